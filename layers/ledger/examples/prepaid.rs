@@ -1,4 +1,4 @@
-//! A prepaid account and three calls, of which two can be paid: pay in, hold, charge, release, audit.
+//! A prepaid account that pays for two of three calls: payment, hold, charge, release and audit.
 
 use std::{error::Error, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let ledger = Arc::new(MemoryLedger::new());
     let (acme, web): (AccountId, KeyId) = ("acme".parse()?, "web".parse()?);
 
-    // An operator opens an account, pays in, and creates a key.
+    // An operator opens an account, books a payment, and creates a key.
     ledger.create_account(&acme, "Acme").await?;
     let payment = Entry {
         id: "invoice-1".into(),
@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let key = KeyRecord::new(web.clone(), acme.clone(), KeyDigest::new([7; 32]));
     ledger.create_key(&key, Ceilings::NONE).await?;
 
-    // Each of the three calls requests a hold of 4 ₽.
+    // Each of the three calls requests a hold of 4 ₽; the payment covers two of them.
     let holds = [hold(&acme, &web), hold(&acme, &web), hold(&acme, &web)];
     for (index, hold) in holds.iter().enumerate() {
         match ledger.reserve(hold).await {
@@ -50,7 +50,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
     }
 
-    // The first call costs 1.25 ₽; the second is released.
+    // The first call costs 1.25 ₽. The second call is released without a charge.
     let settled = ledger
         .settle(&settlement(&holds[0], "1.25".parse()?))
         .await?;

@@ -1,19 +1,19 @@
-//! Checks the books of accounts against the ledger's invariants. The same code serves every store, and exports.
+//! Checks the books of accounts against the ledger's invariants. All stores and exports use the same checks.
 //!
-//! [`AccountAudit`] checks one account: its books as a store or an export returns them, then its journal, line by line.
-//! [`audit()`] checks a whole ledger through [its contract](crate::contract::LedgerAdmin), and is the default of
-//! [`LedgerAdmin::audit`](crate::contract::LedgerAdmin::audit). A store that has further data passes the data to the
-//! audit instead of checking it itself: holds that no sweep would end
-//! ([`OpenHold::due_ms`](crate::contract::OpenHold::due_ms)), [the usage of a key before its day or month
-//! began](KeySnapshot::before_rub), calls that [ended](AccountAudit::ended) or were [settled
+//! [`AccountAudit`] checks one account: first its books, as a store or an export returns them, and then its journal,
+//! line by line. [`audit()`] checks a whole ledger through [its contract](crate::contract::LedgerAdmin), and is the
+//! default of [`LedgerAdmin::audit`](crate::contract::LedgerAdmin::audit). A store with further data passes it to the
+//! audit instead of checking it: holds that no sweep would end
+//! ([`OpenHold::due_ms`](crate::contract::OpenHold::due_ms)), [the spending of a key before its current day or
+//! month](KeySnapshot::before_rub), calls that have [ended](AccountAudit::ended) or were [settled
 //! twice](AccountAudit::settled_twice), and the [sum of the account's entries](AccountAudit::entries_kept).
 //!
-//! A receipt contains the counted usage and its prices. The audit computes the cost again ([`Price::cost`]) and
-//! compares it with the receipt, so that a change to the usage, the classes, the rates or the cost is found. The cost
-//! of a receipt without a price cannot be checked.
+//! A receipt contains the usage and the prices from which its cost was computed. The audit computes the cost again
+//! ([`Price::cost`]) and compares it with the receipt, so it finds changes to the usage, the rates or the cost. The
+//! cost of a receipt without prices cannot be checked.
 //!
-//! I1 (holds are granted only within the ceilings) cannot be checked afterwards: a key that has used more than its
-//! ceiling may have had a higher ceiling when its holds were granted.
+//! Invariant I1 (holds are granted only within the ceilings) cannot be checked afterwards: a key that has spent more
+//! than its ceiling may have had a higher ceiling when its holds were granted.
 //!
 //! [`Price::cost`]: crate::price::Price::cost
 
@@ -43,17 +43,17 @@ pub use self::{
     snapshot::{GroupSnapshot, KeySnapshot, Snapshot},
 };
 
-/// The audit of one account. Its memory does not grow with the number of calls, unless it [stores the calls'
+/// The audit of one account. Its memory does not grow with the number of calls, unless it [stores the call
 /// numbers](AccountAudit::keeping_numbers).
 #[derive(Debug)]
 pub struct AccountAudit {
     books: Snapshot,
     open: HashSet<RequestNumber>,
-    /// Calls that have ended although their hold is open.
+    /// Calls that have ended although their hold is still open.
     ended: Vec<RequestNumber>,
-    /// Calls that moved money. `None` if the store finds double settlements itself.
+    /// Calls that moved money, stored to find those that were settled twice. `None` if the store itself reports those.
     settled: Option<HashSet<RequestNumber>>,
-    /// Charges in the journal so far, by key, in micro-rubles.
+    /// The sum of the charges in the journal so far, by key, in micro-rubles.
     charged: BTreeMap<KeyId, i128>,
     lost: i128,
     entered: i128,
@@ -62,7 +62,8 @@ pub struct AccountAudit {
 }
 
 impl AccountAudit {
-    /// Checks the books without the journal: I2, I4, I8, and the account against its keys and entries (I3).
+    /// Checks everything that needs no journal: I2, I4 and I8, and the account's sums against its keys and entries
+    /// (I3).
     #[must_use]
     pub fn new(books: Snapshot) -> Self {
         let mut audit = Self {
@@ -82,15 +83,15 @@ impl AccountAudit {
         audit
     }
 
-    /// Makes the audit find double settlements itself, from the journal. Costs 16 bytes of memory per call. A store
-    /// with an index of calls reports them through [`AccountAudit::settled_twice`] instead.
+    /// Makes the audit itself find calls that were settled twice. It then stores 16 bytes per call of the journal. A
+    /// store with an index of calls reports such calls through [`AccountAudit::settled_twice`] instead.
     #[must_use]
     pub fn keeping_numbers(mut self) -> Self {
         self.settled = Some(HashSet::new());
         self
     }
 
-    /// Checks a line of the journal. The line must have been written before the books were read.
+    /// Checks one line of the journal. The line must have been written before the books were read.
     pub fn line(&mut self, line: &JournalLine) {
         match line {
             JournalLine::Entry { id, amount_rub, .. } => self.entry(id, *amount_rub),
@@ -128,7 +129,7 @@ impl AccountAudit {
         }
     }
 
-    /// Checks that the amounts of a call are consistent.
+    /// Checks that the amounts of a call agree with each other.
     pub(crate) fn call_money(&mut self, number: RequestNumber, key: &KeyId, money: &CallMoney) {
         if !money.adds_up() {
             let CallMoney {
@@ -150,7 +151,7 @@ impl AccountAudit {
         self.charged_in_all(key, money.charged, money.loss);
     }
 
-    /// Reports a receipt whose cost differs from the cost computed from its usage and its prices (I3).
+    /// Reports a receipt whose cost does not follow from its usage and prices (I3).
     pub(crate) fn call_misfits(
         &mut self,
         number: RequestNumber,
@@ -170,7 +171,7 @@ impl AccountAudit {
         });
     }
 
-    /// Reports a receipt whose usage or prices cannot be read (I3).
+    /// Reports a receipt whose usage or prices cannot be parsed (I3).
     #[cfg(feature = "sqlite")]
     pub(crate) fn unreadable_price(&mut self, number: RequestNumber, key: &KeyId) {
         self.breaches.push(format!(
@@ -178,14 +179,15 @@ impl AccountAudit {
         ));
     }
 
-    /// Adds the sums of a key's charges and losses, in micro-rubles. For a store that sums its own journal: the sums
-    /// include only calls whose amounts [add up](CallMoney::adds_up) and which have no open hold.
+    /// Adds to the audit the sums of a key's charges and losses, in micro-rubles, for a store that sums its own
+    /// journal. The sums must include only calls whose amounts [agree](CallMoney::adds_up) and that have no open hold.
     pub(crate) fn charged_in_all(&mut self, key: &KeyId, charged: i128, lost: i128) {
         *self.charged.entry(key.clone()).or_default() += charged;
         self.lost += lost;
     }
 
-    /// Adds the sum of the journal's payments and corrections, in micro-rubles. For a store that sums its own journal.
+    /// Adds to the audit the sum of all payments and corrections in the journal, in micro-rubles, for a store that sums
+    /// its own journal.
     #[cfg(feature = "sqlite")]
     pub(crate) fn entered_in_all(&mut self, sum: i128) {
         self.entered += sum;
@@ -200,7 +202,7 @@ impl AccountAudit {
         ));
     }
 
-    /// Reports that the journal has lost this number of lines that were too young to be dropped for their age (I3).
+    /// Reports that `lost` journal lines are missing although they were not old enough to be dropped (I3).
     #[cfg(feature = "redis")]
     pub(crate) fn lines_lost(&mut self, lost: u64) {
         self.breaches.push(format!(
@@ -209,7 +211,7 @@ impl AccountAudit {
         ));
     }
 
-    /// Reports that the store dropped the lines before this time (Unix milliseconds) too early, because a server's
+    /// Reports that the store dropped all lines before this time (Unix milliseconds) too early, because a server's
     /// clock was ahead (I3).
     #[cfg(feature = "redis")]
     pub(crate) fn dropped_early(&mut self, before_ms: u64) {
@@ -220,13 +222,13 @@ impl AccountAudit {
         ));
     }
 
-    /// Reports that a call with an open hold has ended, according to a record of the store outside the journal.
+    /// Reports a call that has ended although its hold is open. The store has found the call's end outside the journal.
     pub fn ended(&mut self, number: RequestNumber) {
         self.ended.push(number);
     }
 
-    /// Compares the books with the sum of payments and corrections that the store keeps next to the journal. The given
-    /// sum is in micro-rubles and exact, even if the amount in the books is capped at the largest amount.
+    /// Compares the books with a sum of all payments and corrections that the store keeps separately from the journal.
+    /// `sum` is exact and in micro-rubles, while the sum in the books is capped at the largest amount.
     pub fn entries_kept(&mut self, sum: i128) {
         if is_capped(self.books.entered_rub) {
             self.balance_is(sum);
@@ -235,15 +237,15 @@ impl AccountAudit {
         }
     }
 
-    /// Checks the journal's sums against the books (I3) and returns every breach. A breach begins with the name of its
-    /// invariant.
+    /// Compares the sums of the journal with the books (I3), and returns all breaches. Each breach begins with the name
+    /// of its invariant.
     #[must_use]
     pub fn finish(mut self) -> Vec<String> {
         self.journal_sums();
         self.without_journal()
     }
 
-    /// Checks the books without the journal and returns every breach. A breach begins with the name of its invariant.
+    /// Returns all breaches that were found without the journal. Each breach begins with the name of its invariant.
     #[must_use]
     pub fn without_journal(mut self) -> Vec<String> {
         self.periods();
@@ -267,8 +269,8 @@ impl AccountAudit {
             journal_complete,
             ..
         } = &self.books;
-        // If the store has dropped the journal's oldest lines, the sum of the remaining lines is at most the sum in the
-        // books.
+        // If the store has dropped the oldest lines of the journal, the sum of the remaining lines is at most the sum
+        // in the books.
         let agrees = |books: i128, journal: i128| {
             if *journal_complete {
                 books == journal
@@ -299,8 +301,7 @@ impl AccountAudit {
                 "I3 account {id}: loss {loss}, but its receipts sum to {lost} µ₽"
             ));
         }
-        // Entries can be negative, so the sum of an incomplete journal may be larger or smaller than the sum in the
-        // books.
+        // Entries can be negative, so the sum of an incomplete journal may be more or less than the sum in the books.
         if *journal_complete {
             self.entered_is(self.entered);
         }
@@ -318,8 +319,8 @@ impl AccountAudit {
         }
     }
 
-    /// Checks that no key had more usage when its day or month began than it has now. Otherwise its spending in that
-    /// day or month would be negative, and its ceiling would not limit the key.
+    /// Checks that the spending of each key before its current day and month is at most its present spending. Otherwise
+    /// the spending in the day or month would be negative, and the ceiling would not limit the key.
     fn periods(&mut self) {
         for key in &self.books.keys {
             let used = micro(key.spent_rub);
@@ -334,17 +335,18 @@ impl AccountAudit {
         }
     }
 
+    /// Checks that the open holds add up to the held amounts of the account and of its keys (I2), and that each hold
+    /// can end (I5, I8).
     fn holds(&mut self) {
         let Snapshot {
             id,
             balance_rub,
             held_rub,
-            keys,
             holds,
             ..
         } = &self.books;
         let (balance, held) = (micro(*balance_rub), micro(*held_rub));
-        let mut by_key: BTreeMap<&KeyId, (i128, u64)> = BTreeMap::new();
+        let mut by_key = HoldsByKey::new();
         for hold in holds {
             let (sum, calls) = by_key.entry(&hold.key).or_default();
             *sum += micro(hold.held_rub);
@@ -373,29 +375,7 @@ impl AccountAudit {
                 "I2 account {id}: held {held} but its holds sum to {sum} µ₽"
             ));
         }
-        for key in keys {
-            let held = micro(key.held_rub);
-            let (sum, calls) = by_key.remove(&key.id).unwrap_or_default();
-            if let Some(counted) = key.calls
-                && counted != calls
-            {
-                self.breaches.push(format!(
-                    "I2 key {}: {counted} calls are counted as open, but it has {calls} holds",
-                    key.id
-                ));
-            }
-            if sum != held {
-                self.breaches.push(format!(
-                    "I2 key {}: held {held} but its holds sum to {sum} µ₽",
-                    key.id
-                ));
-            }
-        }
-        for key in by_key.keys() {
-            self.breaches.push(format!(
-                "I2 account {id}: there are holds on key {key}, which is not there"
-            ));
-        }
+        check_held_by_keys(&self.books, by_key, &mut self.breaches);
         if held < 0 || held > balance {
             self.breaches.push(format!(
                 "I4 account {id}: held {held} of a balance of {balance} µ₽"
@@ -403,7 +383,7 @@ impl AccountAudit {
         }
     }
 
-    /// Checks that a group's sums equal those of its keys (I2, I3).
+    /// Checks that the sums of each group equal the sums of its keys (I2, I3).
     fn groups(&mut self) {
         let Snapshot {
             id, keys, groups, ..
@@ -503,7 +483,38 @@ fn micro(amount: MicroRub) -> i128 {
     i128::from(amount.micro())
 }
 
-/// Returns whether a sum has reached the largest amount. The true sum may be larger, so it cannot be checked.
+/// For each key, the sum and the number of its open holds.
+type HoldsByKey<'a> = BTreeMap<&'a KeyId, (i128, u64)>;
+
+/// Checks that the held amount and the number of open calls of each key follow from its open holds (I2).
+fn check_held_by_keys(books: &Snapshot, mut by_key: HoldsByKey<'_>, breaches: &mut Breaches) {
+    for key in &books.keys {
+        let held = micro(key.held_rub);
+        let (sum, calls) = by_key.remove(&key.id).unwrap_or_default();
+        if let Some(counted) = key.calls
+            && counted != calls
+        {
+            breaches.push(format!(
+                "I2 key {}: {counted} calls are counted as open, but it has {calls} holds",
+                key.id
+            ));
+        }
+        if sum != held {
+            breaches.push(format!(
+                "I2 key {}: held {held} but its holds sum to {sum} µ₽",
+                key.id
+            ));
+        }
+    }
+    for key in by_key.keys() {
+        breaches.push(format!(
+            "I2 account {}: there are holds on key {key}, which is not there",
+            books.id
+        ));
+    }
+}
+
+/// Returns whether a sum equals the largest amount. The true sum may be larger, so such a sum cannot be checked.
 fn is_capped(sum: MicroRub) -> bool {
     sum.micro().abs() >= MicroRub::MAX.micro()
 }

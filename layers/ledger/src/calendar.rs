@@ -2,7 +2,8 @@
 
 /// The number of milliseconds in a day.
 pub const DAY_MS: u64 = 86_400_000;
-/// The last millisecond of the year 9999: RFC 3339 has four digits for a year.
+/// The latest time that RFC 3339 can represent: the last millisecond of the year 9999. A year in RFC 3339 has four
+/// digits.
 const LAST_MS: u64 = 253_402_300_799_999;
 
 /// Returns the number of days from 1970-01-01 to the day of a Unix time in milliseconds.
@@ -14,28 +15,29 @@ pub const fn day_of(ms: u64) -> u64 {
 /// Returns the number of months from January 1970 to the month of a Unix time in milliseconds.
 #[must_use]
 pub fn month_of(ms: u64) -> u64 {
-    let day = i64::try_from(day_of(ms)).expect("the days of 2⁶⁴ ms fit in an i64");
+    let day = i64::try_from(day_of(ms)).expect("the number of days in 2⁶⁴ ms fits in an i64");
     let (year, month, _) = date_of_day(day);
-    u64::try_from((year - 1970) * 12 + month - 1).expect("dates before 1970 do not occur")
+    u64::try_from((year - 1970) * 12 + month - 1)
+        .expect("a time in Unix milliseconds is not before 1970")
 }
 
-/// Returns the beginning of a day in Unix milliseconds. `day` is the number of days after 1970-01-01.
+/// Returns the beginning of a day in Unix milliseconds. `day` is the number of days since 1970-01-01.
 #[must_use]
 pub const fn day_begins_ms(day: u64) -> u64 {
     day.saturating_mul(DAY_MS)
 }
 
-/// Returns the beginning of a month in Unix milliseconds. `month` is the number of months after January 1970.
+/// Returns the beginning of a month in Unix milliseconds. `month` is the number of months since January 1970.
 #[must_use]
 pub fn month_begins_ms(month: u64) -> u64 {
-    // The bound of 2⁴⁰ months is later than any time that 64 bits of milliseconds can express.
+    // Limited to 2⁴⁰ months, which is later than any time in 64-bit milliseconds.
     let month = i64::try_from(month.min(1 << 40)).expect("2⁴⁰ fits in an i64");
     let day = day_of_date(1970 + month / 12, month % 12 + 1, 1);
-    day_begins_ms(u64::try_from(day).expect("dates before 1970 do not occur"))
+    day_begins_ms(u64::try_from(day).expect("a time in Unix milliseconds is not before 1970"))
 }
 
-/// Returns the number of days from 1970-01-01 to a date. The computation uses years that begin in March, so that the
-/// leap day is the last day of a year, and eras of 400 years, which all have the same number of days.
+/// Returns the number of days from 1970-01-01 to a date. For the computation, a year begins in March, so that the leap
+/// day is its last day, and years are grouped into eras of 400 years, which all have the same number of days.
 #[must_use]
 pub const fn day_of_date(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
@@ -44,7 +46,8 @@ pub const fn day_of_date(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// Year, month (from 1) and day (from 1) of a day after 1970-01-01: the reverse of [`day_of_date`].
+/// Returns the year, the month (from 1) and the day (from 1) that are `days` days after 1970-01-01. The inverse of
+/// [`day_of_date`].
 #[must_use]
 pub const fn date_of_day(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
@@ -59,7 +62,8 @@ pub const fn date_of_day(days: i64) -> (i64, i64, i64) {
     (if month <= 2 { year + 1 } else { year }, month, day)
 }
 
-/// Writes a time as RFC 3339 in UTC, with milliseconds unless they are zero: `2027-01-31T00:00:00Z`.
+/// Formats a time as RFC 3339 in UTC, for example `2027-01-31T00:00:00Z`. Milliseconds are written only if they are not
+/// zero.
 #[must_use]
 pub fn rfc3339(ms: u64) -> String {
     let ms = i64::try_from(ms.min(LAST_MS)).expect("the year 9999 fits in an i64");
@@ -95,17 +99,17 @@ mod tests {
     }
 
     #[test]
-    fn every_millisecond_belongs_to_its_day_and_month() {
+    fn every_millisecond_is_assigned_to_the_right_day_and_month() {
         for (ms, day, month) in [
             (0, 0, 0),
             (DAY_MS - 1, 0, 0),
             (DAY_MS, 1, 0),
             (31 * DAY_MS - 1, 30, 0),
             (31 * DAY_MS, 31, 1),
-            // The two days are 2024-02-29 and the day after it.
+            // The last millisecond of 2024-02-29, and the first of 2024-03-01.
             (19_783 * DAY_MS - 1, 19_782, 54 * 12 + 1),
             (19_783 * DAY_MS, 19_783, 54 * 12 + 2),
-            // This is the last millisecond of 2026.
+            // The last millisecond of 2026.
             (20_819 * DAY_MS - 1, 20_818, 57 * 12 - 1),
         ] {
             assert_eq!((day_of(ms), month_of(ms)), (day, month), "{ms}");

@@ -1,4 +1,4 @@
-//! Spending limits of keys and groups: in total, per month, per day. Months and days are in UTC.
+//! Ceilings: limits of what a key or a group may spend in total, per month and per day. Months and days are in UTC.
 
 use std::{fmt, str::FromStr};
 
@@ -10,27 +10,27 @@ use crate::{
     money::MicroRub,
 };
 
-/// The most that a key or a group may spend. `None` means no limit.
+/// The most that a key or a group may spend. A field that is `None` sets no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub struct Ceilings {
-    /// The limit of spending in total.
+    /// The limit of the total spending.
     pub total: Option<MicroRub>,
-    /// The limit of spending per calendar month.
+    /// The limit of the spending per calendar month.
     pub month: Option<MicroRub>,
-    /// The limit of spending per calendar day.
+    /// The limit of the spending per calendar day.
     pub day: Option<MicroRub>,
 }
 
 impl Ceilings {
-    /// Ceilings that limit nothing.
+    /// No ceilings: nothing is limited.
     pub const NONE: Self = Self {
         total: None,
         month: None,
         day: None,
     };
 
-    /// Creates ceilings that limit only the total spending.
+    /// Creates ceilings that limit only the total spending to `amount`.
     #[must_use]
     pub const fn total(amount: MicroRub) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl Ceilings {
     }
 }
 
-/// Which ceiling refused a hold: a ceiling of the key, or a ceiling of the key's group.
+/// The ceiling that refused a hold: a ceiling of the key, or of the key's group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub enum Ceiling {
@@ -48,30 +48,30 @@ pub enum Ceiling {
     Total,
     /// The key's ceiling for the current month.
     Month {
-        /// The time at which the next month begins, in Unix milliseconds.
+        /// Unix time in milliseconds at which the next month begins.
         resets_at_ms: u64,
     },
     /// The key's ceiling for the current day.
     Day {
-        /// The time at which the next day begins, in Unix milliseconds.
+        /// Unix time in milliseconds at which the next day begins.
         resets_at_ms: u64,
     },
     /// The group's ceiling on its total spending.
     GroupTotal,
     /// The group's ceiling for the current month.
     GroupMonth {
-        /// The time at which the next month begins, in Unix milliseconds.
+        /// Unix time in milliseconds at which the next month begins.
         resets_at_ms: u64,
     },
     /// The group's ceiling for the current day.
     GroupDay {
-        /// The time at which the next day begins, in Unix milliseconds.
+        /// Unix time in milliseconds at which the next day begins.
         resets_at_ms: u64,
     },
 }
 
 impl Ceiling {
-    /// Returns the ceiling of the key's group over the same period.
+    /// Returns the ceiling with the same period, but of the key's group.
     #[must_use]
     pub const fn of_group(self) -> Self {
         match self {
@@ -85,7 +85,8 @@ impl Ceiling {
         }
     }
 
-    /// Returns when the ceiling resets, in Unix milliseconds. `None` if it never does.
+    /// Returns when the ceiling resets, in Unix milliseconds. `None` for a ceiling on total spending, which never
+    /// resets.
     #[must_use]
     pub const fn resets_at_ms(self) -> Option<u64> {
         match self {
@@ -97,7 +98,7 @@ impl Ceiling {
         }
     }
 
-    /// Creates the ceiling of a month, given as months after January 1970.
+    /// Creates a key's ceiling for a month. `month` is the number of months since January 1970.
     #[must_use]
     pub fn of_month(month: u64) -> Self {
         Self::Month {
@@ -105,7 +106,7 @@ impl Ceiling {
         }
     }
 
-    /// Creates the ceiling of a day, given as days after 1970-01-01.
+    /// Creates a key's ceiling for a day. `day` is the number of days since 1970-01-01.
     #[must_use]
     pub const fn of_day(day: u64) -> Self {
         Self::Day {
@@ -113,7 +114,8 @@ impl Ceiling {
         }
     }
 
-    /// Returns the day on which the ceiling resets at 00:00 UTC, as `2027-01-31`. `None` if it never does.
+    /// Returns the date on which the ceiling resets (at 00:00 UTC), for example `2027-01-31`. `None` if it never
+    /// resets.
     #[must_use]
     pub fn resets_on(&self) -> Option<String> {
         let day = i64::try_from(day_of(self.resets_at_ms()?)).ok()?;
@@ -122,24 +124,24 @@ impl Ceiling {
     }
 }
 
-/// A day or a month, with the usage that a key had before this period began. The key's spending in the period is its
-/// present usage minus its usage before the period.
+/// A day or a month, with the total spending of a key before it began. The spending in the period is the present total
+/// minus this value.
 ///
-/// The text form of a period is `<index>:<micro-rubles>`.
+/// The text form is `<index>:<micro-rubles>`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Period {
-    /// The period's index: days after 1970-01-01, or months after January 1970.
+    /// Which day or month it is: days since 1970-01-01, or months since January 1970.
     pub index: u64,
-    /// The spending before the period began.
+    /// The total spending before the period began.
     pub before: MicroRub,
 }
 
 impl Period {
-    /// Returns the period that contains `now`: this period, or a new period that begins with the usage `used`, so that
-    /// its spending is zero.
+    /// Returns the period with the index `now`. If that period is new, its spending begins at zero: `used`, the present
+    /// total spending, is stored as the spending before it.
     ///
-    /// If the clock goes back over midnight, as after a failover to another server, the stored period continues and its
-    /// spending is not reset.
+    /// If the clock goes back by one period, for example over midnight after a failover to another server, the stored
+    /// period continues and its spending is not reset.
     #[must_use]
     pub fn at(self, now: u64, used: MicroRub) -> Self {
         if self.index == now || self.index == now.saturating_add(1) {
@@ -152,7 +154,7 @@ impl Period {
         }
     }
 
-    /// Returns the spending in the period, if the key's present usage is `used`.
+    /// Returns the spending in the period. `used` is the present total spending.
     #[must_use]
     pub fn spent(self, used: MicroRub) -> MicroRub {
         used.minus_or_zero(self.before)
@@ -165,9 +167,9 @@ impl fmt::Display for Period {
     }
 }
 
-/// The error of a text that does not describe a period.
+/// The error for a text that is not a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a period is two whole numbers with a colon between them")]
+#[error("a period must be two whole numbers with a colon between them")]
 pub struct PeriodError;
 
 impl FromStr for Period {
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn reset_period_of_a_ceiling_round_trips_as_text() {
+    fn period_of_a_ceiling_round_trips_as_text() {
         let period = Period {
             index: 20_513,
             before: MicroRub::MAX,

@@ -1,7 +1,8 @@
-//! The state of the embedded stores, memory and SQLite: the book (money) and the directory (names and keys). Its
-//! methods change the state under the store's lock. Each method returns the record that a durable store must write
-//! before it answers.
+//! The state of the embedded stores (memory and SQLite): the book with all money, and the directory with names and
+//! keys. Its methods change the state under the store's lock. Each of them returns the record that a durable store must
+//! write before it answers.
 
+pub(super) mod admin;
 mod events;
 mod groups;
 mod record;
@@ -28,19 +29,21 @@ use crate::{
 
 pub(super) use self::record::{GroupRow, Journaled, Record, Used};
 
-/// The largest number of expired holds that one sweep ends per account, so that the lock is not held for long.
+/// How many expired holds of an account one sweep ends at most. It is limited because the sweep keeps the lock.
 pub(super) const EXPIRE_MAX: usize = 256;
 
-/// A restored time of a journal's last line is ignored if it is ahead of the clock by more than this.
+/// When a store is opened, a stored time of the last journal line is ignored if it is ahead of the clock by more than
+/// this.
 #[cfg(feature = "sqlite")]
 const CLOCK_AHEAD_MAX_MS: Millis = 24 * 3_600_000;
 
-/// The lock is poisoned: a panic may have left a change half made, and the store moves no money on inconsistent books.
+/// The lock is poisoned: a panic may have left a change half made. The store then moves no money, because its books may
+/// be inconsistent.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the ledger failed during a change; no call is served until a restart")]
+#[error("the ledger failed during a change; no call is served until the gateway is restarted")]
 pub(super) struct Torn;
 
-/// Returns the embedded stores' clock: Unix time in milliseconds.
+/// Returns the clock of the embedded stores: Unix time in milliseconds.
 pub(super) fn now_ms() -> Millis {
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -48,7 +51,7 @@ pub(super) fn now_ms() -> Millis {
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The result of a repeated settlement whose tombstone has expired, read from the call's receipt.
+/// Returns the result of an earlier settlement whose tombstone has expired, from the receipt of the call.
 pub(super) fn first_result(receipt: &Receipt) -> Settled {
     let Receipt {
         booked,
@@ -64,27 +67,27 @@ pub(super) fn first_result(receipt: &Receipt) -> Settled {
     }
 }
 
-/// The book has no record of this call: it was never held, or its tombstone has expired.
+/// The error for a call that is unknown to the book: it was never held, or its tombstone has expired.
 #[derive(Debug)]
 pub(super) struct UnknownNumber;
 
-/// All data but the receipts: the book (money, holds, ceilings) and the directory (names, keys).
+/// All data except the receipts: the book (money, holds, ceilings) and the directory (names, keys).
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Stores use the book directly for commands that change nothing that must be written.
+    /// Stores use the book directly for commands that change nothing durable.
     pub(super) book: Book,
     companies: BTreeMap<AccountId, AccountInfo>,
     keys: HashMap<KeyId, Arc<KeyRecord>, Hashing>,
     by_digest: HashMap<KeyDigest, Arc<KeyRecord>, Hashing>,
     tariff: Option<(TariffVersion, String)>,
-    /// Accounts whose journals had already dropped their oldest lines when they were copied into this store.
+    /// Accounts whose journals had already lost their oldest lines when the accounts were copied into this store.
     forgotten: HashSet<AccountId>,
-    /// Running calls that have a checkpoint in the store.
+    /// In-flight calls that have a checkpoint in the store.
     noted: HashSet<RequestNumber, Hashing>,
-    /// The latest time of any line of any journal.
+    /// The latest time of any journal line.
     newest: Millis,
     feed: events::EventState,
-    /// The version of the roll-up's sums in the store.
+    /// The version of the stored roll-up sums.
     #[cfg(feature = "sqlite")]
     pub(super) sums_version: u64,
 }
@@ -96,14 +99,14 @@ struct AccountInfo {
 }
 
 impl State {
-    /// Charges a call that has a hold in the book. Fails if the book has no record of the call.
+    /// Charges a call that has a hold in the book. Fails if the call is unknown to the book.
     pub(super) fn settle(
         &mut self,
         call: &Settlement,
         now: Millis,
     ) -> Result<Journaled<Settled>, UnknownNumber> {
-        // If `fresh` is false, the book moves no money for a number of which it has no record. So the store can look
-        // for the call's receipt before it charges the call without a hold.
+        // If `fresh` is false, the book moves no money for an unknown call. The store can then search for the call's
+        // receipt before it charges the call, which has no hold.
         let settled =
             self.book
                 .settle(call.number, &call.account, &call.key, call.cost, false, now);
@@ -139,11 +142,11 @@ impl State {
             // No money has moved, so there is nothing to store.
             _ => return (settled, None),
         };
-        let used = account.key(&call.key).map(Used::of);
+        let used = account.key(&call.key).map(Used::from_money);
         let group = account.group_of(&call.key).filter(|_| settled.moved());
         let group = group.and_then(|id| {
             let group = account.group(id)?;
-            Some((id.clone(), Used::of(&group.money)))
+            Some((id.clone(), Used::from_money(&group.money)))
         });
         let receipt = Receipt {
             number: call.number,
@@ -172,7 +175,7 @@ impl State {
         (settled, Some(record))
     }
 
-    /// Writes roll-up sums, unless they were changed since they were read. Returns their new version.
+    /// Writes roll-up sums, unless the stored sums were changed since they were read. Returns their new version.
     #[cfg(feature = "sqlite")]
     pub(super) fn change_sums(&mut self, change: &crate::rollup::Change) -> Journaled<Option<u64>> {
         if change.version != self.sums_version {
@@ -186,7 +189,7 @@ impl State {
         (Some(self.sums_version), Some(record))
     }
 
-    /// Deletes all sums of the roll-up.
+    /// Deletes all roll-up sums.
     #[cfg(feature = "sqlite")]
     pub(super) const fn clear_sums(&mut self) -> Journaled<()> {
         self.sums_version += 1;
@@ -194,14 +197,15 @@ impl State {
         ((), Some(Record::SumsCleared { version }))
     }
 
-    /// Records checkpoints: what running calls have cost so far.
+    /// Records checkpoints: what in-flight calls have cost so far.
     #[cfg(feature = "sqlite")]
     pub(super) fn note(&mut self, running: &[Settlement]) -> Journaled<()> {
         self.noted.extend(running.iter().map(|call| call.number));
         ((), Some(Record::Noted(running.to_vec())))
     }
 
-    /// Ends a hold without a charge. Returns whether the call has a checkpoint to delete; most calls have none.
+    /// Ends a hold without a charge. Returns whether the call has a checkpoint that must be deleted; most calls have
+    /// none.
     #[cfg(feature = "sqlite")]
     pub(super) fn release(
         &mut self,
@@ -220,15 +224,16 @@ impl State {
         ((), noted.then_some(Record::Forgotten(number)))
     }
 
-    /// The time at which a call's line is written now. It is never earlier than the time of an earlier line, even if
-    /// the clock goes back, so that the order of lines is the order of their times.
+    /// Returns the time for a call's journal line that is written now. It is never earlier than the time of an earlier
+    /// line, even if the clock was set back, so that sorting lines by time keeps their order.
     fn journal_time(&mut self, now: Millis) -> Millis {
         self.newest = self.newest.max(now);
         self.newest
     }
 
-    /// The time at which an entry's line is written now. An entry gets a millisecond of its own: within one millisecond
-    /// a journal sorts entries before calls, and entries by their ids.
+    /// Returns the time for an entry's journal line that is written now. No earlier line has the same millisecond:
+    /// within a millisecond, a journal sorts entries before calls, and entries by their ids, so the order of writing
+    /// would be lost.
     fn entry_time(&mut self, now: Millis) -> Millis {
         self.newest = now.max(self.newest.saturating_add(1));
         self.newest
@@ -291,10 +296,14 @@ impl State {
         entry: &Entry,
         now: Millis,
     ) -> Result<Journaled<AccountView>, BookError> {
+        let known = (self.book.account(account)).is_some_and(|known| known.has_entry(&entry.id));
         self.book.enter(account, entry)?;
         let view = self.account(account)?;
+        if known {
+            return Ok((view, None));
+        }
         let at_ms = self.entry_time(now);
-        let events = self.tell_of(account, at_ms);
+        let events = self.take_events(account, at_ms);
         let (account, entry) = (account.clone(), entry.clone());
         let record = Record::Entry {
             account,
@@ -369,7 +378,7 @@ impl State {
             record: Arc::clone(record),
             ceilings: money.ceilings,
             groups: groups
-                .filter_map(|group| GroupRow::of(account, group))
+                .filter_map(|group| GroupRow::for_group(account, group))
                 .collect(),
         };
         Ok((view, Some(record)))
@@ -392,8 +401,8 @@ impl State {
             .collect())
     }
 
-    /// Returns an account with its keys and holds. `journal_end` is not earlier than the journal's last line, and every
-    /// line written from now on has a later time.
+    /// Returns an account with its keys and holds. `journal_end` is not earlier than the last journal line, and every
+    /// line that is written later has a later time.
     pub(super) fn books(&mut self, id: &AccountId, now: Millis) -> Result<AccountBooks, BookError> {
         let view = self.account(id)?;
         let keys = self.keys_of(id, now)?;
@@ -421,7 +430,6 @@ impl State {
         })
     }
 
-    /// Returns the version of the tariff in force, and its fingerprint.
     #[cfg(feature = "sqlite")]
     pub(super) fn tariff(&self) -> Option<(TariffVersion, String)> {
         self.tariff.clone()
@@ -455,7 +463,7 @@ impl State {
         )
     }
 
-    /// Restores an account from a store's file.
+    /// Adds an account that was read from a store's file.
     pub(super) fn put_account(&mut self, id: AccountId, name: String, account: Account) {
         self.book.restore(&id, account);
         self.companies.insert(
@@ -467,7 +475,7 @@ impl State {
         );
     }
 
-    /// Restores a key from a store's file; its account must have been restored before.
+    /// Adds a key that was read from a store's file. Its account must have been added first.
     #[cfg(feature = "sqlite")]
     pub(super) fn restore_key(&mut self, record: KeyRecord, money: KeyBook) {
         let money = KeyBook {
@@ -488,20 +496,20 @@ impl State {
         }
     }
 
-    /// Restores the tariff's version in force from a store's file.
+    /// Sets the tariff version in force, as read from a store's file.
     #[cfg(feature = "sqlite")]
     pub(super) fn restore_tariff(&mut self, version: TariffVersion, fingerprint: String) {
         self.tariff = Some((version, fingerprint));
     }
 
-    /// Restores that an account's journal has lost its oldest lines.
+    /// Marks an account's journal as incomplete, as read from a store's file: its oldest lines are missing.
     #[cfg(feature = "sqlite")]
     pub(super) fn restore_forgotten(&mut self, id: AccountId) {
         self.forgotten.insert(id);
     }
 
-    /// Restores the time of the newest line from a store's file. A time far ahead of the clock is ignored: the clock
-    /// that wrote it was wrong.
+    /// Sets the time of the newest journal line, as read from a store's file. A time far ahead of the clock is ignored,
+    /// because the clock that wrote it was wrong.
     #[cfg(feature = "sqlite")]
     pub(super) fn restore_newest(&mut self, at_ms: Millis, now: Millis) {
         if at_ms <= now.saturating_add(CLOCK_AHEAD_MAX_MS) {
@@ -509,8 +517,8 @@ impl State {
         }
     }
 
-    /// Adds or replaces a key. A deleted key stays in every table, so that a caller is refused because the key is
-    /// deleted, not because it is unknown.
+    /// Adds or replaces a key. A deleted key stays in all tables: a caller must learn that the key was deleted, and not
+    /// that it is unknown.
     fn put_key(&mut self, record: Arc<KeyRecord>, ceilings: Ceilings) {
         if let Some(account) = self.book.account_mut(&record.account) {
             account.set_key(&record.id, ceilings, record.may_hold());

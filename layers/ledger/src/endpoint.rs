@@ -1,4 +1,4 @@
-//! The endpoints whose calls are charged.
+//! The endpoints at which charged calls are made.
 
 use std::{fmt, str::FromStr};
 
@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr};
 use serde::Deserializer;
 use serde::{Deserialize, Serialize};
 
-/// The endpoint that a call was made to. Its text is the path after the version: `chat/completions`.
+/// The endpoint at which a call was made. The text form is the path after the version, for example `chat/completions`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Endpoint {
@@ -25,7 +25,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// All endpoints, in display order.
+    /// All endpoints, in the order in which they are displayed.
     pub const ALL: [Self; 4] = [
         Self::ChatCompletions,
         Self::Messages,
@@ -33,7 +33,7 @@ impl Endpoint {
         Self::Embeddings,
     ];
 
-    /// Returns the word for the endpoint in receipts and reports.
+    /// Returns the name of the endpoint in receipts and reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The error of a text that does not name a charged endpoint.
+/// The error for a text that is not the name of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be one of chat/completions, messages, responses, embeddings")]
 pub struct EndpointError;
@@ -65,8 +65,8 @@ impl FromStr for Endpoint {
     }
 }
 
-/// Reads an endpoint from a stored receipt. An endpoint of a later version becomes `None`, so that the receipt stays
-/// readable.
+/// Reads an endpoint from a stored receipt. An unknown endpoint, which a later version wrote, becomes `None`, so that
+/// the receipt stays readable.
 #[cfg(feature = "settle")]
 pub(crate) fn stored<'de, D: Deserializer<'de>>(
     deserializer: D,

@@ -1,4 +1,4 @@
-//! Events of a ledger, totally ordered, and the levels: amounts of remaining money at which an event is emitted.
+//! The ledger's events, in one order, and the alert levels: amounts of remaining money at which an event is emitted.
 
 use std::{fmt, str::FromStr};
 
@@ -9,40 +9,41 @@ use crate::{
     money::MicroRub,
 };
 
-/// The largest number of levels per account, key or group.
+/// The largest number of alert levels per account, key or group.
 pub const LEVELS_MAX: usize = 4;
 
-/// The owner of alert levels, within an account: the account itself, a key or a group.
+/// The part of an account whose remaining money alert levels apply to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Watched {
-    /// The levels apply to the account's balance.
+    /// The account: the levels apply to its balance.
     Balance,
-    /// The levels apply to the amount left under a key's ceilings.
+    /// A key: the levels apply to the amounts that remain under its ceilings.
     Key(KeyId),
-    /// The levels apply to the amount left under a group's ceilings.
+    /// A group of keys: the levels apply to the amounts that remain under its ceilings.
     Group(GroupId),
 }
 
-/// Levels of remaining money at which an event is emitted: remaining balance of an account, or the amount that a key or
-/// a group may still spend under each of its ceilings. Sorted from the highest, without duplicates.
+/// Alert levels: an event is emitted when the remaining money falls to one of these amounts. For an account, the
+/// remaining money is its balance. For a key or a group, it is the amount that remains under each of its ceilings. The
+/// levels are sorted from the highest, without duplicates.
 ///
-/// Alert levels as text: whole micro-rubles, separated by commas.
+/// The text form is a list of whole micro-rubles, separated by commas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Levels([MicroRub; LEVELS_MAX]);
 
-/// The error of amounts that cannot be used as alert levels.
+/// The error for amounts that cannot be alert levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("levels must be at most {LEVELS_MAX} different amounts above 0")]
+#[error("levels must be at most {LEVELS_MAX} amounts, all different and above 0")]
 pub struct LevelsError;
 
 impl Levels {
-    /// No levels, so that no event is emitted.
+    /// No alert levels: no event is emitted.
     pub const NONE: Self = Self([MicroRub::ZERO; LEVELS_MAX]);
 
-    /// Creates levels from amounts in any order.
+    /// Creates alert levels from amounts in any order.
     ///
     /// # Errors
-    /// [`LevelsError`] if there are more than [`LEVELS_MAX`] amounts, if an amount is not above 0, or if two amounts
+    /// A [`LevelsError`] if there are more than [`LEVELS_MAX`] amounts, if an amount is not above 0, or if two amounts
     /// are equal.
     pub fn new(levels: &[MicroRub]) -> Result<Self, LevelsError> {
         let mut sorted = Self::NONE;
@@ -58,7 +59,7 @@ impl Levels {
         if twice { Err(LevelsError) } else { Ok(sorted) }
     }
 
-    /// Returns the levels, highest first.
+    /// Returns the levels, the highest first.
     pub fn iter(&self) -> impl Iterator<Item = MicroRub> + '_ {
         self.0
             .iter()
@@ -66,13 +67,14 @@ impl Levels {
             .take_while(|level| *level > MicroRub::ZERO)
     }
 
-    /// Returns whether no level is set.
+    /// Returns whether there are no levels.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0[0] == MicroRub::ZERO
     }
 
-    /// Returns the lowest level that the amount has fallen to, if the amount was above that level before.
+    /// Returns the lowest level that an amount reaches or crosses when it falls from `before` to `after`; `None` if it
+    /// reaches no level.
     #[must_use]
     pub fn passed(&self, before: MicroRub, after: MicroRub) -> Option<MicroRub> {
         self.iter()
@@ -107,17 +109,17 @@ impl Serialize for Levels {
     }
 }
 
-/// A ceiling counts as reached when at most 1/`REACHED_PARTS` of it is left, since hardly any call fits into a smaller
+/// A ceiling counts as reached if at most 1/`REACHED_PARTS` of it remains, because hardly any call fits into a smaller
 /// amount.
 pub const REACHED_PARTS: i64 = 100;
 
-/// The remaining amount at or below which a ceiling counts as reached.
+/// Returns the remaining amount at which a ceiling counts as reached.
 #[must_use]
 pub fn reached(ceiling: MicroRub) -> MicroRub {
     MicroRub::new(ceiling.micro() / REACHED_PARTS)
 }
 
-/// The period of a ceiling of a key or a group.
+/// The period that a ceiling of a key or a group covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CeilingKind {
@@ -129,162 +131,113 @@ pub enum CeilingKind {
     Day,
 }
 
-/// The content of an event: a movement of money, or something else that operators should know.
+/// The content of an event: a movement of money, or another incident that operators must notice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the fields have descriptive names")]
 pub enum Happening {
-    /// A balance has fallen to an alert level.
+    /// An account's balance has fallen to an alert level.
     BalanceLow {
-        /// The lowest of the levels that were passed.
+        /// The lowest level that the balance has fallen to.
         level_rub: MicroRub,
-        /// The balance after the change.
         balance_rub: MicroRub,
-        /// The number of the call, or the id of the correction, that lowered the balance.
+        /// The cause: the number of the call, or the id of the correction, that lowered the balance.
         by: String,
     },
-    /// The remaining amount under a ceiling has fallen to an alert level.
+    /// The amount that remains under a ceiling has fallen to an alert level.
     CeilingLow {
         /// The group that has the ceiling; `None` if the key has it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<GroupId>,
-        /// Which ceiling: in total, per month or per day.
         ceiling: CeilingKind,
-        /// The amount of the ceiling.
         ceiling_rub: MicroRub,
-        /// The lowest of the levels that were passed.
+        /// The lowest level that the remaining amount has fallen to.
         level_rub: MicroRub,
-        /// The amount left under the ceiling.
         left_rub: MicroRub,
-        /// The number of the call that was charged.
         by: String,
     },
-    /// A ceiling is used up, or almost used up: see [`reached`].
+    /// A ceiling is used up or nearly used up (see [`reached`]).
     CeilingReached {
         /// The group that has the ceiling; `None` if the key has it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<GroupId>,
-        /// Which ceiling: in total, per month or per day.
         ceiling: CeilingKind,
-        /// The amount of the ceiling.
         ceiling_rub: MicroRub,
-        /// The amount left under the ceiling.
         left_rub: MicroRub,
-        /// The number of the call that was charged.
         by: String,
     },
-    /// A payment was added to the balance.
+    /// A payment was booked.
     TopUp {
-        /// The payment's id.
         entry: String,
-        /// The amount paid.
         amount_rub: MicroRub,
-        /// The balance after the payment.
         balance_rub: MicroRub,
     },
-    /// A correction was added to the balance.
+    /// A correction was booked.
     Correction {
-        /// The correction's id.
         entry: String,
-        /// The signed amount of the correction.
         amount_rub: MicroRub,
-        /// The reason that the operator gave.
         reason: String,
-        /// The balance after the correction.
         balance_rub: MicroRub,
     },
-    /// A key is about to expire.
-    KeyExpiring {
-        /// The time at which the key expires, in Unix milliseconds.
-        expires_at_ms: u64,
-    },
-    /// A gateway has stopped sending calls to a vendor.
-    VendorOut {
-        /// The vendor's name.
-        vendor: String,
-    },
+    /// A key will expire soon.
+    KeyExpiring { expires_at_ms: u64 },
+    /// A gateway has stopped sending calls to a vendor, because the vendor fails.
+    VendorOut { vendor: String },
     /// All gateways send calls to a vendor again.
-    VendorBack {
-        /// The vendor's name.
-        vendor: String,
-    },
-    /// A call was charged less than its vendor bills for it.
+    VendorBack { vendor: String },
+    /// A call was charged less than the vendor bills for it.
     MarginNegative {
-        /// The model that was called.
         model: String,
-        /// The vendor that answered.
         vendor: String,
-        /// The amount that the customer was charged.
         charged_rub: MicroRub,
-        /// The amount that the vendor bills for the call.
         vendor_cost_rub: MicroRub,
-        /// The call's number.
         by: String,
     },
     /// An audit found breaches.
-    AuditBreach {
-        /// The number of breaches.
-        breaches: u64,
-        /// The first breach.
-        first: String,
-    },
-    /// The last confirmation of the exchange rate in force is too old.
+    AuditBreach { breaches: u64, first: String },
+    /// The exchange rate in force was last confirmed too long ago.
     RateStale {
-        /// The time at which the rate in force was last confirmed, in Unix milliseconds.
+        /// When the exchange rate in force was last confirmed, in Unix milliseconds.
         since_ms: u64,
     },
-    /// A refund exceeded the free money; the account owes the rest.
-    Debt {
-        /// The refund's id.
-        entry: String,
-        /// The amount that the account owes.
-        debt_rub: MicroRub,
-    },
-    /// An automatic top-up failed: the saved card was not charged.
+    /// A refund exceeded the account's free money, so the account owes the remainder.
+    Debt { entry: String, debt_rub: MicroRub },
+    /// An automatic top-up failed: the saved card could not be charged.
     AutoTopupFailed {
         /// The payment provider that stores the card.
         provider: String,
-        /// The amount of the top-up.
         amount_rub: MicroRub,
-        /// The reason that the provider gave.
         reason: String,
-        /// Whether the automatic top-up is switched off now.
+        /// Whether the automatic top-up was switched off because of this failure.
         off: bool,
-        /// The URL at which the payer can pay the amount instead, if the provider has such a page.
+        /// The page on which the payer can pay the amount instead, if the provider has such a page.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         url: Option<String>,
     },
-    /// The payer's bank disputes a payment that was credited to the account.
+    /// The payer's bank disputes a payment that was booked on the account.
     PaymentDisputed {
-        /// The payment provider.
         provider: String,
-        /// The top-up's id.
         entry: String,
-        /// The provider's id of the dispute.
         dispute: String,
-        /// The disputed amount.
         amount_rub: MicroRub,
         /// The status of the dispute: `inquiry`, `open`, `won` or `lost`.
         status: String,
     },
-    /// A payment provider reports that a payment was canceled, although its money was credited to the account.
+    /// A payment provider reports that a payment was canceled after its amount was booked on the account.
     PaymentReversed {
-        /// The payment provider.
         provider: String,
-        /// The top-up's id.
         entry: String,
-        /// The amount that was credited.
         amount_rub: MicroRub,
-        /// The reason that the provider gives.
         reason: String,
     },
-    /// A kind of event that a later version added.
+    /// An event kind of a later version.
     #[serde(other)]
     Unknown,
 }
 
 impl Happening {
-    /// The words for all kinds of event that this version emits.
+    /// The names of all event kinds that this version emits.
     pub const KINDS: [&str; 15] = [
         "balance_low",
         "ceiling_low",
@@ -303,7 +256,7 @@ impl Happening {
         "payment_reversed",
     ];
 
-    /// Returns the name of the kind, as in [`Self::KINDS`].
+    /// Returns the name of the event kind, one of [`Self::KINDS`].
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -327,17 +280,18 @@ impl Happening {
     }
 }
 
-/// An event: what happened, when, to whose money, and its number in the order of all events.
+/// An event: its number, its time, the account and key that it is about, and its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Position among all events: starts at 1 and increases by one.
+    /// The event's position in the order of all events. The first event has number 1, and each event has the next
+    /// number.
     pub number: u64,
-    /// The time of the event, in Unix milliseconds.
+    /// When the event was emitted, in Unix milliseconds.
     pub at_ms: u64,
-    /// The account that the event is about, if there is one.
+    /// The account that the event is about, if it is about an account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<AccountId>,
-    /// The key that the event is about, if there is one.
+    /// The key that the event is about, if it is about a key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<KeyId>,
     /// The kind and content of the event.
@@ -368,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn alert_reports_the_lowest_level_that_a_falling_amount_crosses() {
+    fn alert_names_the_lowest_level_that_the_amount_has_fallen_to() {
         let some = levels(&[100, 50, 10]).unwrap();
         for (before, after, reported) in [
             (200, 101, None),

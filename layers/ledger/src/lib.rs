@@ -1,5 +1,5 @@
 //! A prepaid ledger: it holds money before work begins and charges it afterwards, even if a process dies in between. It
-//! has accounts, keys, holds and receipts, and does not depend on HTTP.
+//! has accounts, keys, holds and receipts. It does not depend on HTTP.
 //!
 //! ```
 //! use std::time::Duration;
@@ -42,28 +42,28 @@
 //!
 //! # The five invariants
 //!
-//! [`book`] is the state machine that keeps the invariants I1 to I5 for all stores, and lists them. The README explains
-//! them.
+//! The module [`book`] lists the invariants I1 to I5. The module is the state machine that keeps the invariants for all
+//! stores. The README explains each invariant.
 //!
 //! # Features
 //!
-//! No feature is on by default. Without features, the crate contains [`money`], the [`calendar`] and spending limits
-//! ([`ceiling`]), and depends on `thiserror` alone. Only `settle` and the features that turn it on need an async
-//! runtime.
+//! No feature is on by default. Without features, the crate contains only [`money`], the [`calendar`] and spending
+//! limits ([`ceiling`]), and depends only on `thiserror`. An async runtime is needed only by the feature `settle` and
+//! by the features that turn `settle` on.
 //!
 //! | feature | what it adds |
 //! |---|---|
 //! | `serde` | `Serialize` and `Deserialize` for all data types |
-//! | `accounts` | [`account`]: accounts, keys, and the trait that looks keys up |
-//! | `calls` | data of calls, with `accounts` and `serde`: [`price`], [`usage`], [`number`], [`endpoint`], [`session`], [`timeline`], [`happening`] |
+//! | `accounts` | [`account`]: accounts, keys, and the trait by which a key is looked up |
+//! | `calls` | the data of a call: [`price`], [`usage`], [`number`], [`endpoint`], [`session`], [`timeline`], [`happening`]; turns on `accounts` and `serde` |
 //! | `setting` | [`setting`]: a value that can be changed while services read it |
-//! | `numbers` | [`RequestNumber::now_v7`](number::RequestNumber::now_v7), which needs a source of random bytes |
-//! | `settle` | the [`book`], its [`contract`], the [`memory`] store, answers stored for [`idempotency`] keys, the [`audit`], [`statement`]s, the [`rollup`], and [`settle`], which ends holds |
-//! | `sqlite` | [`sqlite`]: a ledger in a file (bundles SQLite: needs a C compiler) |
-//! | `redis` | [`redis`]: a ledger that many processes share; [`conn`]: the connection to a server, Sentinels or a Cluster |
-//! | `outbox` | [`outbox`]: a local record of what a remote ledger has not acknowledged yet |
-//! | `testing` | [`testing`]: tests of every promise of a ledger, to run on your own implementation |
-//! | `full` | all features but `testing` |
+//! | `numbers` | [`RequestNumber::now_v7`](number::RequestNumber::now_v7), which generates request numbers and needs a source of random bytes |
+//! | `settle` | [`book`], [`contract`], [`memory`], [`idempotency`], [`unbooked`], [`audit`], [`statement`], [`rollup`] and [`settle`]: the ledger itself, its contract and its memory store; stored answers; calls without a receipt; audits, statements and sums; and the task that ends holds |
+//! | `sqlite` | [`sqlite`]: a ledger in a file; bundles SQLite, so building it needs a C compiler |
+//! | `redis` | [`redis`]: a ledger in Redis that many processes share; [`conn`]: the connection to one Redis server, to Sentinels or to a Redis Cluster |
+//! | `outbox` | [`outbox`]: a local file that records how each call ended until the remote ledger has acknowledged it |
+//! | `testing` | [`testing`]: a test suite that checks your own ledger implementation against the contract |
+//! | `full` | all features except `testing` |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -124,6 +124,8 @@ pub mod statement;
 pub mod testing;
 #[cfg(feature = "settle")]
 pub mod transfer;
+#[cfg(feature = "settle")]
+pub mod unbooked;
 
 /// Any error that can be sent across threads.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,6 +1,6 @@
-//! A ledger in memory, for tests, benchmarks and a first try. It is lost when the process ends.
+//! A ledger in memory, for tests, benchmarks and first experiments. It is lost when the process ends.
 //!
-//! The state is shared code with the SQLite store: the two stores differ only in durability.
+//! This store uses the same code for its state as the SQLite store. The two stores differ only in durability.
 
 mod events;
 mod journal;
@@ -22,17 +22,20 @@ use super::{
         KeyChange, KeyView, Ledger, LedgerAdmin, LedgerError, Receipt, Reserved, Settled,
         Settlement, TariffVersion,
     },
-    embedded::{EXPIRE_MAX, Journaled, Record, State, Torn, UnknownNumber, first_result, now_ms},
+    embedded::{
+        EXPIRE_MAX, Journaled, Record, State, Torn, UnknownNumber, admin, first_result, now_ms,
+    },
 };
 use crate::{
     BoxError,
     account::{AccountId, GroupId, KeyDigest, KeyId, KeyRecord, KeyStore},
+    book::{Book, Millis},
     ceiling::Ceilings,
     happening::Event,
     number::RequestNumber,
 };
 
-/// A ledger without a file or a server. Clones share one book.
+/// A ledger that needs neither a file nor a server. Clones share one book.
 #[derive(Clone, Default)]
 pub struct MemoryLedger {
     inner: Arc<Mutex<Inner>>,
@@ -53,12 +56,8 @@ impl MemoryLedger {
     }
 
     fn charge(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
-        let mut inner = self.for_call()?;
-        let Inner {
-            state,
-            journal,
-            events,
-        } = &mut *inner;
+        let mut inner = self.lock()?;
+        let Inner { state, journal, .. } = &mut *inner;
         let now = now_ms();
         let (settled, record) = match state.settle(settlement, now) {
             Ok(booked) => booked,
@@ -67,28 +66,64 @@ impl MemoryLedger {
                 _ => state.settle_unknown(settlement, now),
             },
         };
-        if let Some(Record::Settled {
-            receipt,
-            events: reported,
-            ..
-        }) = record
-        {
-            journal.call(receipt);
-            events::add(events, reported);
-        }
+        inner.store(record);
         Ok(settled)
     }
 
-    fn for_call(&self) -> Result<MutexGuard<'_, Inner>, LedgerError> {
-        self.inner
-            .lock()
-            .map_err(|_| LedgerError::Unavailable(Torn.into()))
+    fn lock(&self) -> Result<MutexGuard<'_, Inner>, BoxError> {
+        self.inner.lock().map_err(|_| Torn.into())
     }
 
-    fn for_books(&self) -> Result<MutexGuard<'_, Inner>, BookError> {
-        self.inner
-            .lock()
-            .map_err(|_| BookError::Unavailable(Torn.into()))
+    fn book<T>(&self, command: impl FnOnce(&mut Book, Millis) -> T) -> Result<T, LedgerError> {
+        Ok(command(&mut self.lock()?.state.book, now_ms()))
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&State) -> T) -> Result<T, BookError> {
+        Ok(look(&self.lock()?.state))
+    }
+
+    async fn change<T>(
+        &self,
+        change: impl FnOnce(&mut State, Millis) -> Result<Journaled<T>, BookError>,
+    ) -> Result<T, BookError> {
+        let mut inner = self.lock()?;
+        let (answer, record) = change(&mut inner.state, now_ms())?;
+        inner.store(record);
+        Ok(answer)
+    }
+}
+
+impl Inner {
+    /// Adds the journal lines and the events of a change.
+    fn store(&mut self, record: Option<Record>) {
+        let events = match record {
+            Some(Record::Settled {
+                receipt, events, ..
+            }) => {
+                self.journal.call(receipt);
+                events
+            }
+            Some(Record::Entry {
+                account,
+                entry,
+                at_ms,
+                events,
+                ..
+            }) => {
+                let line = JournalLine::Entry {
+                    id: entry.id,
+                    at_ms,
+                    account: account.clone(),
+                    amount_rub: entry.amount,
+                    reason: entry.reason,
+                };
+                self.journal.add(&account, line);
+                events
+            }
+            Some(Record::EmittedOnce { event, .. }) => vec![event],
+            _ => Vec::new(),
+        };
+        events::add(&mut self.events, events);
     }
 }
 
@@ -100,11 +135,7 @@ impl fmt::Debug for MemoryLedger {
 
 impl Ledger for MemoryLedger {
     async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
-        self.for_call()?
-            .state
-            .book
-            .reserve(hold, now_ms())
-            .map_err(LedgerError::Refused)
+        (self.book(|book, now| book.reserve(hold, now))?).map_err(LedgerError::Refused)
     }
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
@@ -121,11 +152,7 @@ impl Ledger for MemoryLedger {
         account: &AccountId,
         _key: &KeyId,
     ) -> Result<(), LedgerError> {
-        self.for_call()?
-            .state
-            .book
-            .release(number, account, now_ms());
-        Ok(())
+        self.book(|book, now| book.release(number, account, now))
     }
 
     async fn extend(
@@ -134,152 +161,29 @@ impl Ledger for MemoryLedger {
         account: &AccountId,
         ttl: Duration,
     ) -> Result<bool, LedgerError> {
-        Ok(self
-            .for_call()?
-            .state
-            .book
-            .extend(number, account, ttl, now_ms()))
+        self.book(|book, now| book.extend(number, account, ttl, now))
     }
 
     async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
-        self.for_call()?
-            .state
-            .book
-            .adjust(adjustment, now_ms())
-            .map_err(LedgerError::Refused)
+        (self.book(|book, now| book.adjust(adjustment, now))?).map_err(LedgerError::Refused)
     }
 
     async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
-        self.for_call()?
-            .state
-            .book
-            .probe(account, key, now_ms())
-            .map_err(LedgerError::Refused)
+        (self.book(|book, now| book.probe(account, key, now))?).map_err(LedgerError::Refused)
     }
 
     async fn expire(&self) -> Result<usize, LedgerError> {
-        Ok(self.for_call()?.state.book.expire(EXPIRE_MAX, now_ms()))
+        self.book(|book, now| book.expire(EXPIRE_MAX, now))
     }
 }
 
 impl LedgerAdmin for MemoryLedger {
-    async fn create_account(&self, id: &AccountId, name: &str) -> Result<AccountView, BookError> {
-        self.for_books()?.state.create_account(id, name).map(answer)
-    }
-
-    async fn change_account(
-        &self,
-        id: &AccountId,
-        name: Option<&str>,
-        suspended: Option<bool>,
-    ) -> Result<AccountView, BookError> {
-        self.for_books()?
-            .state
-            .change_account(id, name, suspended)
-            .map(answer)
-    }
-
-    async fn account(&self, id: &AccountId) -> Result<AccountView, BookError> {
-        self.for_books()?.state.account(id)
-    }
-
-    async fn accounts(&self) -> Result<Vec<AccountView>, BookError> {
-        Ok(self.for_books()?.state.accounts())
-    }
-
-    async fn enter(&self, account: &AccountId, entry: &Entry) -> Result<AccountView, BookError> {
-        let mut inner = self.for_books()?;
-        let Inner {
-            state,
-            journal,
-            events,
-        } = &mut *inner;
-        let known = state
-            .book
-            .account(account)
-            .is_some_and(|account| account.has_entry(&entry.id));
-        let (view, record) = state.enter(account, entry, now_ms())?;
-        if let (
-            false,
-            Some(Record::Entry {
-                at_ms,
-                events: reported,
-                ..
-            }),
-        ) = (known, record)
-        {
-            events::add(events, reported);
-            let Entry { id, amount, reason } = entry.clone();
-            let line = JournalLine::Entry {
-                id,
-                at_ms,
-                account: account.clone(),
-                amount_rub: amount,
-                reason,
-            };
-            journal.add(account, line);
-        }
-        Ok(view)
-    }
-
-    async fn create_key(
-        &self,
-        record: &KeyRecord,
-        ceilings: Ceilings,
-    ) -> Result<KeyView, BookError> {
-        self.for_books()?
-            .state
-            .create_key(record, ceilings, now_ms())
-            .map(answer)
-    }
-
-    async fn change_key(&self, id: &KeyId, change: &KeyChange) -> Result<KeyView, BookError> {
-        self.for_books()?
-            .state
-            .change_key(id, change, now_ms())
-            .map(answer)
-    }
-
-    async fn key(&self, id: &KeyId) -> Result<KeyView, BookError> {
-        self.for_books()?.state.key(id, now_ms())
-    }
-
-    async fn keys(&self, account: &AccountId) -> Result<Vec<KeyView>, BookError> {
-        self.for_books()?.state.keys_of(account, now_ms())
-    }
-
-    async fn create_group(
-        &self,
-        account: &AccountId,
-        record: &GroupRecord,
-        ceilings: Ceilings,
-    ) -> Result<GroupView, BookError> {
-        let state = &mut self.for_books()?.state;
-        let created = state.create_group(account, record, ceilings, now_ms());
-        created.map(answer)
-    }
-
-    async fn change_group(
-        &self,
-        account: &AccountId,
-        id: &GroupId,
-        change: &GroupChange,
-    ) -> Result<GroupView, BookError> {
-        let state = &mut self.for_books()?.state;
-        let changed = state.change_group(account, id, change, now_ms());
-        changed.map(answer)
-    }
-
-    async fn groups(&self, account: &AccountId) -> Result<Vec<GroupView>, BookError> {
-        self.for_books()?.state.groups_of(account, now_ms())
-    }
+    admin::ledger_admin!();
 
     async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError> {
-        self.for_books()?
-            .journal
-            .receipt(number)
-            .cloned()
-            .ok_or(BookError::NotFound)
+        let inner = self.lock()?;
+        let receipt = inner.journal.receipt(number);
+        receipt.cloned().ok_or(BookError::NotFound)
     }
 
     async fn journal(
@@ -287,25 +191,24 @@ impl LedgerAdmin for MemoryLedger {
         account: &AccountId,
         part: &JournalPart<'_>,
     ) -> Result<JournalPage, BookError> {
-        let inner = self.for_books()?;
+        let inner = self.lock()?;
         inner.state.account(account)?;
         inner.journal.page(account, part)
     }
 
     async fn books(&self, account: &AccountId) -> Result<AccountBooks, BookError> {
-        self.for_books()?.books(account)
-    }
-
-    async fn tariff_version(&self, fingerprint: &str) -> Result<TariffVersion, BookError> {
-        Ok(answer(
-            self.for_books()?
-                .state
-                .tariff_version(fingerprint, now_ms()),
-        ))
+        let mut inner = self.lock()?;
+        let books = inner.state.books(account, now_ms())?;
+        Ok(AccountBooks {
+            // The position is the number of the journal's last line, which is more precise than its time.
+            journal_end: inner.journal.last.to_string(),
+            journal_complete: !inner.journal.has_forgotten,
+            ..books
+        })
     }
 
     async fn audit(&self) -> Result<Audit, BookError> {
-        let inner = self.for_books()?;
+        let inner = self.lock()?;
         let Inner { state, journal, .. } = &*inner;
         let mut audit = Audit::default();
         for (id, account) in state.book.accounts() {
@@ -321,29 +224,11 @@ impl LedgerAdmin for MemoryLedger {
 
 impl KeyStore for MemoryLedger {
     async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
-        let inner = self.inner.lock().map_err(|_| Torn)?;
-        Ok(inner.state.find_key(digest))
+        Ok(self.lock()?.state.find_key(digest))
     }
 
     fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
-        let inner = self.inner.lock().map_err(|_| BoxError::from(Torn));
-        Some(inner.map(|inner| inner.state.find_key(digest)))
-    }
-}
-
-fn answer<T>((answer, _): Journaled<T>) -> T {
-    answer
-}
-
-impl Inner {
-    fn books(&mut self, account: &AccountId) -> Result<AccountBooks, BookError> {
-        let books = self.state.books(account, now_ms())?;
-        Ok(AccountBooks {
-            // The position is the number of the journal's last line, which is more exact than a time.
-            journal_end: self.journal.last.to_string(),
-            journal_complete: !self.journal.has_forgotten,
-            ..books
-        })
+        Some(self.lock().map(|inner| inner.state.find_key(digest)))
     }
 }
 

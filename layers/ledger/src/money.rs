@@ -1,4 +1,4 @@
-//! Amounts of money: integer micro-rubles with checked arithmetic and one named rounding. No floats.
+//! Amounts of money: whole micro-rubles with checked arithmetic. There are no floats; sums are exact and never rounded.
 
 #![warn(clippy::float_arithmetic)]
 
@@ -10,9 +10,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 /// The number of micro-rubles in one ruble.
 pub const MICRO: i64 = 1_000_000;
 
-/// An amount in micro-rubles (10⁻⁶ ₽). Text form: decimal rubles, `"12.50"`.
+/// An amount in micro-rubles (10⁻⁶ ₽). The text form is decimal rubles, for example `"12.50"`.
 ///
-/// Every amount and balance is at most [`MicroRub::MAX`], the largest integer that a Lua number (an IEEE double)
+/// No amount and no balance exceeds [`MicroRub::MAX`]. This is the largest integer that a Lua number (an IEEE double)
 /// represents exactly, so that all ledgers compute the same results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MicroRub(i64);
@@ -22,10 +22,10 @@ impl MicroRub {
     pub const ZERO: Self = Self(0);
     /// The largest amount: 2⁵³ − 1 micro-rubles, about nine billion rubles.
     pub const MAX: Self = Self(9_007_199_254_740_991);
-    /// The largest number of bytes that the text of an amount needs.
+    /// The largest length of an amount's text, in bytes.
     pub const TEXT_BYTES_MAX: usize = "-9223372036854.775808".len();
 
-    /// Creates an amount in micro-rubles, clamped to ±[`MicroRub::MAX`].
+    /// Creates an amount of `micro` micro-rubles, clamped to ±[`MicroRub::MAX`].
     #[must_use]
     pub const fn new(micro: i64) -> Self {
         if micro > Self::MAX.0 {
@@ -44,32 +44,32 @@ impl MicroRub {
         Self(i64::try_from(sum.clamp(-max, max)).expect("clamped to ±2⁵³"))
     }
 
-    /// Creates an amount in whole rubles, clamped to ±[`MicroRub::MAX`].
+    /// Creates an amount of `rubles` rubles, clamped to ±[`MicroRub::MAX`].
     #[must_use]
     pub const fn rubles(rubles: i64) -> Self {
         Self::new(rubles.saturating_mul(MICRO))
     }
 
-    /// Returns the number of micro-rubles.
+    /// Returns the amount in micro-rubles.
     #[must_use]
     pub const fn micro(self) -> i64 {
         self.0
     }
 
-    /// Returns the sum, or `None` if it exceeds ±[`MicroRub::MAX`].
+    /// Returns the sum; `None` if it exceeds ±[`MicroRub::MAX`].
     #[must_use]
     pub fn checked_add(self, other: Self) -> Option<Self> {
         let sum = self.0.checked_add(other.0)?;
         (sum.abs() <= Self::MAX.0).then_some(Self(sum))
     }
 
-    /// Returns the difference, or `None` if it exceeds ±[`MicroRub::MAX`].
+    /// Returns the difference; `None` if it exceeds ±[`MicroRub::MAX`].
     #[must_use]
     pub fn checked_sub(self, other: Self) -> Option<Self> {
         self.checked_add(Self(-other.0))
     }
 
-    /// The difference, or zero if it would be negative.
+    /// Returns the difference, or zero if it is negative.
     #[must_use]
     pub fn minus_or_zero(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0).max(0))
@@ -87,11 +87,11 @@ impl MicroRub {
         Self(-self.0)
     }
 
-    /// Writes the text form into `buffer` and returns it: the same text as [`Display`](fmt::Display), without a
-    /// formatter.
+    /// Writes the text form to `buffer` and returns it. The text equals that of [`Display`](fmt::Display), but it is
+    /// written without a formatter.
     #[must_use]
     pub fn encode(self, buffer: &mut [u8; Self::TEXT_BYTES_MAX]) -> &str {
-        // Most calls have a loss of zero, so zero is checked first.
+        // Fast path: most calls have a loss of zero.
         if self == Self::ZERO {
             return "0.00";
         }
@@ -102,7 +102,7 @@ impl MicroRub {
             fraction /= 10;
             digits -= 1;
         }
-        // Digits are written from the last to the first, the order in which division yields them.
+        // Digits are written from the last to the first, because division yields them in this order.
         let mut begins = buffer.len();
         let mut push = |byte: u8| {
             begins -= 1;
@@ -123,19 +123,19 @@ impl MicroRub {
         if self.0 < 0 {
             push(b'-');
         }
-        str::from_utf8(&buffer[begins..]).expect("digits are ASCII")
+        str::from_utf8(&buffer[begins..]).expect("decimal digits are ASCII characters")
     }
 }
 
-/// The reason why a text is not a valid amount of rubles.
+/// The reason why a text is not a valid amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AmountError {
     /// The text is not a decimal number.
-    #[error("not a decimal number of rubles, like 100 or 0.50")]
+    #[error("not a decimal number of rubles, for example 100 or 0.50")]
     NotDecimal,
     /// The text has more than six digits after the decimal point.
-    #[error("more than six digits after the point")]
+    #[error("more than six digits after the decimal point")]
     TooFine,
     /// The amount is larger than [`MicroRub::MAX`].
     #[error("more than 9007199254.740991 rubles")]
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_round_trip_as_text() {
+    fn amount_round_trips_as_text() {
         for (text, micro, shown) in [
             ("100", 100_000_000, "100.00"),
             ("0.5", 500_000, "0.50"),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_amount_is_refused() {
+    fn invalid_text_of_an_amount_is_refused() {
         for (text, error) in [
             ("", AmountError::NotDecimal),
             ("1,5", AmountError::NotDecimal),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_saturate_at_the_maximum_and_at_zero() {
+    fn sum_of_amounts_never_exceeds_the_maximum_and_their_difference_is_never_negative() {
         assert_eq!(MicroRub::MAX.checked_add(MicroRub::new(1)), None);
         assert_eq!(MicroRub::MAX.plus_or_max(MicroRub::new(1)), MicroRub::MAX);
         assert_eq!(

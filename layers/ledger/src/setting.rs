@@ -1,7 +1,7 @@
 //! A value that can be changed while services read it.
 //!
-//! A layer that takes a [`Setting`] also accepts the plain value. Setting a new value through a clone changes what the
-//! layer's services do from their next request on.
+//! A layer that accepts a [`Setting`] also accepts a plain value. If the value is replaced through a clone of the
+//! setting, the layer's services use the new value from their next request on.
 //!
 //! ```
 //! use tollgate_ledger::setting::Setting;
@@ -16,7 +16,7 @@ use std::{fmt, sync::Arc};
 
 use arc_swap::ArcSwap;
 
-/// A shared value. Clones share it; reading never waits.
+/// A shared value that can be replaced. Clones share it, and reading it never waits.
 pub struct Setting<T>(Arc<ArcSwap<T>>);
 
 impl<T> Setting<T> {
@@ -26,14 +26,14 @@ impl<T> Setting<T> {
         Self(Arc::new(ArcSwap::from_pointee(value)))
     }
 
-    /// Replaces the setting's value.
+    /// Replaces the value in all clones of this setting.
     pub fn set(&self, value: T) {
         self.0.store(Arc::new(value));
     }
 }
 
 impl<T: Clone> Setting<T> {
-    /// Returns the setting's current value.
+    /// Returns the current value.
     #[must_use]
     pub fn get(&self) -> T {
         T::clone(&self.0.load())

@@ -1,10 +1,12 @@
-//! An account's statement for a period: opening balance, payments and corrections, spending by model, closing balance.
+//! An account's statement for a period: the opening balance, payments and corrections, spending per model, and the
+//! closing balance.
 //!
-//! Statements are not stored. They are computed backwards from the books and the journal, so that lines older than the
-//! period are not needed. The same journal always yields the same statement: lines are only appended to a journal, and
-//! a line is dated back by at most [`DATED_BACK_MS_MAX`].
+//! Statements are not stored. They are computed backwards from the current books and the journal, so lines older than
+//! the period are not needed. The same journal always yields the same statement: a journal only grows, and a new line
+//! is dated back by at most [`DATED_BACK_MS_MAX`].
 //!
-//! If the [roll-up](crate::rollup) has sums of an account's days, the calls of those days are not read one by one.
+//! If the [roll-up](crate::rollup) has an account's sums of whole days, the calls of these days are not read one by
+//! one.
 
 mod rolled;
 
@@ -18,18 +20,18 @@ use crate::{
     usage::Usage,
 };
 
-/// The largest amount of time, in milliseconds, by which a new line of a journal may be dated back. After a failover,
-/// Redis dates lines by the clock of the new server, which may be behind. A period that ended longer ago than that gets
-/// no further lines.
+/// The largest number of milliseconds by which a new journal line may be dated back. After a failover, Redis dates
+/// lines by the clock of the new server, which may be behind. A period that ended longer ago than this gets no more
+/// lines.
 pub const DATED_BACK_MS_MAX: u64 = 3_600_000;
 
-/// The largest number of payments and corrections in a statement, and also the largest number of models.
+/// The largest number of payments and corrections in a statement. It is also the largest number of models.
 pub const LINES_MAX: usize = 10_000;
 
 /// The number of micro-rubles in a kopeck.
 const KOPECK: i128 = 10_000;
 
-/// Movements of an account's money in a period. Sums are in micro-rubles.
+/// The movements of an account's money in a period. Sums are in micro-rubles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statement {
     /// The balance at the beginning of the period.
@@ -38,7 +40,7 @@ pub struct Statement {
     pub payments: Vec<Moved>,
     /// The corrections of the period, oldest first.
     pub corrections: Vec<Moved>,
-    /// The spending of the period, by model.
+    /// The spending in the period, by model.
     pub models: BTreeMap<String, Spent>,
     /// The balance at the end of the period.
     pub closing_micro: i128,
@@ -51,13 +53,13 @@ pub struct Moved {
     pub id: String,
     /// The time of the entry, in Unix milliseconds.
     pub at_ms: u64,
-    /// The signed amount of the entry.
+    /// The amount of the entry; a negative correction reduces the balance.
     pub amount_rub: MicroRub,
-    /// The reason of a correction; `None` for a payment.
+    /// The reason for a correction; `None` for a payment.
     pub reason: Option<String>,
 }
 
-/// Spending on one model.
+/// The spending on one model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// The number of calls.
@@ -68,25 +70,25 @@ pub struct Spent {
     pub charged_micro: i128,
 }
 
-/// A statement's sums in whole kopecks.
+/// The sums of a statement in whole kopecks.
 ///
-/// Balances, payments and corrections are rounded separately, and the spending is the difference between them. So the
-/// sums of a statement agree exactly, and its opening balance is the closing balance of the period before. The spending
-/// of many months differs from the charges in them by at most a kopeck. If payments and corrections are whole kopecks,
-/// as in bank transfers, the spending is not negative either.
+/// Balances, payments and corrections are rounded separately, and the spending is computed from the rounded values. So
+/// the sums of a statement always agree, and the opening balance is the closing balance of the previous period. Over
+/// any number of months, the spending differs from the charges by at most one kopeck. If all payments and corrections
+/// are whole kopecks, as in bank transfers, the spending is never negative.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kopecks {
     /// The balance at the beginning of the period.
     pub opening: i128,
     /// The sum of payments.
     pub payments: i128,
-    /// The sum of corrections, signed.
+    /// The sum of corrections; it may be negative.
     pub corrections: i128,
     /// The spending: opening + payments + corrections − closing.
     pub spent: i128,
-    /// The spending on each model, rounded separately, in the order of [`Statement::models`].
+    /// The spending on each model, each rounded separately, in the order of [`Statement::models`].
     pub models: Vec<i128>,
-    /// The difference between `spent` and the sum of `models`, caused by rounding.
+    /// The difference between `spent` and the sum of `models`, which rounding causes.
     pub models_rounding: i128,
     /// The balance at the end of the period.
     pub closing: i128,
@@ -99,8 +101,8 @@ pub enum StatementError {
     /// The ledger did not answer.
     #[error(transparent)]
     Ledger(#[from] BookError),
-    /// The journal may lack lines since the beginning of the period.
-    #[error("the journal may have deleted lines of that period")]
+    /// The journal may have dropped lines of the period.
+    #[error("lines of the requested period may have been deleted from the journal")]
     Forgotten,
     /// The statement would have more than [`LINES_MAX`] lines.
     #[error("the statement would have more than {LINES_MAX} lines")]
@@ -109,11 +111,11 @@ pub enum StatementError {
 
 impl Statement {
     /// Computes an account's statement for a period in Unix milliseconds. If the period has not ended, or ended less
-    /// than [`DATED_BACK_MS_MAX`] ago, a later statement of the same period may differ.
+    /// than [`DATED_BACK_MS_MAX`] ago, a later statement for the same period may differ.
     ///
     /// # Errors
-    /// [`StatementError::Ledger`] if the ledger does not answer, [`StatementError::Forgotten`] if lines of the period
-    /// may be missing, [`StatementError::TooLong`] if there are too many lines.
+    /// [`StatementError::Ledger`] if the ledger does not answer. [`StatementError::Forgotten`] if the journal may have
+    /// dropped lines of the period. [`StatementError::TooLong`] if the statement would have too many lines.
     pub async fn read<L: Rollup + ?Sized>(
         ledger: &L,
         account: &AccountId,
@@ -125,7 +127,7 @@ impl Statement {
         }
     }
 
-    /// Computes the statement from the journal alone.
+    /// Computes the statement from the journal, without the roll-up.
     async fn read_all<L: LedgerAdmin + ?Sized>(
         ledger: &L,
         account: &AccountId,
@@ -150,7 +152,7 @@ impl Statement {
             if after.is_none() {
                 return Ok(reader.finish());
             }
-            // A ledger in this process answers without waiting, so yield to let other tasks run.
+            // A ledger in this process answers without waiting, so this task yields to let other tasks run.
             tokio::task::yield_now().await;
         }
     }
@@ -161,7 +163,7 @@ impl Statement {
         sum(&self.payments)
     }
 
-    /// Returns the sum of all corrections, signed.
+    /// Returns the sum of all corrections; it may be negative.
     #[must_use]
     pub fn corrections_micro(&self) -> i128 {
         sum(&self.corrections)
@@ -200,7 +202,7 @@ impl Statement {
     }
 }
 
-/// Rounds to the nearest kopeck. Half a kopeck is rounded away from zero.
+/// Rounds to whole kopecks. Half a kopeck is rounded away from zero.
 #[must_use]
 pub fn to_kopecks(micro: i128) -> i128 {
     (micro.abs() + KOPECK / 2) / KOPECK * micro.signum()
@@ -211,7 +213,7 @@ fn sum(moved: &[Moved]) -> i128 {
     amounts.sum()
 }
 
-/// Fails unless the journal has every line since the beginning of the period.
+/// Fails unless the journal contains every line since the beginning of the period.
 async fn must_reach_back<L: LedgerAdmin + ?Sized>(
     ledger: &L,
     books: &AccountBooks,
@@ -223,8 +225,8 @@ async fn must_reach_back<L: LedgerAdmin + ?Sized>(
     }
 }
 
-/// Returns whether the journal has a line from before the period. A journal drops its oldest lines first. So if it has
-/// such a line, it has all lines of the period.
+/// Returns whether the journal contains a line from before the period. A journal drops its oldest lines first. So if it
+/// contains such a line, it contains all lines of the period.
 async fn reaches_back<L: LedgerAdmin + ?Sized>(
     ledger: &L,
     account: &AccountId,
@@ -233,7 +235,7 @@ async fn reaches_back<L: LedgerAdmin + ?Sized>(
     let mut after: Option<String> = None;
     loop {
         let part = JournalPart {
-            // Skip time 0, the time of entries whose true time is unknown.
+            // Skips entries at time 0, whose true time is unknown.
             since_ms: 1,
             until_ms: begins_ms.saturating_sub(DATED_BACK_MS_MAX),
             after: after.as_deref(),
@@ -251,12 +253,12 @@ async fn reaches_back<L: LedgerAdmin + ?Sized>(
     }
 }
 
-/// Reads lines from the beginning of the period to the journal's end, where the balance is known, and computes a
-/// statement.
+/// Computes a statement from all lines since the beginning of the period. The current balance is known, so lines after
+/// the period are needed to find the closing balance.
 #[derive(Debug)]
 struct Reader {
     time: Range<u64>,
-    /// The current balance, minus what the lines after the period have changed.
+    /// The current balance minus the changes by lines after the period.
     closing_micro: i128,
     statement: Statement,
 }
@@ -298,7 +300,7 @@ impl Reader {
                 });
             }
             JournalLine::Call(receipt) if is_charge(&receipt) => {
-                let sums = Sums::of(&receipt);
+                let sums = Sums::from_receipt(&receipt);
                 self.spent(&receipt.item.model, &sums);
             }
             JournalLine::Call(_) => {}
@@ -338,7 +340,7 @@ impl Reader {
     }
 }
 
-/// Returns whether a receipt moved money. A disputed receipt did not, and another receipt may have charged its call.
+/// Returns whether a receipt moved money. A disputed receipt moved none, and another receipt may charge the same call.
 fn is_charge(receipt: &Receipt) -> bool {
     receipt.booked != Booked::Stale
 }

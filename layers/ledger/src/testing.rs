@@ -1,8 +1,8 @@
-//! Tests of every promise of a ledger, to run on your own implementation. The stores of this crate pass the same tests.
+//! Contract tests of a ledger, to run on your own implementation. The stores of this crate pass the same tests.
 //!
-//! [`check`] tests a [`Ledger`] for the promises that calls rely on. [`check_store`] tests a store, which is a ledger
-//! with [`LedgerAdmin`] and keys, for the promises that operators rely on as well. Both start each test with a new
-//! ledger, run all tests, and panic with the names of the tests that failed.
+//! [`check`] tests a [`Ledger`] for the promises that calls rely on. [`check_store`] tests a store (a ledger with
+//! [`LedgerAdmin`] and keys), including the promises that operators rely on. Both functions use a new ledger for each
+//! test, run all tests, and then panic with the names of the tests that failed.
 //!
 //! ```
 //! use tollgate_ledger::{
@@ -30,21 +30,22 @@
 //! # }
 //! ```
 //!
-//! If a ledger cannot adjust holds, the promises about [`Ledger::adjust`] are not checked.
+//! If a ledger cannot change holds, the promises about [`Ledger::adjust`] are not checked.
 //!
-//! A custom harness takes single tests from [`cases`] and [`store_cases`]. [`mod@bench`] measures a ledger.
+//! If you have your own test harness, take the tests from [`cases`] and [`store_cases`]. To measure a ledger, use
+//! [`mod@bench`].
 //!
-//! If a test covers an invariant, its comment names it: I1 to I5 are defined in [`super::book`]. I7: the usage of a
-//! call is charged in the end. I8: every hold ends at the latest when its time to live has passed. I9: a refused call
-//! is free. I10: a payment is booked once per id. I11: a call is charged at the prices that were in force when it
-//! began. I12: no request touches the money of another account.
+//! The comment of a test names the invariant that it checks. [`super::book`] defines I1 to I5. I7: every call is
+//! charged for its usage in the end. I8: every hold ends, at the latest when its time to live has passed. I9: a refused
+//! call is free. I10: a payment is booked once per id. I11: a call is charged at the prices that were in force when it
+//! began. I12: no request affects the money of another account.
 
 #![allow(
     clippy::unwrap_used,
     reason = "these are tests: a missing value fails the test"
 )]
 
-/// Panics with the expected and the found value, unless both are equal.
+/// Panics with the expected and the found value unless they are equal.
 macro_rules! expect_eq {
     ($found:expr, $expected:expr $(,)?) => {
         expect_eq!($found, $expected, "{}", stringify!($found))
@@ -59,7 +60,7 @@ macro_rules! expect_eq {
     };
 }
 
-/// Panics with the expected pattern and the found value, unless the value matches the pattern.
+/// Panics with the expected pattern and the found value unless the value matches the pattern.
 macro_rules! expect_matches {
     ($found:expr, $expected:pat) => {
         match &$found {
@@ -101,10 +102,10 @@ use crate::{
     ceiling::Ceilings,
 };
 
-/// Runs every test of [`cases`]. `open` makes a new ledger with these accounts for each test.
+/// Runs every test of [`cases`]. For each test, `open` must return a new ledger with these accounts.
 ///
 /// # Panics
-/// If a test fails. The message names every test that failed.
+/// If a test fails. The message contains the name of every failed test.
 pub async fn check<L: Ledger>(open: impl AsyncFn(Vec<Opening>) -> L) {
     let mut broken = Vec::new();
     for case in cases::<Arc<L>>() {
@@ -113,15 +114,15 @@ pub async fn check<L: Ledger>(open: impl AsyncFn(Vec<Opening>) -> L) {
     judge(&broken);
 }
 
-/// Runs every test of [`store_cases`]. `make` makes a new, empty store for each test.
+/// Runs every test of [`store_cases`]. For each test, `make` must return a new, empty store.
 ///
 /// # Panics
-/// If a test fails. The message names every test that failed.
+/// If a test fails. The message contains the name of every failed test.
 pub async fn check_store<L: Books>(make: impl AsyncFn() -> L) {
     check_all(store_cases(), make).await;
 }
 
-/// Lists tests for stores, by module. Each test ends with an audit of the store.
+/// Lists tests of stores, by module. Each test ends with an audit of the store.
 macro_rules! audited_cases {
     ($($module:ident: $($name:ident)*;)*) => {
         [$($(Case {
@@ -136,7 +137,7 @@ macro_rules! audited_cases {
     };
 }
 
-/// Returns the tests of a store's events. Each test starts with an empty store and ends with an audit of the store.
+/// Returns the tests of a store's events. Each test starts with an empty store, and ends with an audit of the store.
 #[must_use]
 pub fn event_cases<L: Books + EventStore>() -> Vec<Case<L>> {
     audited_cases! {
@@ -148,13 +149,13 @@ pub fn event_cases<L: Books + EventStore>() -> Vec<Case<L>> {
             levels_are_those_that_were_set
             an_event_with_the_same_name_is_emitted_once;
         groups:
-            a_group_tells_when_its_ceiling_is_reached
-            a_group_tells_when_its_ceilings_run_low;
+            a_group_reports_when_its_ceiling_is_reached
+            a_group_reports_when_its_ceilings_run_low;
     }
     .into()
 }
 
-/// Returns the tests of a ledger's documents. Each test starts without documents.
+/// Returns the tests of a ledger's documents. Each test starts with a ledger without documents.
 #[must_use]
 pub fn document_cases<L: Documents>() -> Vec<Case<L>> {
     macro_rules! cases {
@@ -172,18 +173,18 @@ pub fn document_cases<L: Documents>() -> Vec<Case<L>> {
     }
 }
 
-/// Runs every test of [`event_cases`]. `make` makes a new, empty store for each test.
+/// Runs every test of [`event_cases`]. For each test, `make` must return a new, empty store.
 ///
 /// # Panics
-/// If a test fails. The message names every test that failed.
+/// If a test fails. The message contains the name of every failed test.
 pub async fn check_events<L: Books + EventStore>(make: impl AsyncFn() -> L) {
     check_all(event_cases(), make).await;
 }
 
-/// Runs every test of [`document_cases`]. `make` makes a new ledger without documents for each test.
+/// Runs every test of [`document_cases`]. For each test, `make` must return a new ledger without documents.
 ///
 /// # Panics
-/// If a test fails. The message names every test that failed.
+/// If a test fails. The message contains the name of every failed test.
 pub async fn check_documents<L: Documents>(make: impl AsyncFn() -> L) {
     check_all(document_cases(), make).await;
 }
@@ -205,24 +206,24 @@ fn judge(broken: &[String]) {
     );
 }
 
-/// All traits that a gateway needs of a store.
+/// All traits that a store must implement so that a gateway can use it.
 pub trait Books: Ledger + LedgerAdmin + KeyStore + Clone {}
 
 impl<L: Ledger + LedgerAdmin + KeyStore + Clone> Books for L {}
 
-/// An account that exists before a test of [`cases`] runs.
+/// An account that must exist before a test of [`cases`] runs.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Opening {
-    /// The id of the account, which has no holds yet.
+    /// The id of the account. The account has no holds.
     pub account: AccountId,
     /// The only payment into the account.
     pub payment: Entry,
-    /// The keys of the account, without ceilings. A ledger without [`LedgerAdmin`] needs only the keys' ids.
+    /// The keys of the account, without ceilings. A ledger without [`LedgerAdmin`] needs only the ids of the keys.
     pub keys: Vec<KeyRecord>,
 }
 
-/// Returns the accounts that each test of [`cases`] starts with.
+/// Returns the accounts that every test of [`cases`] needs.
 #[must_use]
 pub fn openings() -> Vec<Opening> {
     [
@@ -245,7 +246,7 @@ pub fn openings() -> Vec<Opening> {
     .collect()
 }
 
-/// A test, whose name is the promise that it checks.
+/// A contract test. Its name is the promise that it checks.
 pub struct Case<L> {
     name: &'static str,
     run: Run<L>,
@@ -260,8 +261,8 @@ impl<L> Case<L> {
         self.name
     }
 
-    /// Runs the test on a ledger that no other test has used. A test of [`cases`] needs a ledger with all [`openings`],
-    /// a test of [`store_cases`] an empty one.
+    /// Runs the test on a ledger that no other test has used. A test of [`cases`] needs a ledger with all accounts of
+    /// [`openings`]; a test of [`store_cases`] needs an empty ledger.
     ///
     /// # Panics
     /// If the ledger breaks the promise that the test checks.
@@ -269,7 +270,8 @@ impl<L> Case<L> {
         (self.run)(ledger).await;
     }
 
-    /// Runs the test. If the ledger breaks the promise, returns the promise's name and the expected and found values.
+    /// Runs the test. If the ledger breaks the promise, returns the name of the promise and the expected and found
+    /// values.
     async fn breach(&self, ledger: &L) -> Option<String> {
         let run = AssertUnwindSafe(self.run(ledger));
         let panic = run.catch_unwind().await.err()?;
@@ -292,7 +294,7 @@ impl<L> fmt::Debug for Case<L> {
     }
 }
 
-/// Passes the names of the tests of promises to calls to a macro, by module.
+/// Passes to a macro the names of the tests that concern calls, by module.
 macro_rules! promises_to_calls {
     ($take:ident) => {
         $take! {
@@ -343,8 +345,9 @@ macro_rules! promises_to_calls {
     };
 }
 
-/// Returns the tests of promises that calls rely on, for every ledger. Some tests use several threads, so clones of the
-/// ledger must share the money; if they do not, use an `Arc<L>`. The tests run inside a tokio runtime.
+/// Returns the tests of the promises that calls rely on, for every ledger. Some tests use several threads, so all
+/// clones of the ledger must share the money; if they do not, use an `Arc<L>`. The tests must run inside a tokio
+/// runtime.
 #[must_use]
 pub fn cases<L: Ledger + Clone>() -> Vec<Case<L>> {
     macro_rules! cases {
@@ -358,8 +361,8 @@ pub fn cases<L: Ledger + Clone>() -> Vec<Case<L>> {
     promises_to_calls!(cases).into()
 }
 
-/// Returns the tests for every store: those of [`cases`], and those that operators rely on. Each test starts with an
-/// empty store and ends with an audit of the store.
+/// Returns the tests for stores: the tests of [`cases`], and tests of the promises that operators rely on. Each test
+/// starts with an empty store, and ends with an audit of the store.
 #[must_use]
 pub fn store_cases<L: Books>() -> Vec<Case<L>> {
     macro_rules! cases_with_openings {
@@ -458,13 +461,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ledger_in_memory_emits_events_and_stores_documents() {
+    async fn memory_ledger_passes_the_event_and_document_tests() {
         check_events(async || MemoryLedger::new()).await;
         check_documents(async || MemoryLedger::new()).await;
     }
 
     #[test]
-    fn names_of_contract_tests_are_unique() {
+    fn every_contract_test_has_a_unique_name() {
         let names: Vec<_> = store_cases::<MemoryLedger>()
             .iter()
             .map(Case::name)

@@ -1,54 +1,54 @@
 //! The timing of a call: when its money was held, which vendors were tried, when the first byte arrived, and when the
 //! call ended.
 //!
-//! A receipt stores the timing as a line of text of about twenty bytes, `3 4 1063 5003 200`. The first four numbers are
-//! times in milliseconds since the request arrived: hold, last attempt, first byte, end. The fifth is the status of the
-//! answer. A `-` means a missing value. Each earlier, failed attempt follows after a `|`: its beginning, its duration,
-//! the status and the error code that callers would get for it, and the vendor:
-//! `|4 1059 502 vendor_unavailable acme-eu`.
+//! A receipt stores the timing as a line of about twenty bytes, for example `3 4 1063 5003 200`. The first four numbers
+//! are times in milliseconds since the request arrived: the hold, the last attempt, the first byte, the end. The fifth
+//! number is the status of the response. A `-` means a missing value. A part such as `|4 1059 502 vendor_unavailable
+//! acme-eu` follows for each failed attempt: its beginning, its duration, the status and the error code that the caller
+//! would get for it, and the vendor.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The largest number of failed attempts that are stored; calls have fewer.
+/// The largest number of failed attempts that a timeline stores. No call makes this many attempts.
 pub const FAILED_MAX: usize = 16;
 
-/// The timing of a call. Times are in milliseconds since its request arrived.
+/// The timing of a call. All times are in milliseconds since the request arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
-    /// The time at which the call's money was held.
+    /// When the money for the call was held.
     pub held_ms: u32,
-    /// When the request was sent to the vendor that answered; `None` if no vendor answered.
+    /// When the request was sent to the vendor that served the call; `None` if no vendor answered.
     pub asked_ms: Option<u32>,
-    /// The time at which the first byte of the answer arrived.
+    /// When the first byte of the response arrived; `None` if none arrived.
     pub first_byte_ms: Option<u32>,
-    /// The time at which the call ended and was settled.
+    /// When the call ended and was settled.
     pub whole_ms: u32,
-    /// The status of the answer to the client; `None` if no vendor answered. In that case the last of `failed` has the
-    /// status that the client got, unless it had disconnected.
+    /// The status of the response to the client; `None` if no vendor answered. In this case the client got the status
+    /// of the last attempt in `failed`, unless it had disconnected.
     pub status: Option<u16>,
-    /// The attempts that failed, in order.
+    /// The failed attempts, in order.
     pub failed: Vec<FailedAttempt>,
 }
 
-/// An attempt that failed before the first byte of its answer.
+/// An attempt that failed before the first byte of a response arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedAttempt {
-    /// The time at which the attempt began.
+    /// When the attempt began, in milliseconds since the request arrived.
     pub at_ms: u32,
     /// How long the attempt took, in milliseconds.
     pub took_ms: u32,
-    /// The status that callers get for this failure, if it is the last.
+    /// The status that the caller gets for this failure if no later attempt succeeds.
     pub status: u16,
-    /// The error code that callers get for this failure, if it is the last.
+    /// The error code that the caller gets for this failure if no later attempt succeeds.
     pub code: Arc<str>,
     /// The vendor's name.
     pub vendor: Arc<str>,
 }
 
 impl Timeline {
-    /// Adds a failed attempt. Ignores it if there are [`FAILED_MAX`] already.
+    /// Adds a failed attempt. It is ignored if [`FAILED_MAX`] attempts are stored already.
     pub fn failed(&mut self, attempt: FailedAttempt) {
         if self.failed.len() < FAILED_MAX {
             self.failed.push(attempt);
@@ -78,8 +78,8 @@ impl fmt::Display for Timeline {
                 code,
                 vendor,
             } = attempt;
-            // The separator does not appear in names that the gateway makes. In an operator's name of a vendor it is
-            // replaced.
+            // Names that the gateway makes do not contain the separator. Operators choose the vendors' names, so a
+            // separator in a vendor's name is replaced.
             let vendor = vendor.replace('|', "/");
             write!(f, "|{at_ms} {took_ms} {status} {code} {vendor}")?;
         }
@@ -87,9 +87,9 @@ impl fmt::Display for Timeline {
     }
 }
 
-/// The error of a text that is not a valid timeline.
+/// The error for a text that is not a valid timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the text is not a call's timeline")]
+#[error("the text is not a valid timeline of a call")]
 pub struct TimelineError;
 
 impl FromStr for Timeline {
@@ -147,8 +147,8 @@ impl<'de> Deserialize<'de> for Timeline {
     }
 }
 
-/// Reads a timeline from a stored receipt. A text that only a later version can parse becomes `None`, so that the
-/// receipt stays readable.
+/// Reads a timeline from a stored receipt. A text that only a later version of the gateway can parse becomes `None`, so
+/// that the receipt stays readable.
 #[cfg(feature = "settle")]
 pub(crate) fn stored<'de, D: Deserializer<'de>>(
     deserializer: D,
@@ -198,7 +198,7 @@ mod tests {
             let json = serde_json::to_string(&line).unwrap();
             assert_eq!(serde_json::from_str::<Timeline>(&json).unwrap(), line);
         }
-        // A later version may add fields after the status, which are ignored.
+        // A later version may add fields after the status. They are ignored.
         assert!("0 - - 0 - 7".parse::<Timeline>().is_ok());
         for bad in ["", "1", "x - - 0 -", "0 - - 0 -|", "0 - - 0 -|1 2 502 code"] {
             assert_eq!(bad.parse::<Timeline>(), Err(TimelineError), "{bad}");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn timeline_replaces_separators_in_vendor_names_and_limits_its_attempts() {
+    fn timeline_replaces_separators_in_vendor_names_and_limits_the_number_of_attempts() {
         let mut line = full();
         line.failed[0].vendor = "a|b".into();
         let read: Timeline = line.to_string().parse().unwrap();

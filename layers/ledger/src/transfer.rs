@@ -1,8 +1,9 @@
-//! Copies all data of a ledger into an empty ledger, as when an operator moves from a file to Redis.
+//! Copies all data of a ledger to an empty ledger, for example when an operator moves from a file to Redis.
 //!
-//! [`copy`] restores an [`Export`]: it reads account by account, each as of one moment, and audits what it writes.
-//! Accounts that an interrupted run has written to the target are written again. No gateway may use either ledger
-//! during the copy: a [`Target`] refuses gateways until [`Target::publish`].
+//! [`copy`] reads an [`Export`] account by account, writes each account to the target, and audits what it writes. All
+//! data of one account is read as of one moment. If an interrupted run has left accounts in the target, they are
+//! written again. No gateway may use either ledger during the copy; a [`Target`] refuses gateways until
+//! [`Target::publish`].
 
 mod export;
 mod restore;
@@ -22,50 +23,41 @@ use crate::{
 
 pub use self::export::Export;
 
-/// A ledger that can be copied.
+/// The operations of a ledger from which data is copied.
+///
+/// A method fails with a [`BookError`] if the ledger refuses the request or is unreachable. The documentation of a
+/// method lists only the errors that this method returns in addition.
 pub trait Source: LedgerAdmin + Ledger + EventStore + Documents {
-    /// Returns the ids and amounts of all entries of an account, including those that its journal has dropped.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns the ids and amounts of all entries of an account, including entries that its journal has dropped.
     fn entries(
         &self,
         account: &AccountId,
     ) -> impl Future<Output = Result<HashMap<String, MicroRub>, BookError>> + Send;
 
-    /// Returns the number of an account's calls that may still be charged although their holds have expired.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns how many calls of an account may still be charged although their holds have expired.
     fn unsettled(&self, account: &AccountId)
     -> impl Future<Output = Result<u64, BookError>> + Send;
 
-    /// Returns the version of the tariff in force, and its fingerprint.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns the tariff version in force, and its fingerprint.
     fn tariff(
         &self,
     ) -> impl Future<Output = Result<Option<(TariffVersion, String)>, BookError>> + Send;
 }
 
-/// A ledger that is being filled. Every write can be repeated.
+/// A ledger that is being filled with a copy. Every write may be repeated.
+///
+/// A method fails with a [`BookError`] if the ledger refuses the request or is unreachable. The documentation of a
+/// method lists only the errors that this method returns in addition.
 pub trait Target: Sized {
-    /// The ledger into which the copy is written.
+    /// The ledger to which the copy is written.
     type Ledger: LedgerAdmin;
 
-    /// Returns whether these books were already copied to the target.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns whether the target already contains these books, from an earlier run.
     fn has(&mut self, books: &AccountBooks)
     -> impl Future<Output = Result<bool, BookError>> + Send;
 
-    /// Writes lines of an account's journal, oldest first, page by page. If `forgotten` is set, older lines are
-    /// missing, so that the sums of the journal are a lower bound of the sums in the books.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Writes lines of an account's journal, oldest first. If `forgotten` is set, older lines are missing in the
+    /// source; the sums of the journal are then less than the sums in the books.
     fn lines(
         &mut self,
         account: &AccountId,
@@ -73,30 +65,22 @@ pub trait Target: Sized {
         forgotten: bool,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// Writes an account with its keys, after its lines.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Writes an account with its keys. Its journal lines must have been written before.
     fn account(
         &mut self,
         books: &AccountBooks,
         entries: &HashMap<String, MicroRub>,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// Writes the tariff's version, so that later versions continue from it.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Writes the tariff version in force, so that later versions get higher numbers.
     fn tariff(
         &mut self,
         version: TariffVersion,
         fingerprint: &str,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// Writes the alert levels of an account, or of one of its keys or groups, after the account.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Writes the alert levels of an account, or of one of its keys or groups. The account must have been written
+    /// before.
     fn levels(
         &mut self,
         account: &AccountId,
@@ -105,66 +89,55 @@ pub trait Target: Sized {
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
     /// Writes events with their numbers, oldest first.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn events(&mut self, events: &[Event]) -> impl Future<Output = Result<(), BookError>> + Send;
 
     /// Writes a document.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn document(
         &mut self,
         document: &Document,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// Returns the written ledger, to be audited. Nothing more is written afterwards.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns the target as a ledger, for the audit. Nothing more is written after this.
     fn filled(&mut self) -> impl Future<Output = Result<Self::Ledger, BookError>> + Send;
 
-    /// Completes the copy: from then on gateways can use the ledger.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Completes the copy: from now on, gateways can use the ledger.
     fn publish(self, ledger: Self::Ledger) -> impl Future<Output = Result<(), BookError>> + Send;
 }
 
 /// The progress of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// The number of accounts copied, including those of an earlier run.
+    /// The number of accounts in the copy, including those from an earlier run.
     pub accounts: u64,
-    /// The number of accounts that an earlier run had copied.
+    /// The number of accounts that an earlier run had already copied.
     pub there_already: u64,
-    /// The number of journal lines copied.
+    /// The number of journal lines in the copied accounts.
     pub lines: u64,
 }
 
-/// The reason why a copy was not finished.
+/// The reason why a copy was not completed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// One of the two ledgers refused or did not answer.
-    #[error("the copy was interrupted")]
+    /// One of the two ledgers refused a request, or did not answer.
+    #[error("the copy was interrupted because one of the ledgers failed")]
     Broken(#[from] BookError),
-    /// A call is running: it would be charged in the source, but not in the copy.
+    /// The account has open holds: a call is in flight, which would be charged in the source but not in the copy.
     #[error(
-        "account {0} has open holds: a gateway serves from the source, or has not settled all calls"
+        "account {0} has open holds: a gateway is using the source, or has not settled all of its calls"
     )]
     HoldsOpen(AccountId),
-    /// The source's books have breaches, which a copy would repeat.
+    /// The books of the source break an invariant. The copy would have the same breaches.
     #[error("the audit of the source found a breach: {}", .0.join("; "))]
     Breach(Vec<String>),
 }
 
-/// Copies all accounts and calls `progress` after each.
+/// Copies all accounts. Calls `progress` after each account.
 ///
 /// # Errors
-/// [`CopyError::Broken`] if a ledger does not answer, [`CopyError::HoldsOpen`] if a call is running,
-/// [`CopyError::Breach`] if the books do not add up. The copy can be started again with the same source.
+/// [`CopyError::Broken`] if a ledger does not answer, [`CopyError::HoldsOpen`] if a call is in flight,
+/// [`CopyError::Breach`] if the books of the source break an invariant. After an error, the copy can be started again
+/// from the same source.
 pub async fn copy<S: Source, T: Target>(
     from: &S,
     to: &mut T,
@@ -194,7 +167,7 @@ pub async fn copy<S: Source, T: Target>(
     Ok(copied)
 }
 
-/// Copies the events, and the documents that record up to which event each receiver has got them.
+/// Copies the events, and the documents that record which events each receiver has accepted.
 async fn copy_feed<S: Source, T: Target>(from: &S, to: &mut T) -> Result<(), BookError> {
     from.gather().await?;
     let mut after = 0;
@@ -210,7 +183,7 @@ async fn copy_feed<S: Source, T: Target>(from: &S, to: &mut T) -> Result<(), Boo
     Ok(())
 }
 
-/// Copies an account and returns the number of its journal lines.
+/// Copies an account, and returns the number of its journal lines.
 async fn copy_account<S: Source, T: Target>(
     from: &S,
     to: &mut T,
@@ -257,24 +230,24 @@ impl Totals {
     }
 }
 
-/// The differences between two ledgers.
+/// How two ledgers differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// The sums of the first ledger.
     pub from: Totals,
     /// The sums of the second ledger.
     pub to: Totals,
-    /// At most 20 accounts that differ.
+    /// The accounts that differ; at most 20 are listed.
     pub different: Vec<AccountId>,
 }
 
-/// The largest number of accounts that a comparison lists.
+/// The largest number of differing accounts that are listed.
 const DIFFERENT_MAX: usize = 20;
 
 /// Compares two ledgers, account by account and key by key.
 ///
 /// # Errors
-/// A [`BookError`] if one of the two ledgers does not answer.
+/// A [`BookError`] if one of the two ledgers does not respond.
 pub async fn compare(
     from: &impl LedgerAdmin,
     to: &impl LedgerAdmin,
@@ -309,7 +282,7 @@ pub async fn compare(
     Ok(found)
 }
 
-/// Returns whether two accounts' books have the same money, names, keys, groups and holds.
+/// Returns whether two accounts have the same money, names, keys, groups and holds.
 pub(super) fn same(one: &AccountBooks, other: &AccountBooks) -> bool {
     let what = |books: &AccountBooks| (books.view.clone(), books.entered_rub, books.keys.clone());
     what(one) == what(other) && one.holds == other.holds && one.groups == other.groups
@@ -321,7 +294,7 @@ mod tests {
     use crate::{contract::Entry, memory::MemoryLedger};
 
     #[tokio::test]
-    async fn copy_check_finds_ledgers_that_differ_in_one_kopeck_or_account() {
+    async fn comparison_of_ledgers_finds_a_difference_of_one_kopeck_and_a_missing_account() {
         let (one, other) = (MemoryLedger::new(), MemoryLedger::new());
         let ids: [AccountId; 2] = ["acme", "beta"].map(|id| id.parse().unwrap());
         let paid = |micro| Entry {

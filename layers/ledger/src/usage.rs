@@ -1,5 +1,5 @@
-//! Usage of a call: tokens by rate class, and the meter that the layers below the hold write and the hold's owner
-//! reads.
+//! The usage of a call: tokens by rate class, and the meter that records them. The layers below the layer `reserve`
+//! write the meter, and `reserve` reads it.
 
 mod end;
 
@@ -19,18 +19,18 @@ use crate::{
     timeline::Timeline,
 };
 
-/// Model tokens by rate class. The classes do not overlap: every token is counted once.
+/// Tokens of a call, by rate class. The classes do not overlap: every token is counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Input that was neither read from nor written to the vendor's cache.
+    /// Input tokens that were neither read from nor written to the vendor's cache.
     pub input: u64,
-    /// The input that was read from the vendor's cache.
+    /// Input tokens that were read from the vendor's cache.
     pub cached_input: u64,
-    /// The input that was written to the vendor's cache.
+    /// Input tokens that were written to the vendor's cache.
     pub cache_write: u64,
-    /// The output, including reasoning that no price distinguishes.
+    /// Output tokens, including reasoning tokens if no price has a separate rate for them.
     pub output: u64,
-    /// The tokens and units that some vendors bill separately.
+    /// Tokens and units of further classes, which some vendors bill separately.
     #[serde(default, skip_serializing_if = "Counts::is_empty")]
     pub classes: Counts,
 }
@@ -45,7 +45,7 @@ impl Usage {
             .saturating_add(self.classes.total(Kind::Input))
     }
 
-    /// Returns a copy with the input classes only.
+    /// Returns a copy that contains only the input classes.
     #[must_use]
     pub fn input_alone(&self) -> Self {
         let of_input = |(class, _): &(Class, u64)| class.kind() == Kind::Input;
@@ -62,12 +62,11 @@ impl Usage {
         self.output.saturating_add(self.classes.total(Kind::Output))
     }
 
-    /// Returns the sum of all tokens.
     fn tokens(&self) -> u64 {
         self.input_total().saturating_add(self.output_total())
     }
 
-    /// Returns the sum of two usages, class by class.
+    /// Returns the sum of this usage and `other`, class by class.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let classes = Class::ALL.into_iter().map(|class| {
@@ -83,16 +82,17 @@ impl Usage {
         }
     }
 
-    /// Returns whether nothing was used.
+    /// Returns whether all counts are zero.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         self.input_total() == 0 && self.output == 0 && self.classes.is_empty()
     }
 
-    /// Clamps the counts to `input_max` and `output_max` tokens. The second value is whether any count was lowered.
+    /// Reduces the counts to at most `input_max` input tokens and `output_max` output tokens. The second value is
+    /// whether any count was reduced.
     ///
-    /// Surplus is taken from the ordinary class first. For input, it is then taken from cached input, from cache
-    /// writes, and from the other classes.
+    /// The tokens above a maximum are taken from the ordinary class first. For input, the rest is taken from cached
+    /// input, from cache writes, and from the other input classes.
     #[must_use]
     pub fn clamped(mut self, input_max: u64, output_max: u64) -> (Self, bool) {
         let Self {
@@ -111,15 +111,15 @@ impl Usage {
     }
 }
 
-/// Takes the surplus over `max` from `counts`, in their order, then from the classes of this kind. Returns whether any
-/// count was lowered.
+/// Takes the surplus above `max` from `counts`, in their order, and then from the further classes with the unit `kind`.
+/// Returns whether any count was reduced.
 fn hold_within<const N: usize>(
     max: u64,
     counts: [&mut u64; N],
     classes: &mut Counts,
     kind: Kind,
 ) -> bool {
-    // A sum of 64-bit counts may overflow, and a saturated sum would hide the surplus.
+    // The sum is computed with more than 64 bits: a sum that saturates at 64 bits would hide the surplus over `max`.
     let of_kind = |class: &Class| class.kind() == kind;
     let apart = Class::ALL.into_iter().filter(of_kind);
     let mut total = counts.iter().map(|count| u128::from(**count)).sum::<u128>();
@@ -144,32 +144,33 @@ fn hold_within<const N: usize>(
     true
 }
 
-/// Limits of the usage that a call may be charged for, according to its request and its hold.
+/// Limits of the usage that a call may be charged for. They follow from its request and its hold.
 #[derive(Clone, Debug, Default)]
 pub struct Bounds {
-    /// The input tokens that the hold covers.
+    /// The number of input tokens that the hold covers.
     pub input_bound: u64,
-    /// The largest plausible count of input tokens.
+    /// The largest plausible number of input tokens.
     pub input_limit: u64,
-    /// Estimates the input if the vendor does not report it. `None`: the estimate is zero.
+    /// Estimates the input tokens if the vendor does not report them. If `None`, the estimate is zero.
     pub input_estimate: Option<Arc<dyn EstimateInput>>,
-    /// The output tokens that the request allows. The hold covers them, unless it grows with the output.
+    /// The number of output tokens that the request allows. The hold covers them, unless the hold grows with the
+    /// output.
     pub output_bound: u64,
-    /// The output that the hold covers now, if the hold grows with the output. No charge exceeds it.
+    /// The output that a growing hold covers now. Output beyond it is not charged. `None` if the hold does not grow.
     pub growing: Option<Arc<CoveredOutput>>,
     /// The largest number of output tokens that the model can generate.
     pub output_limit: u64,
-    /// The number of calls of the vendor's tools that the hold covers. `None` if the request offers no such tools; tool
-    /// calls that the vendor reports are then charged all the same.
+    /// How many calls of the vendor's tools the hold covers. `None` if the request offers no such tools; even then,
+    /// tool calls that the vendor reports are charged.
     pub calls_max: Option<u64>,
-    /// The class in which cache writes are counted if the vendor does not report their lifetime; `None` for the
-    /// ordinary class of cache writes.
+    /// The class that counts cache writes whose lifetime the vendor does not report; `None` for the ordinary class of
+    /// cache writes.
     pub cache_write: Option<Class>,
-    /// The class of estimated output, if the output may be more than text.
+    /// The class in which estimated output is counted, if the output may be other than text.
     pub output_class: Option<Class>,
 }
 
-/// The output tokens that a growing hold covers. The owner of the hold raises them while the call runs.
+/// How much output a growing hold covers. The owner of the hold raises this number while the call is in flight.
 #[derive(Debug)]
 pub struct CoveredOutput {
     /// The largest number of output tokens that the model generates per second.
@@ -178,7 +179,7 @@ pub struct CoveredOutput {
 }
 
 impl CoveredOutput {
-    /// Creates the state of a hold that covers `covered` output tokens.
+    /// Creates the value for a hold that covers `covered` output tokens.
     #[must_use]
     pub const fn new(tokens_per_second_max: u64, covered: u64) -> Self {
         Self {
@@ -199,20 +200,21 @@ impl CoveredOutput {
     }
 }
 
-/// Estimates the input of a call. Vendors report the input of nearly all calls, so most estimates are never made.
+/// Estimates the input tokens of a call. Vendors report the input of nearly all calls, so most estimates are never
+/// computed.
 pub trait EstimateInput: fmt::Debug + Send + Sync {
-    /// Returns the estimate. Repeated calls return the same estimate.
+    /// Returns the estimate. Repeated calls return the same value.
     fn estimate(&self) -> InputEstimate;
 }
 
-/// Estimated input tokens of a call.
+/// The estimated input tokens of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InputEstimate {
     /// All tokens of the input.
     pub tokens: u64,
     /// The part of `tokens` that is audio.
     pub sound: u64,
-    /// The part of `tokens` that the vendor's cache probably has from the last call of the conversation.
+    /// The part of `tokens` that the vendor probably still has in its cache from the previous call of the conversation.
     pub cached: u64,
 }
 
@@ -222,29 +224,29 @@ impl EstimateInput for InputEstimate {
     }
 }
 
-/// The usage that a call is charged for.
+/// The usage that a call is charged for, and how it differs from the vendor's report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
     /// The tokens by rate class.
     pub usage: Usage,
-    /// Whether some of the usage is an estimate or repaired, because the vendor did not report it or reported it
-    /// implausibly.
+    /// Whether some of the usage was estimated or repaired, because the vendor did not report it or reported an
+    /// implausible number.
     pub estimated: bool,
-    /// The vendor's report, if the charged usage is less than it.
+    /// The vendor's report, if the charged usage is less than the reported usage.
     pub overcount: Option<Overcount>,
 }
 
-/// A usage that a vendor reported and that was cut.
+/// A usage that a vendor reported and that was reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overcount {
     /// The usage as the vendor reported it.
     pub reported: Usage,
-    /// The part of the reported usage that the vendor may bill: at most what its model can read and generate.
+    /// The part of the reported usage that the vendor may bill: at most as much as its model can read and generate.
     pub billable: Usage,
 }
 
 impl Bounds {
-    /// Returns the number of output tokens that the hold covers now. No charge exceeds it.
+    /// Returns how many output tokens the hold covers now. Output beyond this number is not charged.
     #[must_use]
     pub fn output_covered(&self) -> u64 {
         match &self.growing {
@@ -253,16 +255,16 @@ impl Bounds {
         }
     }
 
-    /// Returns the usage that is charged for this reading.
+    /// Returns the usage that a call is charged for if the meter has this reading.
     #[must_use]
     pub fn count(&self, reading: &Reading) -> Counted {
         let output_covered = self.output_covered();
         let seen = reading.text_tokens;
         let reported = reading.usage.unwrap_or_default();
         let read = self.possible(reported, &reading.others, output_covered);
-        // Output is cut to the request's limit. Input of a size that this request can have is taken from the vendor's
-        // report, even if it exceeds the hold: the ledger books the difference as a loss. Contradictory input is cut to
-        // the hold.
+        // Output is reduced to what the hold covers. Input that is possible for this request is charged even if it
+        // exceeds the hold; the ledger books the difference as a loss. Impossible or contradictory input is reduced to
+        // what the hold covers.
         let input_max = match reading.suspect || read.input_total() > self.input_limit {
             true => self.input_bound,
             false => u64::MAX,
@@ -273,7 +275,7 @@ impl Bounds {
             cut |= self.count_classes(&mut usage, reading);
         }
         let mut estimated = cut || reading.suspect;
-        // A call always has input, so a count of zero means that the vendor did not report it.
+        // Every call has input, so a count of zero means that the vendor did not report the input.
         if usage.input_total() == 0 {
             let InputEstimate {
                 tokens,
@@ -288,19 +290,20 @@ impl Bounds {
             (usage.input, estimated) = (text - usage.cached_input, true);
             *usage.classes.get_mut(Class::InputAudio) = sound;
         }
-        // The vendor sent text but reported no output, or its report of the output has not arrived yet.
+        // The vendor sent text but reported no output tokens, or its report has not arrived yet.
         let missing = match reading.end {
             Some(End::Finished) if reading.output_counted => usage.output_total() == 0 && seen > 0,
             _ => !reading.output_counted && usage.output < seen,
         };
         if missing {
-            // The vendor was sent a limit of output tokens, so it cannot have generated more; the hold may cover fewer.
+            // The vendor received a limit of output tokens with the request, so it cannot have generated more. The hold
+            // may cover fewer tokens than this limit.
             let output = seen.min(output_covered).max(usage.output);
             estimated = true;
             match self.output_class {
                 None => usage.output = output,
                 Some(class) => {
-                    // Adds only the tokens that other output classes do not contain already.
+                    // Adds only tokens that are not already counted in other output classes.
                     let counted = usage.output_total();
                     let more = usage.classes.get_mut(class);
                     *more = more.saturating_add(output.saturating_sub(counted));
@@ -314,7 +317,7 @@ impl Bounds {
         }
     }
 
-    /// A report that was cut, with the part of it that the vendor may bill.
+    /// Returns the record of a report that was reduced, with the part that the vendor may bill.
     fn overcount(&self, reported: Usage) -> Overcount {
         let (mut billable, _) = reported.clamped(self.input_limit, self.output_limit);
         let calls = billable.classes.get_mut(Class::WebSearchCall);
@@ -322,7 +325,8 @@ impl Bounds {
         Overcount { reported, billable }
     }
 
-    /// Returns the first of these interpretations of the vendor's counts that the request allows, or the last one.
+    /// Returns the first interpretation of the vendor's counts that the request allows, or the last one if it allows
+    /// none.
     fn possible(&self, first: Usage, others: &[Option<Usage>], output_max: u64) -> Usage {
         let mut last = first;
         for read in std::iter::once(first).chain(others.iter().copied().flatten()) {
@@ -334,11 +338,11 @@ impl Bounds {
         last
     }
 
-    /// Cuts tool calls to what the hold covers, and returns whether any were cut. Cache writes whose lifetime the
-    /// vendor has not reported are counted in the dearest class that the request may use.
+    /// Reduces the tool calls to what the hold covers, and returns whether they were reduced. Cache writes whose
+    /// lifetime the vendor has not reported are counted in the most expensive class that the request may use.
     fn count_classes(&self, usage: &mut Usage, reading: &Reading) -> bool {
-        // The request's cache marks are not sent to a vendor of another format, so such a vendor writes no cache with a
-        // longer lifetime.
+        // If the vendor uses another format than the caller, the caller's cache marks are not sent. So the vendor
+        // writes no cache entries with a longer lifetime.
         if let Some(class) = self.cache_write.filter(|_| !reading.translated) {
             let untold = usage.cache_write.saturating_sub(reading.cache_write_usual);
             usage.cache_write -= untold;
@@ -353,55 +357,57 @@ impl Bounds {
     }
 }
 
-/// The largest plausible number of tool calls if the request offers no tools.
+/// The largest plausible number of tool calls in a call whose request offers no tools.
 const UNASKED_CALLS_MAX: u64 = 100;
 
-/// The state of a running call, as the layers below the hold have recorded it.
+/// The state of a call's meter, as recorded by the layers below the layer `reserve`.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    /// The vendor of the current or last attempt.
+    /// The vendor of the current or the last attempt.
     pub vendor: Option<Arc<str>>,
-    /// The vendor's name of the model; `None` if no vendor's price is configured.
+    /// The vendor's name for the model; `None` if no vendor's prices are configured.
     pub vendor_model: Option<Arc<str>>,
-    /// Whether the vendor speaks another format than the caller.
+    /// Whether the vendor uses another format than the caller.
     pub translated: bool,
-    /// Whether the vendor's stream is read to its end if the client disconnects.
+    /// Whether the vendor's stream is read to its end after a client disconnect.
     pub outlives_client: bool,
-    /// Whether the client has disconnected, and the gateway reads the vendor's answer to its end without it.
+    /// Whether the client has disconnected and the gateway reads the vendor's response to its end anyway.
     pub client_gone: bool,
-    /// Whether the request has been sent to a vendor, which may have processed the input.
+    /// Whether the request was sent to a vendor, which may have processed the input.
     pub dispatched: bool,
-    /// The latest usage that the vendor reported.
+    /// The usage that the vendor reported last.
     pub usage: Option<Usage>,
-    /// Other interpretations of the vendor's counts, if the counts do not add up. The first interpretation that the
-    /// request allows is charged.
+    /// Other interpretations of the vendor's counts, if the counts contradict each other. The first interpretation that
+    /// the request allows is charged.
     pub others: [Option<Usage>; 2],
-    /// The part of the usage's `cache_write` that the vendor reported with the usual cache lifetime.
+    /// The part of `usage.cache_write` that the vendor reported with the default cache lifetime.
     pub cache_write_usual: u64,
-    /// The part of the usage's output that the vendor reported as reasoning.
+    /// The part of the output tokens in `usage` that the vendor reported as reasoning.
     pub reasoning: u64,
-    /// How the vendor reported that it served the call.
+    /// How the vendor served the call, according to its response.
     pub served: Served,
-    /// Whether the usage's output is a final count, and not the first guess that messages streams begin with.
+    /// Whether the output tokens in `usage` are a final count. A stream in the Messages format begins with a
+    /// preliminary number.
     pub output_counted: bool,
-    /// Whether the vendor reported usage that is billed separately and has no class here.
+    /// Whether the vendor reported usage that it bills separately and that has no rate class in this version of the
+    /// gateway.
     pub unknown: bool,
-    /// Whether the reported usage was implausible in part and was repaired.
+    /// Whether a part of the reported usage was implausible and was repaired.
     pub suspect: bool,
-    /// Whether the vendor has answered, but the answer is too large to pass on because of the caller's request. Such an
-    /// answer is charged like a delivered one.
+    /// Whether the vendor has answered, but with a response that is too large to pass on. Such a response is charged as
+    /// if it were delivered; otherwise a caller could avoid payment by requesting very long responses.
     pub answered: bool,
-    /// When the head of the vendor's answer arrived, in Unix milliseconds; `None` before.
+    /// When the head of the vendor's response arrived, in Unix milliseconds; `None` until then.
     pub first_byte_at_ms: Option<u64>,
-    /// UTF-8 bytes of text, reasoning and tool arguments seen so far.
+    /// How many UTF-8 bytes of text, reasoning and tool arguments have arrived so far.
     pub text_bytes: u64,
-    /// The estimated number of tokens of that text.
+    /// The estimated number of tokens in the bytes that `text_bytes` counts.
     pub text_tokens: u64,
-    /// Whether all text has arrived and only the usage is missing.
+    /// Whether all text has arrived and only the vendor's usage report is missing.
     pub usage_due: bool,
-    /// How the vendor's answer ended; `None` before its end.
+    /// How the vendor's response ended; `None` until then.
     pub end: Option<End>,
-    /// Set when the gateway must stop the call, because its hold cannot be raised.
+    /// Why the call's hold could not be raised, so that the gateway must stop the call; `None` if it need not.
     pub stopped_by: Option<StoppedBy>,
     /// The call's timing so far; `None` if it is not recorded.
     pub timeline: Option<Timeline>,
@@ -412,16 +418,16 @@ pub struct Reading {
 pub struct Attempted {
     /// The vendor's name.
     pub vendor: Arc<str>,
-    /// The vendor's name of the model; `None` if no vendor's price is configured.
+    /// The vendor's name for the model; `None` if no vendor's prices are configured.
     pub model: Option<Arc<str>>,
-    /// Whether the vendor speaks another format than the caller.
+    /// Whether the vendor uses another format than the caller.
     pub translated: bool,
-    /// Whether the vendor's stream is read to its end if the client disconnects.
+    /// Whether the vendor's stream is read to its end after a client disconnect.
     pub outlives_client: bool,
 }
 
-/// The meter of one call. The layer `select` creates it with the call's price, the layers below the hold write it, and
-/// the hold's owner reads it. So the usage is known even if the call is dropped at any await.
+/// The meter of one call. The layer `select` creates it with the call's price, the layers below the layer `reserve`
+/// write it, and `reserve` reads it. So the usage is known even if the call's future is dropped at any await.
 #[derive(Clone, Debug, Default)]
 pub struct Meter(Arc<Shared>);
 
@@ -432,27 +438,27 @@ struct Shared {
 }
 
 impl Meter {
-    /// Sets the bounds by which the call will be charged. Called once, by the owner of the hold.
+    /// Sets the limits of the usage that the call may be charged for. The layer `reserve` calls this once.
     pub fn charge_within(&self, bounds: Bounds) {
-        // Each call has one hold, so that the bounds are set once.
+        // A call has only one hold, so the limits are set only once.
         let _ = self.0.bounds.set(bounds);
     }
 
-    /// Returns the bounds by which the call is charged; `None` before they are set.
+    /// Returns the limits of the usage that the call may be charged for; `None` until they are set.
     #[must_use]
     pub fn bounds(&self) -> Option<&Bounds> {
         self.0.bounds.get()
     }
 
-    /// Returns the usage that the call is charged for if nothing more arrives; `None` if no money is held for the call,
-    /// or if it is not charged by tokens.
+    /// Returns the usage that the call is charged for if nothing more arrives. `None` if no money is held for the call,
+    /// or if the call is not charged by tokens.
     #[must_use]
     pub fn counted(&self) -> Option<Counted> {
         let bounds = self.0.bounds.get()?;
         Some(self.look(|reading| bounds.count(reading)))
     }
 
-    /// Returns the usage that the call is charged for if its answer ends with `end`.
+    /// Returns the usage that the call is charged for if its response ends with `end`.
     #[must_use]
     pub fn counted_at(&self, end: End) -> Option<Counted> {
         let bounds = self.0.bounds.get()?;
@@ -463,18 +469,18 @@ impl Meter {
         Some(bounds.count(&reading))
     }
 
-    /// Returns a copy of the current state.
+    /// Returns a copy of the meter's state.
     #[must_use]
     pub fn read(&self) -> Reading {
         self.lock().clone()
     }
 
-    /// Calls `look` with the current state, without a copy.
+    /// Calls `look` with the meter's state, without copying it.
     pub fn look<T>(&self, look: impl FnOnce(&Reading) -> T) -> T {
         look(&self.lock())
     }
 
-    /// Starts an attempt and forgets the usage of an earlier attempt, which the caller does not pay for.
+    /// Starts an attempt. Drops the usage of an earlier attempt, for which the caller does not pay.
     pub fn attempt(&self, attempted: Attempted) {
         let mut reading = self.lock();
         *reading = Reading {
@@ -493,7 +499,7 @@ impl Meter {
         self.lock().dispatched = true;
     }
 
-    /// Records that the vendor refused the request before it did any work, so that nothing was used.
+    /// Records that the vendor refused the request before it did any work: nothing was used.
     pub fn refused(&self) {
         let mut reading = self.lock();
         *reading = Reading {
@@ -507,8 +513,8 @@ impl Meter {
         };
     }
 
-    /// Records that the vendor's answer is an error. Nothing was used, unless the vendor has reported usage or has
-    /// answered before.
+    /// Records that the vendor's response is an error: nothing was used, unless the vendor has reported usage or has
+    /// already answered.
     pub fn failed(&self) {
         let used = |reading: &Reading| {
             reading.answered || reading.usage.is_some_and(|usage| !usage.is_zero())
@@ -535,7 +541,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn provisional_usage_does_not_count_as_the_final_usage() {
+    fn preliminary_usage_is_not_charged_as_final_usage() {
         let bounds = Bounds {
             input_limit: 150,
             output_bound: 1000,
@@ -561,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_usage_is_charged_by_its_first_reading_within_the_requests_bounds() {
+    fn ambiguous_usage_is_charged_by_the_first_interpretation_that_the_request_allows() {
         let bounds = Bounds {
             input_bound: 100,
             input_limit: 150,
@@ -575,7 +581,7 @@ mod tests {
             ..Usage::default()
         };
         let of_both = |first, second, third| [Some(first), Some(second), Some(third)];
-        // Columns: readings, charged usage, usage that was cut.
+        // The columns are: the readings, the charged usage, and the usage that was cut off.
         for (readings, charged, cut) in [
             (
                 of_both(usage(9, 50), usage(58, 1), usage(9, 1)),
@@ -587,7 +593,7 @@ mod tests {
                 usage(59, 1),
                 None,
             ),
-            // No interpretation explains the reported total, so the surplus is cut.
+            // No interpretation explains the reported total, so the surplus is cut off.
             (
                 of_both(usage(9, 151), usage(159, 1), usage(9, 1)),
                 usage(9, 1),
@@ -598,7 +604,7 @@ mod tests {
                 usage(9, 50),
                 Some(usage(9, 60)),
             ),
-            // If the vendor's counts contradict each other, the call is charged at most its hold.
+            // If the vendor's counts contradict each other, the call is charged at most what its hold covers.
             (
                 [Some(usage(101, 1)), None, None],
                 usage(100, 1),
@@ -665,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn output_beyond_a_growing_hold_is_cut_until_the_hold_is_raised() {
+    fn output_beyond_a_growing_hold_is_not_charged_until_the_hold_is_raised() {
         let covered = Arc::new(CoveredOutput::new(100, 30));
         let bounds = Bounds {
             input_bound: 100,
@@ -730,7 +736,7 @@ mod tests {
     }
 
     #[test]
-    fn meter_is_reset_by_a_new_attempt_and_keeps_the_vendor_after_a_refusal() {
+    fn new_attempt_and_refusal_reset_the_usage_but_only_a_new_attempt_changes_the_vendor() {
         let meter = Meter::default();
         let attempted = |vendor: &str, outlives_client| Attempted {
             vendor: vendor.into(),
@@ -772,7 +778,7 @@ mod tests {
     }
 
     #[test]
-    fn reason_of_a_stop_has_the_same_name_in_json_and_text() {
+    fn stop_reason_has_the_same_name_in_json_and_text() {
         for reason in StoppedBy::ALL {
             assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
             assert_eq!(StoppedBy::from_word(reason.as_str()), Some(reason));
@@ -781,7 +787,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_cut_to_the_bound_keeps_every_class_within_it() {
+    fn usage_above_the_limits_is_reduced_to_them_in_every_class() {
         let usage = Usage {
             input: 10,
             cached_input: 5,
@@ -815,7 +821,7 @@ mod tests {
     }
 
     #[test]
-    fn overflowing_token_counts_are_cut_to_the_bound() {
+    fn token_counts_whose_sum_overflows_are_reduced_to_the_limits() {
         let usage = Usage {
             input: u64::MAX,
             cached_input: u64::MAX,

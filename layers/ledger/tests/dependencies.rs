@@ -1,8 +1,8 @@
-//! Checks what the ledger must not depend on.
+//! Checks that the ledger does not depend on certain crates.
 
 use std::process::Command;
 
-/// A ledger that depends on HTTP would be part of a gateway again.
+/// A ledger that depends on HTTP could only be used in a gateway.
 #[test]
 fn the_ledger_depends_on_no_http_crate() {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
@@ -25,7 +25,7 @@ fn the_ledger_depends_on_no_http_crate() {
     );
     let tree = String::from_utf8(tree.stdout).expect("UTF-8");
     let names = || tree.lines().filter_map(|line| line.split(' ').next());
-    // Checks that the list is not empty; otherwise nothing would be found in it.
+    // The list of dependencies must not be empty, because otherwise the test would find nothing in it.
     assert!(
         names().any(|name| name == "rusqlite") && names().any(|name| name == "redis"),
         "{tree}"

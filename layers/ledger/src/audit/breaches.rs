@@ -1,8 +1,8 @@
-//! The breaches that an audit has found; each text begins with the invariant's name.
+//! The breaches that an audit has found. Each text begins with the name of the invariant.
 
 use crate::account::AccountId;
 
-/// The largest number of breaches listed per account. Further breaches are only counted.
+/// The largest number of breaches that are listed per account. Further breaches are only counted.
 pub(super) const BREACHES_MAX: usize = 100;
 
 #[derive(Debug, Default)]

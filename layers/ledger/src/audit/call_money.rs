@@ -1,4 +1,4 @@
-//! Checks of the amounts of one call.
+//! Checks of the amounts in one receipt.
 
 use super::micro;
 use crate::contract::{Booked, Receipt};
@@ -24,12 +24,12 @@ impl From<&Receipt> for CallMoney {
 }
 
 impl CallMoney {
-    /// Returns whether the receipt's call moved money. A stale receipt moved none.
+    /// Returns whether the call moved money. The call of a disputed receipt has moved none.
     pub(crate) const fn moved(&self) -> bool {
         matches!(self.booked, Booked::Held | Booked::Late | Booked::Forced)
     }
 
-    /// Returns whether charge plus loss equals the cost, and both are zero if no money moved (I3).
+    /// Returns whether charge plus loss equals the cost, or both are zero if no money moved (I3).
     pub(crate) const fn adds_up(&self) -> bool {
         let (charged, loss) = (self.charged, self.loss);
         let sum = if self.moved() {

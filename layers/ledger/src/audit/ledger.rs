@@ -1,4 +1,4 @@
-//! Reads a whole ledger for an audit, account by account.
+//! Audits a whole ledger, account by account.
 
 use futures_util::future::join_all;
 
@@ -9,38 +9,39 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The number of accounts that are audited at the same time. Each audit has a page of its account's journal in memory.
+/// How many accounts are audited at the same time. Each audit keeps one page of a journal in memory.
 const AUDITS_AT_ONCE: usize = 8;
 
-/// Audits a whole ledger through its contract. The memory that grows with the number of calls is 16 bytes per call of
-/// an account, for the call's number.
+/// Audits a whole ledger through its contract. While an account is audited, the audit keeps 16 bytes in memory for each
+/// of the account's calls.
 ///
 /// # Errors
-/// A [`BookError`] if the ledger did not answer.
+/// A [`BookError`] if the ledger does not answer.
 pub async fn audit<L: LedgerAdmin + ?Sized>(ledger: &L) -> Result<Audit, BookError> {
     over(&Contract(ledger)).await
 }
 
-/// The data that an audit reads from a ledger.
+/// The operations that an audit needs of a ledger.
 pub(crate) trait Source: Sync {
     /// Returns the ids of all accounts, sorted.
     fn accounts(&self) -> impl Future<Output = Result<Vec<AccountId>, BookError>> + Send;
 
-    /// Returns an account at one moment; `None` if it does not exist.
+    /// Returns an account read at one moment; `None` if it does not exist.
     fn account_state(
         &self,
         account: &AccountId,
     ) -> impl Future<Output = Result<Option<AccountState>, BookError>> + Send;
 
-    /// Returns a part of an account's journal, and the calls in it that moved money more than once, if the store can
-    /// find such calls.
+    /// Returns a part of an account's journal, and the calls in this part that moved money more than once. The list of
+    /// these calls is empty if the store cannot find them.
     fn journal(
         &self,
         account: &AccountId,
         part: &JournalPart<'_>,
     ) -> impl Future<Output = Result<(JournalPage, Vec<RequestNumber>), BookError>> + Send;
 
-    /// Returns an open hold of this list whose call has ended, if the store finds such a hold.
+    /// Returns a hold of `open` whose call has already ended. `None` if no such hold exists, or if the store cannot
+    /// find such holds.
     fn ended(
         &self,
         account: &AccountId,
@@ -54,15 +55,14 @@ pub(crate) trait Source: Sync {
 /// An account's books, all read at one moment.
 #[derive(Debug)]
 pub(crate) struct AccountState {
-    /// The audit of the account, with the books checked and no journal line yet.
+    /// The audit of the account, in which the books are checked and no journal line has been added yet.
     pub(crate) audit: AccountAudit,
-    /// The number of the account's keys.
     pub(crate) keys: usize,
-    /// The position of the journal's end.
+    /// The position of the journal's last line when the books were read.
     pub(crate) journal_end: String,
 }
 
-/// Audits a whole ledger, with the data that its store can read.
+/// Audits a whole ledger, using all the data that `source` can read.
 pub(crate) async fn over<S: Source>(source: &S) -> Result<Audit, BookError> {
     let mut audit = Audit::default();
     for ids in source.accounts().await?.chunks(AUDITS_AT_ONCE) {
@@ -77,7 +77,7 @@ pub(crate) async fn over<S: Source>(source: &S) -> Result<Audit, BookError> {
 }
 
 impl Audit {
-    /// Adds the audit's result for one account.
+    /// Adds the result for one account.
     pub(crate) fn add(&mut self, keys: usize, holds_open: usize, breaches: Vec<String>) {
         self.accounts += 1;
         self.keys += keys as u64;
@@ -115,7 +115,7 @@ async fn one<S: Source>(
     Ok(Some((keys, open.len(), audit.finish())))
 }
 
-/// Reads a ledger through its public contract, for an audit.
+/// Reads a ledger through its public contract.
 struct Contract<'a, L: ?Sized>(&'a L);
 
 impl<L: LedgerAdmin + ?Sized> Source for Contract<'_, L> {
@@ -154,8 +154,7 @@ mod tests {
     };
     use crate::contract::JournalLine;
 
-    /// A ledger with the books and the journal of one account. It lists a second account, but has no books of that
-    /// account.
+    /// A ledger with the books and the journal of one account. It lists a second account that has no books.
     struct Contracted {
         books: Snapshot,
         journal: Vec<JournalLine>,

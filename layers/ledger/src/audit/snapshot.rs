@@ -1,4 +1,4 @@
-//! The money of an account at one moment, as a store or an export contains it.
+//! The money of an account at one moment, in the form that stores and exports return.
 
 use serde::Deserialize;
 
@@ -13,13 +13,13 @@ use crate::{
 pub struct Snapshot {
     /// The account's id.
     pub id: AccountId,
-    /// The account's balance, `b` in the invariants.
+    /// The account's balance (`b` in the invariants).
     pub balance_rub: MicroRub,
-    /// The sum of the account's holds, `h` in the invariants.
+    /// The sum of the account's open holds (`h` in the invariants).
     pub held_rub: MicroRub,
-    /// The sum of what the account's keys have spent, `Σ u`, as stored on the account.
+    /// The total spending of the account's keys (`Σ u`), as stored on the account.
     pub spent_rub: MicroRub,
-    /// The costs of calls that could not be charged.
+    /// The sum of costs that could not be charged.
     pub loss_rub: MicroRub,
     /// The sum of all payments and corrections.
     pub entered_rub: MicroRub,
@@ -30,7 +30,7 @@ pub struct Snapshot {
     pub groups: Vec<GroupSnapshot>,
     /// The account's open holds.
     pub holds: Vec<OpenHold>,
-    /// Whether the journal has all its lines.
+    /// Whether the journal contains every line ever booked.
     pub journal_complete: bool,
 }
 
@@ -39,18 +39,18 @@ pub struct Snapshot {
 pub struct KeySnapshot {
     /// The key's id.
     pub id: KeyId,
-    /// The key's spending so far, `u` in the invariants.
+    /// The key's spending so far (`u` in the invariants).
     pub spent_rub: MicroRub,
-    /// The amount that the key's running calls hold, `h_k` in the invariants.
+    /// The amount that the key's in-flight calls hold (`h_k` in the invariants).
     pub held_rub: MicroRub,
-    /// The key's usage before the day of its last charge began, or before the month of that charge began: the larger
-    /// amount. `None` if the store does not report it.
+    /// The key's spending before the day of its last charge, or before the month of that charge, whichever is more.
+    /// `None` if the store does not report it.
     #[serde(skip)]
     pub before_rub: Option<MicroRub>,
-    /// The group that the key is in, if any.
+    /// The group that the key is in; `None` if it is in no group.
     #[serde(default)]
     pub group: Option<GroupId>,
-    /// The number of calls counted as open; `None` if the store does not count them.
+    /// The number of open calls according to the store's counter; `None` if the store does not count them.
     #[serde(skip)]
     pub calls: Option<u64>,
 }
@@ -60,13 +60,13 @@ pub struct KeySnapshot {
 pub struct GroupSnapshot {
     /// The group's id.
     pub id: GroupId,
-    /// The spending of keys while they were in the group, `u` in the invariants.
+    /// The spending of keys while they were in the group (`u` in the invariants).
     pub spent_rub: MicroRub,
-    /// The amount that the running calls of the group's keys hold, `h_k` in the invariants.
+    /// The amount that the in-flight calls of the group's keys hold (`h_k` in the invariants).
     pub held_rub: MicroRub,
-    /// The group's spending minus that of its present keys.
+    /// The group's spending minus the total spending of its present keys.
     pub carried_rub: MicroRub,
-    /// The group's usage before its current day or month began, computed as in [`KeySnapshot::before_rub`].
+    /// The group's spending before the day or month of its last charge, as in [`KeySnapshot::before_rub`].
     #[serde(skip)]
     pub before_rub: Option<MicroRub>,
 }

@@ -1,21 +1,12 @@
 use std::sync::Arc;
 
-use uuid::Uuid;
-
 use super::{breaches::BREACHES_MAX, *};
 use crate::{
     contract::{Item, OpenHold},
     price::{Class, Counts, Price, Rate, Rates},
+    testing::given::{acme, key, number},
     usage::{End, Usage},
 };
-
-fn number(n: u128) -> RequestNumber {
-    RequestNumber::from_uuid(Uuid::from_u128(n))
-}
-
-fn key(id: &str) -> KeyId {
-    id.parse().unwrap()
-}
 
 fn snapshot(id: &str, spent: i64, held: i64) -> KeySnapshot {
     KeySnapshot {
@@ -28,10 +19,10 @@ fn snapshot(id: &str, spent: i64, held: i64) -> KeySnapshot {
     }
 }
 
-/// An account with payments of 150, charges of 10 and holds of 30.
+/// An account with payments of 150, charges of 10 and open holds of 30.
 pub(super) fn books() -> Snapshot {
     Snapshot {
-        id: "acme".parse().unwrap(),
+        id: acme(),
         balance_rub: MicroRub::new(140),
         held_rub: MicroRub::new(30),
         spent_rub: MicroRub::new(10),
@@ -57,7 +48,7 @@ fn call(n: u128, cost: i64, charged: i64, loss: i64, booked: Booked) -> JournalL
     JournalLine::Call(Receipt {
         number: number(n),
         at_ms: 5,
-        account: "acme".parse().unwrap(),
+        account: acme(),
         key: key("k1"),
         group: None,
         held_rub: MicroRub::new(cost),
@@ -73,7 +64,7 @@ fn entry(id: &str, amount: i64) -> JournalLine {
     JournalLine::Entry {
         id: id.into(),
         at_ms: 1,
-        account: "acme".parse().unwrap(),
+        account: acme(),
         amount_rub: MicroRub::new(amount),
         reason: None,
     }
@@ -98,7 +89,7 @@ fn found(books: Snapshot, journal: &[JournalLine]) -> Vec<String> {
 #[test]
 fn consistent_books_have_no_breach() {
     assert_eq!(found(books(), &journal()), Vec::<String>::new());
-    // Lines that were trimmed off the journal are missing from the journal's sums only; the books still include them.
+    // Lines that were trimmed off the journal are missing only in the journal's sums. The books still include them.
     let trimmed = Snapshot {
         journal_complete: false,
         ..books()
@@ -278,7 +269,7 @@ fn receipt_whose_usage_does_not_match_its_cost_is_reported() {
     let found = rewritten(&|receipt| price(receipt, |it| it.classes = Rates::default()));
     let free = format!("I3 key k1: call {number} cost 58 µ₽ without a price of cache_write_1h");
     assert_eq!(found, [free]);
-    // Without its price, a receipt does not show how its cost was computed, so the audit accepts any cost.
+    // A receipt without prices does not show how its cost was computed, so the audit accepts any cost.
     assert_eq!(
         rewritten(&|receipt| receipt.item.price = None),
         Vec::<String>::new()
@@ -286,7 +277,7 @@ fn receipt_whose_usage_does_not_match_its_cost_is_reported() {
 }
 
 #[test]
-fn fault_that_the_store_finds_is_reported_as_a_breach() {
+fn fault_that_a_store_reports_to_the_audit_becomes_a_breach() {
     type Tell = fn(&mut AccountAudit);
     let cases: [(Tell, &str); 4] = [
         (
@@ -311,13 +302,14 @@ fn fault_that_the_store_finds_is_reported_as_a_breach() {
         tell(&mut audit);
         assert_eq!(audit.without_journal(), [says]);
     }
-    // A call that has ended while its hold is open is reported once, although both the store and the journal have its
+    // A call that has ended while its hold is open is reported once, even if both the store and the journal show its
     // end.
     let mut audit = AccountAudit::new(books());
     audit.line(&call(1, 0, 0, 0, Booked::Held));
     audit.ended(number(1));
     assert_eq!(audit.without_journal().len(), 1);
-    // Only a store can sum up to more than the largest amount; the sum that the audit computes itself is capped.
+    // A sum that the store itself computes can exceed the largest amount. A sum that the audit computes cannot: it is
+    // capped.
     let largest = Snapshot {
         entered_rub: MicroRub::MAX,
         ..books()
@@ -331,10 +323,10 @@ fn fault_that_the_store_finds_is_reported_as_a_breach() {
     );
 }
 
-/// A store that sums its own journal gets the same breaches as a store whose journal is read line by line.
+/// The breaches found for a store that sums its own journal equal those found by reading the journal line by line.
 #[cfg(feature = "sqlite")]
 #[test]
-fn audit_of_summed_journals_finds_the_same_breaches_as_audit_of_single_lines() {
+fn audit_of_journal_sums_finds_the_same_breaches_as_audit_of_journal_lines() {
     let in_sums = |books: Snapshot, lines: &[JournalLine]| {
         let mut audit = AccountAudit::new(books);
         let (mut entered, mut sums) = (0, BTreeMap::<KeyId, (i128, i128)>::new());
@@ -427,7 +419,7 @@ fn export_with_unknown_fields_is_read() {
 }
 
 #[test]
-fn list_of_breaches_has_a_maximum_length() {
+fn number_of_listed_breaches_is_limited() {
     let mut audit = AccountAudit::new(books());
     for n in 0..500 {
         audit.settled_twice(number(n));

@@ -1,4 +1,4 @@
-//! The data of a book that an [audit](crate::audit) reads in addition to
+//! The parts of a book that an [audit](crate::audit) reads in addition to
 //! [`AccountBooks`](crate::contract::AccountBooks).
 
 use super::{Account, Book, KeyBook, Millis};
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Book {
-    /// Checks the invariants I1–I5, as far as that is possible without a journal.
+    /// Checks the invariants I1 to I5 as far as a book without a journal allows.
     #[must_use]
     pub fn audit(&self) -> Audit {
         let mut audit = Audit::default();
@@ -24,15 +24,15 @@ impl Book {
 }
 
 impl KeyBook {
-    /// Returns the key's usage before its current day began, or before its current month began: the larger amount.
+    /// Returns the key's spending before its current day or before its current month, whichever is more.
     pub(crate) fn used_before(&self) -> MicroRub {
         self.month.before.max(self.day.before)
     }
 }
 
 impl Account {
-    /// Starts the audit of this account. If the store has a journal, the caller passes its lines to the audit
-    /// afterwards.
+    /// Starts the audit of this account. If the store has a journal, the caller then passes the journal's lines to the
+    /// audit.
     pub(crate) fn audit(&self, id: &AccountId, journal_complete: bool) -> AccountAudit {
         let mut holds: Vec<OpenHold> = self
             .open
@@ -85,7 +85,7 @@ impl Account {
         audit
     }
 
-    /// Returns whether the sweep finds the hold when it expires.
+    /// Returns whether the sweep will find this hold when it expires.
     fn ends_by_itself(&self, number: RequestNumber, due: Millis) -> bool {
         self.due.contains(&(due, number)) && self.watched.is_some_and(|at| at <= due)
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn edit_that_breaks_an_invariant_of_the_book_is_reported_with_its_name() {
+    fn audit_of_a_manipulated_book_reports_the_name_of_the_broken_invariant() {
         assert_eq!(book().audit().breaches, Vec::<String>::new());
         type Edit = fn(&mut Account);
         let cases: [(Edit, &str); 13] = [

@@ -1,5 +1,5 @@
-//! The commands that move money: entries, SETTLE and RELEASE. An ended hold leaves a tombstone: the stored result,
-//! which is returned if the command is repeated.
+//! The commands that move money: ENTER, SETTLE and RELEASE. An ended hold leaves a tombstone: the stored result, which
+//! a repeated command returns.
 
 use super::{Account, Book, Millis, Open, Rejection, TOMBSTONE_MS, group::money_in};
 use crate::{
@@ -13,8 +13,8 @@ impl Book {
     /// Adds a payment or a correction to the balance, once per id.
     ///
     /// # Errors
-    /// [`Rejection`] if the account is unknown, the id was used with another amount, or the balance would be out of
-    /// range.
+    /// A [`Rejection`] if the account is unknown, if an entry with this id has another amount, or if the balance would
+    /// be out of range.
     pub fn enter(&mut self, account: &AccountId, entry: &Entry) -> Result<(), Rejection> {
         let account = self.accounts.get_mut(account).ok_or(Rejection::NotFound)?;
         match account.entries.get(&entry.id) {
@@ -31,11 +31,11 @@ impl Book {
         }
         account.remember_entry(&entry.id, entry.amount);
         let before = std::mem::replace(&mut account.balance, balance);
-        account.tell_entry(entry, before);
+        account.emit_entry_events(entry, before);
         Ok(())
     }
 
-    /// Charges a call and ends its hold, once.
+    /// Charges a call and ends its hold. Charges a call at most once.
     pub fn settle(
         &mut self,
         number: RequestNumber,
@@ -64,7 +64,7 @@ impl Book {
         let open = account.open.get(&number).map(|open| &open.key);
         let expired = account.expired.get(&number).map(|expired| &expired.key);
         let (held, booked) = match (open, expired) {
-            // A settlement moves no money if its key is not the key of the hold.
+            // If the settlement names another key than the hold, no money moves.
             (Some(other), _) | (None, Some(other)) if other != key => {
                 return nothing(Booked::Stale);
             }
@@ -88,9 +88,9 @@ impl Book {
         settled
     }
 
-    /// Charges a call and ends its hold, without a tombstone. Only the book of a lease uses this function: if the end
-    /// is repeated, the ledger returns the first result. Returns the amount that could be charged; `None` if the key
-    /// has no such hold.
+    /// Charges a call and ends its hold, without a tombstone. Only the book of a lease uses this function: a repeated
+    /// settlement is answered by the ledger, not by this book. Returns the amount that could be charged; `None` if the
+    /// key has no such hold.
     #[cfg(feature = "redis")]
     pub(crate) fn settle_and_forget(
         &mut self,
@@ -108,17 +108,17 @@ impl Book {
         {
             let held = account.close(number)?.held;
             let settled = account.charge(number, key, cost, held, Booked::Held, now);
-            // The ledger that owns the account emits the event of this charge.
+            // The event of this charge is emitted by the ledger and not by the lease's book.
             account.happened.clear();
             return Some(settled.charged);
         }
-        // The hold's money became free when the hold expired, so this book charges no money.
+        // The money of the hold became free when the hold expired, so this book charges nothing.
         account
             .forget_expired(number, key)
             .then_some(MicroRub::ZERO)
     }
 
-    /// Ends a hold without a charge and without a tombstone. Returns whether there was a hold.
+    /// Ends a hold without a charge and without a tombstone. Returns whether the hold existed.
     #[cfg(feature = "redis")]
     pub(crate) fn release_and_forget(
         &mut self,
@@ -132,7 +132,7 @@ impl Book {
         account.close(number).is_some() || account.forget_expired(number, key)
     }
 
-    /// Ends a hold without a charge; a RESERVE that arrives later is refused.
+    /// Ends a hold without a charge. If a RESERVE for the same call arrives later, it is refused.
     pub fn release(&mut self, number: RequestNumber, account: &AccountId, now: Millis) {
         let Some(account) = self.accounts.get_mut(account) else {
             return;
@@ -154,7 +154,7 @@ impl Book {
 }
 
 impl Account {
-    /// The sum of charges so far, over all keys.
+    /// Returns the sum of all charges so far, over all keys.
     #[must_use]
     pub fn spent(&self) -> MicroRub {
         self.keys
@@ -167,7 +167,7 @@ impl Account {
         self.entered += i128::from(amount.micro());
     }
 
-    /// Removes an open hold from the books.
+    /// Removes an open hold, and subtracts it from all sums of holds.
     pub(super) fn close(&mut self, number: RequestNumber) -> Option<Open> {
         let open = self.open.remove(&number)?;
         self.due.remove(&(open.due, number));
@@ -188,7 +188,7 @@ impl Account {
         known.is_some_and(|expired| expired.key == *key) && self.expired.remove(&number).is_some()
     }
 
-    /// Charges the cost, but at most the hold plus the free money; the rest of the cost is a loss. The held money is
+    /// Charges the cost, but at most the hold plus the free money. The remainder of the cost is a loss. Held money is
     /// charged even if a ceiling was lowered after the hold was granted.
     pub(super) fn charge(
         &mut self,

@@ -1,4 +1,4 @@
-//! Expiry: ends a hold that was neither settled, released nor extended in time.
+//! Expiry: ends holds that were neither settled, released nor extended in time.
 
 use std::mem;
 
@@ -6,7 +6,7 @@ use super::{Account, Book, EXPIRED_MS, Expired, Millis};
 use crate::account::AccountId;
 
 impl Book {
-    /// Ends expired holds, at most `most` per account, and returns how many it ended.
+    /// Ends expired holds, at most `most` of each account. Returns how many holds it ended.
     pub fn expire(&mut self, most: usize, now: Millis) -> usize {
         let (mut count, mut seen) = (0, Vec::new());
         while let Some((at, id)) = self.watched.pop_first() {
@@ -120,10 +120,11 @@ mod tests {
     }
 
     #[test]
-    fn hold_expires_on_time_even_if_its_expiry_was_changed_or_others_expire_later() {
+    fn hold_with_a_changed_expiry_time_expires_at_the_new_time() {
         let mut book = funded(4);
-        // Account 0 has a hold that expires late, then one that expires earlier. Account 1's hold is ended at once,
-        // account 2's is extended, account 3's is shortened.
+        // Account 0 has two holds, of which the second expires first. The hold of account 1 is released at once. The
+        // expiry time of account 2's hold is moved to a later time, and the expiry time of account 3's hold to an
+        // earlier time.
         book.reserve(&hold(0, 1, 3 * MINUTE), 0).unwrap();
         book.reserve(&hold(0, 2, MINUTE), 0).unwrap();
         book.reserve(&hold(1, 3, MINUTE), 0).unwrap();
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!(ended(59_999, &mut book), 0);
         assert_eq!(ended(60_000, &mut book), 2);
         assert_eq!(ended(120_000, &mut book), 1);
-        // Account 1 has a hold again, so the sweep checks it again.
+        // Account 1 has a hold again, so the sweep checks the account again.
         book.reserve(&hold(1, 6, MINUTE), 120_000).unwrap();
         assert_eq!(ended(180_000, &mut book), 2);
         assert_eq!(ended(u64::MAX, &mut book), 0);
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn expired_holds_beyond_the_limit_of_a_round_end_in_the_next_round() {
+    fn sweep_ends_a_limited_number_of_expired_holds_and_the_next_sweep_ends_the_rest() {
         let mut book = funded(1);
         for number in 0..5 {
             book.reserve(&hold(0, number, MINUTE), 0).unwrap();
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn expiry_skips_accounts_without_holds() {
+    fn sweep_of_expired_holds_skips_accounts_without_holds() {
         let mut book = funded(100);
         book.reserve(&hold(7, 1, MINUTE), 0).unwrap();
         book.reserve(&hold(7, 2, 2 * MINUTE), 0).unwrap();

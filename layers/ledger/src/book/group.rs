@@ -1,4 +1,4 @@
-//! Groups of keys: which keys are in a group, and the group's money.
+//! Groups of keys: which key is in which group, and the money of a group.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Account {
-    /// Creates a group, or changes an existing one.
+    /// Creates a group, or changes its name and ceilings.
     pub fn set_group(&mut self, id: &GroupId, name: &str, ceilings: Ceilings, removed: bool) {
         let group = self.groups.entry(id.clone()).or_default();
         name.clone_into(&mut group.name);
@@ -22,18 +22,18 @@ impl Account {
         group.removed = removed;
     }
 
-    /// Restores a group from a store.
+    /// Adds a group that was read from a store.
     pub fn restore_group(&mut self, id: GroupId, group: GroupBook) {
         self.groups.insert(id, group);
     }
 
-    /// Returns a group by its id.
+    /// Returns the group with this id.
     #[must_use]
     pub fn group(&self, id: &GroupId) -> Option<&GroupBook> {
         self.groups.get(id)
     }
 
-    /// Returns a group by its id, to change its alert levels.
+    /// Returns the group with this id, to change its alert levels.
     pub fn group_mut(&mut self, id: &GroupId) -> Option<&mut GroupBook> {
         self.groups.get_mut(id)
     }
@@ -43,16 +43,16 @@ impl Account {
         self.groups.iter()
     }
 
-    /// The group that a key is in, if any.
+    /// Returns the group that a key is in; `None` if it is in no group.
     #[must_use]
     pub fn group_of(&self, key: &KeyId) -> Option<&GroupId> {
         self.group_of.get(key)
     }
 
-    /// Moves a key and its holds into a group, or out of its group, and sets the limit of the key's open calls.
+    /// Moves a key with its holds into a group, or out of its group, and sets the limit of the key's open calls.
     ///
     /// # Errors
-    /// [`Rejection`] if the key or the group does not exist.
+    /// A [`Rejection`] if the key or the group does not exist.
     pub fn bind(
         &mut self,
         id: &KeyId,
@@ -85,17 +85,15 @@ impl Account {
         Ok(())
     }
 
-    /// Restores a key's membership of a group from a store.
+    /// Adds a key to its group; both were read from a store.
     pub fn restore_member(&mut self, key: &KeyId, group: &GroupId) {
         self.group_of.insert(key.clone(), group.clone());
     }
 
-    /// The money of the group that a key is in.
     pub(super) fn money_of_group(&self, key: &KeyId) -> Option<&KeyBook> {
         money_in(&self.groups, &self.group_of, key)
     }
 
-    /// The money of the group that a key is in, to be changed.
     pub(super) fn money_of_group_mut(&mut self, key: &KeyId) -> Option<&mut KeyBook> {
         if self.group_of.is_empty() {
             return None;
@@ -104,7 +102,7 @@ impl Account {
         Some(&mut self.groups.get_mut(group)?.money)
     }
 
-    /// Adds a key's charge to its group, and emits the group's events.
+    /// Adds a charge of a key to the spending of the key's group, and emits the group's events.
     pub(super) fn charge_group(
         &mut self,
         key: &KeyId,
@@ -127,7 +125,7 @@ impl Account {
         }));
     }
 
-    /// A group as operators see it.
+    /// Returns the group as operators see it.
     #[must_use]
     pub fn group_view(&self, id: &GroupId, now: Millis) -> Option<GroupView> {
         let group = self.groups.get(id)?;
@@ -140,7 +138,8 @@ impl Account {
     }
 }
 
-/// Returns the money of the group that a key is in, for callers that borrow single fields of the account.
+/// Returns the money of a key's group. A function without `self`, for callers that have already borrowed other fields
+/// of the account.
 pub(super) fn money_in<'a>(
     groups: &'a BTreeMap<GroupId, GroupBook>,
     group_of: &BTreeMap<KeyId, GroupId>,
@@ -154,7 +153,7 @@ pub(super) fn money_in<'a>(
 }
 
 impl GroupBook {
-    /// The group as operators see it. `account` is the free money of its account.
+    /// Returns the group as operators see it. `account` is the free money of its account.
     #[must_use]
     pub fn view(&self, record: GroupRecord, account: MicroRub, now: Millis) -> GroupView {
         let (month, day) = self.money.periods(now);
@@ -170,7 +169,7 @@ impl GroupBook {
         }
     }
 
-    /// Limits the free money in a key's view to what the group's ceilings leave.
+    /// Reduces the free money in a key's view to what the group's ceilings allow.
     #[must_use]
     pub fn bounds(&self, key: KeyView, now: Millis) -> KeyView {
         KeyView {

@@ -1,4 +1,4 @@
-//! The commands that hold money: RESERVE, EXTEND, ADJUST, PROBE, and the computation of what a key may still hold.
+//! The commands that hold money (RESERVE, EXTEND, ADJUST, PROBE), and the computation of how much a key may still hold.
 
 use std::{mem, time::Duration};
 
@@ -13,10 +13,10 @@ use crate::{
 };
 
 impl Book {
-    /// Holds money for a call (invariant I1).
+    /// Makes a hold for a call (invariant I1).
     ///
     /// # Errors
-    /// [`Refusal`], if the money cannot be held.
+    /// A [`Refusal`] if the money cannot be held.
     pub fn reserve(&mut self, hold: &Hold, now: Millis) -> Result<Reserved, Refusal> {
         let account = self
             .accounts
@@ -76,7 +76,7 @@ impl Book {
         })
     }
 
-    /// Sets the expiry of a hold to `ttl` from now. Returns whether the hold existed.
+    /// Sets the expiry time of a hold to `ttl` from now. Returns whether the hold existed.
     pub fn extend(
         &mut self,
         number: RequestNumber,
@@ -99,11 +99,10 @@ impl Book {
         true
     }
 
-    /// Changes the amount of a hold. A larger amount must fit in the same way as a new hold (I1). The increase is
-    /// granted in full or refused.
+    /// Changes the amount of a hold. An increase must fit like a new hold (I1), and is granted in full or refused.
     ///
     /// # Errors
-    /// The [`Refusal`] if the larger amount does not fit. The hold is then unchanged.
+    /// A [`Refusal`] if an increase does not fit. The hold is then unchanged.
     pub fn adjust(&mut self, adjustment: &Adjustment, now: Millis) -> Result<Adjusted, Refusal> {
         let Adjustment {
             number,
@@ -125,8 +124,7 @@ impl Book {
         if amount > held {
             account.admits(key, now)?;
             let room = account.has_room(key, amount.minus_or_zero(held), now);
-            // If money is short, `has_room` ends expired holds first. The hold that is to be changed may be one of
-            // these.
+            // If money is short, `has_room` has ended expired holds, possibly including the hold that is to be changed.
             if !account.open.contains_key(number) {
                 return Ok(Adjusted::Gone);
             }
@@ -139,7 +137,7 @@ impl Book {
     /// Checks whether the key could hold any money at all.
     ///
     /// # Errors
-    /// [`Refusal`], if the key could hold nothing.
+    /// A [`Refusal`] if the key could hold nothing.
     pub fn probe(&self, account: &AccountId, key: &KeyId, now: Millis) -> Result<(), Refusal> {
         self.accounts
             .get(account)
@@ -149,13 +147,14 @@ impl Book {
 }
 
 impl Account {
-    /// The amount that a key can still hold: `max(0, min(b − h, l − u − h_k))`, over all its ceilings and its group's.
+    /// Returns the amount that a key can still hold: `max(0, min(b − h, l − u − h_k))`, over all ceilings of the key
+    /// and of its group.
     #[must_use]
     pub fn free(&self, key: &KeyId, now: Millis) -> MicroRub {
         self.room(key, now).0
     }
 
-    /// The amount that a key can still hold, and the ceiling that limits the amount; `None` if the account's money
+    /// Returns the amount that a key can still hold, and the ceiling that limits it; `None` if the account's money
     /// limits it.
     pub(crate) fn room(&self, key: &KeyId, now: Millis) -> (MicroRub, Option<Ceiling>) {
         let account = self.balance.minus_or_zero(self.held);
@@ -165,7 +164,7 @@ impl Account {
         }
     }
 
-    /// Checks that the key can hold `more` in addition to its open holds. Ends expired holds first, if needed.
+    /// Checks that the key can hold `more` in addition to its open holds. Ends expired holds first if money is short.
     fn has_room(&mut self, key: &KeyId, more: MicroRub, now: Millis) -> Result<(), Refusal> {
         let (mut free, mut ceiling) = self.room(key, now);
         if free < more && self.expire(EXPIRE_ON_RESERVE_MAX, now) > 0 {
@@ -181,7 +180,7 @@ impl Account {
         })
     }
 
-    /// Sets the amount of an open hold, and records the sequence number of the change.
+    /// Sets the amount of an open hold, and stores the sequence number of the change.
     fn resize(&mut self, number: RequestNumber, amount: MicroRub, adjusted: u32) {
         let Some(open) = self.open.get_mut(&number) else {
             return;
@@ -199,7 +198,7 @@ impl Account {
         }
     }
 
-    /// The amount by which a change would enlarge the hold; zero if it would not.
+    /// Returns the amount by which `adjustment` would enlarge its hold; zero if it would not enlarge the hold.
     #[cfg(feature = "redis")]
     pub(crate) fn growth(&self, adjustment: &Adjustment) -> MicroRub {
         let open = self.open.get(&adjustment.number);
@@ -210,7 +209,8 @@ impl Account {
         })
     }
 
-    /// Checks that the key may have one more open call. Ends expired holds first, if needed.
+    /// Checks that the key may have another open call. Ends expired holds first if the key's limit of open calls is
+    /// reached.
     fn admits_a_call(&mut self, id: &KeyId, now: Millis) -> Result<(), Refusal> {
         if !self.limits_calls {
             return Ok(());
@@ -225,8 +225,9 @@ impl Account {
         most(self).map_or(Ok(()), |most| Err(Refusal::TooManyCalls { most }))
     }
 
-    /// Checks for reasons to refuse a hold of any amount. Counts only the balance and the spending, not open holds: a
-    /// key whose money is all held gets `DoesNotFit`, not a refusal for lack of money.
+    /// Checks for reasons to refuse any hold of the key, whatever its amount. Considers the balance and the spending,
+    /// but not open holds: if money is held but not spent, a hold is refused with `DoesNotFit`, and not with
+    /// `AccountEmpty` or `CeilingUsedUp`.
     pub(super) fn admits(&self, key: &KeyId, now: Millis) -> Result<(), Refusal> {
         let id = key;
         let key = self.keys.get(id).ok_or(Refusal::Unknown)?;
@@ -249,7 +250,7 @@ impl Account {
 }
 
 impl KeyBook {
-    /// The key as operators see it. `account` is the free money of its account.
+    /// Returns the key as operators see it. `account` is the free money of its account.
     #[must_use]
     pub fn view(&self, record: KeyRecord, account: MicroRub, now: Millis) -> KeyView {
         let (month, day) = self.periods(now);
@@ -264,7 +265,7 @@ impl KeyBook {
         }
     }
 
-    /// The current month and day as operators see them.
+    /// Returns the current month and day as operators see them.
     pub(super) fn periods(&self, now: Millis) -> (PeriodView, PeriodView) {
         let (month, day) = (self.month_at(now), self.day_at(now));
         let month = PeriodView {
@@ -280,8 +281,8 @@ impl KeyBook {
         (month, day)
     }
 
-    /// Amount that the key can hold in addition to its open holds and the amount `beside`. `account` is the free money
-    /// of its account. Also returns the ceiling that limits the amount, if one does.
+    /// Returns the amount that the key can hold in addition to its open holds and to `beside`, and the ceiling that
+    /// limits this amount, if a ceiling does. `account` is the free money of the account.
     pub(crate) fn room(
         &self,
         account: MicroRub,
@@ -299,8 +300,8 @@ impl KeyBook {
         room
     }
 
-    /// Returns the free amount as [`Self::room`] does, and limits it by the ceilings of the key's group, if the key is
-    /// in a group.
+    /// Returns the amount as [`Self::room`] does, further limited by the ceilings of the key's group, if the key is in
+    /// a group.
     pub(super) fn room_in(
         &self,
         group: Option<&Self>,
@@ -315,7 +316,7 @@ impl KeyBook {
         }
     }
 
-    /// Returns the ceilings, beginning with the ceiling that resets last.
+    /// Returns the ceilings: first the one in total, then the one per month, then the one per day.
     pub(super) fn bounds(&self, now: Millis) -> impl Iterator<Item = Bound> {
         let Ceilings { total, month, day } = self.ceilings;
         let total = total.map(|limit| Bound {
@@ -351,7 +352,7 @@ impl KeyBook {
     }
 }
 
-/// A ceiling, and the spending that counts under it.
+/// A ceiling, and the spending that counts against it.
 pub(super) struct Bound {
     pub(super) ceiling: Ceiling,
     pub(super) limit: MicroRub,

@@ -1,4 +1,4 @@
-//! Operations on a book for `leases/model.rs`, the model of a ledger with leases. To the book, a lease is a hold from
+//! Operations on a book for `leases/model.rs`, the model of a ledger with leases. In a book, a lease is a hold from
 //! which many calls are paid.
 
 use super::{Account, Book, Millis, Open, hold::Bound};
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Book {
-    /// Sets the amount and the expiry of a hold. Creates the hold if it does not exist.
+    /// Sets the amount and the expiry time of a hold. Creates the hold if it does not exist.
     pub(crate) fn resize_hold(
         &mut self,
         number: RequestNumber,
@@ -23,7 +23,7 @@ impl Book {
             return;
         };
         if let Some(before) = account.close(number) {
-            debug_assert_eq!(before.key, *key, "all turns of a lease have the same key");
+            debug_assert_eq!(before.key, *key, "every turn of a lease names the same key");
         }
         account.held = account.held.plus_or_max(amount);
         if let Some(key) = account.keys.get_mut(key) {
@@ -46,7 +46,7 @@ impl Book {
         self.watch(id);
     }
 
-    /// Returns the result of a hold that ended recently, if the book still has its tombstone.
+    /// Returns the result of a hold that ended recently, if its tombstone still exists.
     pub(crate) fn buried(
         &mut self,
         number: RequestNumber,
@@ -67,24 +67,23 @@ impl Book {
 }
 
 impl Account {
-    /// Returns a hold's key, amount and expiry.
+    /// Returns the key, the amount and the expiry time of a hold.
     pub(crate) fn hold(&self, number: RequestNumber) -> Option<(&KeyId, MicroRub, Millis)> {
         let open = self.open.get(&number)?;
         Some((&open.key, open.held, open.due))
     }
 
-    /// Returns the key of a hold that has expired.
     pub(crate) fn expired_hold(&self, number: RequestNumber) -> Option<&KeyId> {
         self.expired.get(&number).map(|expired| &expired.key)
     }
 
-    /// Returns whether every hold on the key is refused, whatever its amount.
+    /// Returns the reason why every hold of the key is refused, whatever its amount; `None` if no such reason exists.
     pub(crate) fn refuses(&self, key: &KeyId, now: Millis) -> Option<Refusal> {
         self.admits(key, now).err()
     }
 
-    /// Returns whether the key or its group has spent and holds more than a ceiling allows, because the ceiling was
-    /// lowered.
+    /// Returns whether the spending and the holds of the key, or of its group, exceed a ceiling, because the ceiling
+    /// was lowered.
     pub(crate) fn is_over_a_ceiling(&self, id: &KeyId, now: Millis) -> bool {
         let Some(key) = self.keys.get(id) else {
             return false;
@@ -95,10 +94,11 @@ impl Account {
             || group.is_some_and(|group| group.bounds(now).any(|bound| over(group.held, bound)))
     }
 
-    /// Charges a call of a lease. The lease's hold pays the part `cover` of the cost, free money pays the rest.
+    /// Charges a call whose money was held in a lease. The lease pays the part `cover` of the cost, and free money pays
+    /// the remainder.
     #[expect(
         clippy::too_many_arguments,
-        reason = "the fields of a charge in the journal"
+        reason = "these are the fields of a charge in the journal"
     )]
     pub(crate) fn charge_from(
         &mut self,

@@ -1,31 +1,33 @@
-//! The ledger's state machine. It is pure: commands and a time go in, outcomes come out; it uses no clock and no
-//! socket.
+//! The ledger's state machine. It is pure: its inputs are commands and times, its outputs are results, and it uses no
+//! clock and no socket.
 //!
-//! The memory store is this book, the SQLite store uses it as its working state, and tests compare the Redis scripts
-//! with it.
+//! The memory store consists of this book, the SQLite store uses it as its working state, and tests compare the Redis
+//! scripts with it.
 //!
-//! Account A has a posted balance `b` and holds the amount `h`. Its key k has a ceiling `l`, has spent `u`, and holds
-//! `h_k`. A key may also have ceilings for the day and for the month. For these ceilings, `u` is what was charged in
-//! the current day or month (UTC). `h_k` is still everything that the key holds, since it is unknown on which day a
-//! call will be charged. A key may be in a group, which has ceilings of the same kinds. For the group's ceilings, `u`
-//! is what its keys were charged while they were in the group, and `h_k` is what its keys hold. The invariants:
+//! The invariants use these names. Account A has a balance `b` and holds the amount `h`. Its key k has a ceiling `l`,
+//! has spent `u`, and holds `h_k`. A key may also have ceilings per day and per month. For these, `u` is what was
+//! charged in the current day or month (UTC), but `h_k` is still everything that the key holds, because it is unknown
+//! on which day a call will be charged. A key may be in a group, which has the same kinds of ceilings. For the group's
+//! ceilings, `u` is what its keys were charged while they were in the group, and `h_k` is what its keys hold. The
+//! invariants:
 //!
-//! - **I1** a hold is granted or enlarged only within `min(b − h, l − u − h_k)` for each `l`, atomically;
-//! - **I2** `h` and `h_k` are the sums of the open holds;
-//! - **I3** `b = Σ entries − Σ u`, and `Σ cost = Σ charged + loss` over settled calls; each receipt's cost is its usage
-//!   at its prices;
-//! - **I4** `0 ≤ h ≤ b`;
-//! - **I5** a hold ends once: settled, released or expired; an expired hold is settled late at most once; a repeated
-//!   end gets the first result.
+//! - **I1** A hold is granted or enlarged only up to `min(b − h, l − u − h_k)`, for every ceiling `l`, in one atomic
+//!   step.
+//! - **I2** `h` and `h_k` are the sums of the open holds.
+//! - **I3** `b = Σ entries − Σ u`, and `Σ cost = Σ charged + loss` over all settled calls. The cost in each receipt
+//!   follows from its usage and prices.
+//! - **I4** `0 ≤ h ≤ b`.
+//! - **I5** A hold ends once: it is settled, released or expires. An expired hold is settled late at most once. A
+//!   repeated settlement or release gets the first result.
 
 mod audit;
 mod charge;
+mod events;
 mod expiry;
 mod group;
 mod hold;
 #[cfg(all(feature = "redis", any(test, feature = "testing")))]
 mod lease;
-mod telling;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -46,44 +48,43 @@ use crate::{
 /// Unix time in milliseconds.
 pub type Millis = u64;
 
-/// The time for which the result of an ended hold is kept to answer repeats, in milliseconds.
+/// How long the result of an ended hold (its tombstone) is kept to answer repeated commands, in milliseconds.
 pub const TOMBSTONE_MS: Millis = 600_000;
-/// The time for which an expired hold can still be settled, in milliseconds.
+/// How long after its expiry a hold can still be settled, in milliseconds.
 pub const EXPIRED_MS: Millis = 7 * 24 * 3_600_000;
-/// The largest number of expired holds that a RESERVE ends if there is too little free money for it.
+/// The largest number of expired holds that a RESERVE ends if there is too little free money.
 pub const EXPIRE_ON_RESERVE_MAX: usize = 32;
 
-/// The hasher for ids that operators choose and for numbers that the gateway makes. It has no random seed, so that a
-/// run can be repeated.
+/// The hasher for ids and request numbers. It has no random seed, so that a simulation can be repeated.
 pub(crate) type Hashing = FixedState;
 
-/// All accounts, and the times at which to check them for expired holds.
+/// All accounts, and when each of them must be checked for expired holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Book {
     accounts: HashMap<AccountId, Account, Hashing>,
-    /// Accounts, by the time of their next check for expired holds. This time is at most the time at which the
-    /// account's first hold expires.
+    /// Accounts, sorted by the time of their next check for expired holds. An account's first hold never expires before
+    /// this time.
     watched: BTreeSet<(Millis, AccountId)>,
 }
 
 /// An account with its keys and holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// If true, every call of the account is refused.
+    /// Whether the account is suspended; all calls of a suspended account are refused.
     pub suspended: bool,
-    /// The balance, `b` in the invariants: payments and corrections minus charges.
+    /// The balance (`b` in the invariants): payments and corrections minus charges.
     pub balance: MicroRub,
-    /// The sum of the open holds, `h` in the invariants.
+    /// The sum of the open holds (`h` in the invariants).
     pub held: MicroRub,
-    /// The costs of calls that could not be charged.
+    /// The sum of costs that could not be charged.
     pub loss: MicroRub,
-    /// The balances at which a low-balance event is emitted.
+    /// The alert levels of the balance: at each of them an event is emitted.
     pub levels: Levels,
     /// Events that [`Account::happened`] has not returned yet.
     happened: Vec<(Option<KeyId>, Happening)>,
     keys: BTreeMap<KeyId, KeyBook>,
     groups: BTreeMap<GroupId, GroupBook>,
-    /// The group of each key that is in a group.
+    /// The group of each key; keys without a group are left out.
     group_of: BTreeMap<KeyId, GroupId>,
     /// Whether any key has a limit of open calls.
     limits_calls: bool,
@@ -91,7 +92,7 @@ pub struct Account {
     entered: i128,
     open: HashMap<RequestNumber, Open, Hashing>,
     due: BTreeSet<(Millis, RequestNumber)>,
-    /// The account's time in [`Book::watched`]; `None` if it has no entry there.
+    /// The account's time in [`Book::watched`]; `None` if the account is not in it.
     watched: Option<Millis>,
     expired: HashMap<RequestNumber, Expired, Hashing>,
     tombstones: HashMap<RequestNumber, Settled, Hashing>,
@@ -101,21 +102,21 @@ pub struct Account {
 /// The money of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyBook {
-    /// Whether the key gets new holds.
+    /// Whether new holds of the key are granted.
     pub enabled: bool,
-    /// The ceilings, `l` in the invariants: one for each period that has a ceiling.
+    /// The ceilings (`l` in the invariants): in total, per month and per day.
     pub ceilings: Ceilings,
-    /// The sum of the key's charges, `u` in the invariants.
+    /// The sum of the key's charges (`u` in the invariants).
     pub used: MicroRub,
-    /// The sum of the key's open holds, `h_k` in the invariants.
+    /// The sum of the key's open holds (`h_k` in the invariants).
     pub held: MicroRub,
-    /// The month of the key's last charge.
+    /// The month of the key's last charge, and the key's spending before that month.
     pub month: Period,
-    /// The day of the key's last charge.
+    /// The day of the key's last charge, and the key's spending before that day.
     pub day: Period,
-    /// The remaining amounts under a ceiling at which an event is emitted.
+    /// The alert levels: an event is emitted when the remainder under a ceiling falls to one of them.
     pub levels: Levels,
-    /// The limit of the key's open calls, if there is one.
+    /// The limit of the key's open calls; `None` if there is no limit.
     pub concurrency: Option<u32>,
     /// The number of the key's open calls.
     pub calls: u32,
@@ -128,11 +129,10 @@ pub struct GroupBook {
     pub name: String,
     /// Whether the group was removed.
     pub removed: bool,
-    /// The ceilings on what the group's keys spend together, their spending while in the group, and the sum of their
-    /// holds.
+    /// The group's ceilings, the spending of its keys while they were in the group, and the sum of their holds.
     pub money: KeyBook,
-    /// The spending of keys that have left the group, minus what its present keys had used before they joined. This
-    /// equals the group's spending minus the spending of its present keys.
+    /// The spending of keys that have left the group, minus the amount that the present keys had spent before they
+    /// joined. This equals the group's spending minus the total spending of its present keys.
     pub carried: MicroRub,
 }
 
@@ -143,7 +143,7 @@ struct Open {
     want: MicroRub,
     least: MicroRub,
     due: Millis,
-    /// The sequence number of the last change of this hold (ADJUST); 0 if there was none.
+    /// The sequence number of the last change of this hold (ADJUST); 0 if it was never changed.
     adjusted: u32,
 }
 
@@ -156,97 +156,73 @@ struct Expired {
 
 /// A command that a book carries out.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields have descriptive names")]
 pub enum Command {
-    /// Opens an account, or suspends or resumes it.
+    /// Opens an account, suspends it, or resumes it.
     SetAccount {
-        /// The account's id.
         account: AccountId,
-        /// Whether the account's calls are refused.
+        /// Whether all calls of the account are refused.
         suspended: bool,
     },
     /// Adds a key, or changes its ceilings and whether it is enabled.
     SetKey {
-        /// The key's account.
         account: AccountId,
-        /// The key's id.
         key: KeyId,
-        /// The most that the key may spend.
+        /// The most that the key may spend, in total and per period.
         ceilings: Ceilings,
-        /// Whether the key gets new holds.
+        /// Whether new holds of the key are granted.
         enabled: bool,
     },
     /// Creates a group of keys, or changes its ceilings.
     SetGroup {
-        /// The group's account.
         account: AccountId,
-        /// The group's id.
         group: GroupId,
-        /// The most that the group's keys may spend together.
+        /// The most that the group's keys may spend together, in total and per period.
         ceilings: Ceilings,
     },
-    /// Moves a key into a group or out of its group, and sets the limit of its open calls.
+    /// Moves a key into a group or out of its group, and sets the limit of the key's open calls.
     Bind {
-        /// The key's account.
         account: AccountId,
-        /// The key's id.
         key: KeyId,
         /// The key's new group; `None` for no group.
         group: Option<GroupId>,
-        /// The limit of the key's open calls, if there is one.
+        /// The limit of the key's open calls; `None` for no limit.
         concurrency: Option<u32>,
     },
     /// Adds a payment or a correction to the balance.
-    Enter {
-        /// The account's id.
-        account: AccountId,
-        /// The payment or correction to add.
-        entry: Entry,
-    },
+    Enter { account: AccountId, entry: Entry },
     /// RESERVE: holds money for a call.
     Reserve(Hold),
     /// SETTLE: charges a call and ends its hold.
     Settle {
-        /// The call's number.
         number: RequestNumber,
-        /// The account that pays.
         account: AccountId,
-        /// The key that the call was made with.
         key: KeyId,
-        /// The cost of the call.
         cost: MicroRub,
-        /// Whether the settlement is fresh: see [`super::contract::Settlement::fresh`].
+        /// Whether a tombstone of an earlier settlement would still be stored (see
+        /// [`super::contract::Settlement::fresh`]).
         fresh: bool,
     },
     /// RELEASE: ends a hold without a charge.
     Release {
-        /// The call's number.
         number: RequestNumber,
-        /// The account that would have paid.
         account: AccountId,
     },
-    /// EXTEND: postpones the expiry of a hold.
+    /// EXTEND: sets a new expiry time for a hold.
     Extend {
-        /// The call's number.
         number: RequestNumber,
-        /// The account that pays.
         account: AccountId,
-        /// The hold's new time to live, counted from now.
+        /// The time from now until the hold expires.
         ttl: Duration,
     },
     /// ADJUST: changes the amount of a hold.
     Adjust(Adjustment),
-    /// PROBE: checks whether a key could hold anything.
-    Probe {
-        /// The account that would pay.
-        account: AccountId,
-        /// The key that the call would be made with.
-        key: KeyId,
-    },
+    /// PROBE: checks whether a key could hold any money at all.
+    Probe { account: AccountId, key: KeyId },
     /// EXPIRE: ends the expired holds of an account.
     Expire {
-        /// The account whose holds are ended.
         account: AccountId,
-        /// The largest number of holds that are ended.
+        /// The largest number of holds to end.
         most: usize,
     },
 }
@@ -254,7 +230,7 @@ pub enum Command {
 /// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The command was carried out, or the entry was already in the books.
+    /// The command was carried out, or its entry was already booked.
     Done,
     /// An operator's command was refused.
     Refused(Rejection),
@@ -268,7 +244,7 @@ pub enum Outcome {
     Settled(Settled),
     /// The result of EXTEND: whether the hold existed.
     Extended(bool),
-    /// The number of holds that were ended.
+    /// The result of EXPIRE: the number of holds that were ended.
     Expired(usize),
 }
 
@@ -277,11 +253,11 @@ pub enum Outcome {
 pub enum Rejection {
     /// The account does not exist.
     NotFound,
-    /// The entry's id was used with another amount.
+    /// An entry with this id was booked with another amount.
     Exists,
-    /// The balance would fall below what is held.
+    /// The change would leave the account with less money than its open holds reserve.
     BelowHeld,
-    /// The balance would exceed [`MicroRub::MAX`].
+    /// The change would raise the balance above [`MicroRub::MAX`].
     AboveMax,
     /// The group does not exist, or was removed.
     NoGroup,
@@ -369,25 +345,25 @@ fn done(result: Result<(), Rejection>) -> Outcome {
 }
 
 impl Book {
-    /// Returns an account by its id.
+    /// Returns the account with this id.
     #[must_use]
     pub fn account(&self, id: &AccountId) -> Option<&Account> {
         self.accounts.get(id)
     }
 
-    /// Returns an account by its id, to change its keys.
+    /// Returns the account with this id, to change its keys.
     pub fn account_mut(&mut self, id: &AccountId) -> Option<&mut Account> {
         self.accounts.get_mut(id)
     }
 
-    /// Iterates over all accounts by id.
+    /// Iterates over all accounts, sorted by id.
     pub fn accounts(&self) -> impl Iterator<Item = (&AccountId, &Account)> {
         let mut accounts: Vec<_> = self.accounts.iter().collect();
         accounts.sort_unstable_by_key(|(id, _)| *id);
         accounts.into_iter()
     }
 
-    /// Restores an account from a store. Replaces an account with the same id.
+    /// Adds an account that was read from a store. Replaces an account with the same id.
     pub fn restore(&mut self, id: &AccountId, account: Account) {
         self.accounts.insert(id.clone(), account);
         self.watch(id);
@@ -395,7 +371,8 @@ impl Book {
 }
 
 impl Account {
-    /// Builds an account from a store's data, without holds. `entries` are the entries in the store.
+    /// Creates an account without holds from a store's data. `entries` are the ids and amounts of the account's stored
+    /// entries.
     #[must_use]
     pub fn restored(
         suspended: bool,
@@ -417,7 +394,7 @@ impl Account {
         }
     }
 
-    /// Restores a key from a store.
+    /// Adds a key that was read from a store.
     pub fn restore_key(&mut self, id: KeyId, key: KeyBook) {
         self.limits_calls |= key.concurrency.is_some();
         self.keys.insert(id, key);
@@ -446,7 +423,7 @@ impl Account {
         self.keys.iter()
     }
 
-    /// Iterates over the open holds: number, key, amount, expiry.
+    /// Iterates over the open holds: call number, key, amount and expiry time.
     pub fn holds(&self) -> impl Iterator<Item = (RequestNumber, &KeyId, MicroRub, Millis)> {
         self.open
             .iter()
@@ -465,9 +442,9 @@ impl Account {
         self.open.contains_key(&number)
     }
 
-    /// Returns whether the book still has a hold of this call, open or expired.
+    /// Returns whether the book has a hold of this call, either open or expired.
     #[cfg(feature = "redis")]
-    pub(crate) fn knows(&self, number: RequestNumber) -> bool {
+    pub(crate) fn has_hold(&self, number: RequestNumber) -> bool {
         self.is_open(number) || self.expired.contains_key(&number)
     }
 

@@ -1,4 +1,4 @@
-//! A circuit breaker per server: refuses calls while the server is down.
+//! A circuit breaker per server. While the server is down, calls fail immediately instead of waiting.
 
 use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
@@ -7,16 +7,16 @@ use std::{
 
 use tokio::time::Instant;
 
-/// The interval at which one call is sent to a server that is down, to check whether it answers again.
+/// How often one call is sent to a server that is down, to find out whether it answers again.
 pub(super) const PROBE_EVERY: Duration = Duration::from_millis(250);
-/// After this number of unanswered calls in a row, the server counts as down.
+/// A server counts as down after this many consecutive calls without an answer.
 const TIMEOUTS_MAX: u32 = 3;
 
-/// Refuses calls at once while the server is down, except one call every [`PROBE_EVERY`].
+/// Lets calls fail immediately while the server is down, except for one call every [`PROBE_EVERY`].
 #[derive(Debug)]
 pub(super) struct Breaker {
     begin: Instant,
-    /// The time of the next probe, in milliseconds since `begin`; 0 while all calls are sent.
+    /// When the next probe is due, in milliseconds since `begin`; 0 while all calls are sent.
     next_probe_ms: AtomicU64,
     timeouts: AtomicU32,
 }
@@ -36,7 +36,8 @@ impl Breaker {
             return true;
         }
         let now = self.now_ms();
-        // If several calls find that a probe is due, only one is sent: the call that sets the time of the next probe.
+        // If several calls find at the same time that a probe is due, only one of them is sent: the first call that
+        // writes the time of the next probe.
         now >= due
             && self
                 .next_probe_ms
@@ -50,8 +51,8 @@ impl Breaker {
     }
 
     pub(super) fn answered(&self) {
-        // Reads before writing: normally the counter is zero already, and no write disturbs a cache line that all cores
-        // share.
+        // The counter is reset only if it is not zero. It usually is zero, and a needless write would invalidate a
+        // cache line that all cores share.
         if self.timeouts.load(Ordering::Relaxed) != 0 {
             self.timeouts.store(0, Ordering::Relaxed);
         }
@@ -65,8 +66,8 @@ impl Breaker {
             .store(self.now_ms() + probe_every_ms(), Ordering::Relaxed);
     }
 
-    /// Counts a call that got no answer in time, and returns whether the breaker is now open. A single such call does
-    /// not open the breaker.
+    /// Counts a call that was not answered in time, and returns whether the breaker is now open. A single late call
+    /// does not open it.
     pub(super) fn timed_out(&self) -> bool {
         let count = self
             .timeouts
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn breaker_opens_after_consecutive_late_answers() {
+    async fn breaker_opens_after_three_consecutive_late_answers() {
         let breaker = Breaker::new();
         assert!(!breaker.timed_out() && !breaker.timed_out());
         breaker.answered();

@@ -1,4 +1,5 @@
-//! Finds the primaries (the servers that accept writes): a fixed server, or what Sentinels or Cluster nodes report.
+//! Finds the primaries, that is the servers that accept writes: one fixed server, or the servers that Sentinels or
+//! Cluster nodes report.
 
 use std::{
     collections::HashMap,
@@ -18,38 +19,38 @@ use super::{
     url::{Address, Kind, RedisUrl},
 };
 
-/// The shortest time between two look-ups of the primaries, while calls fail.
+/// The shortest time between two look-ups of the primaries while calls fail.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The time for which a look-up waits for Sentinels or nodes that have not answered.
+/// How long a look-up waits for Sentinels or nodes that have not answered.
 const LOOK_LIMIT: Duration = Duration::from_millis(300);
 
-/// The current primaries, and the servers that report them.
+/// The current primaries, and the servers from which they are requested.
 pub(super) struct Directory {
     url: RedisUrl,
     connections: usize,
     map: RwLock<Arc<Map>>,
-    /// All known servers by address. A server keeps its one set of connections when the primaries are looked up again.
+    /// All known servers, by address. A server keeps its connections when the primaries are looked up again.
     nodes: Mutex<HashMap<Address, Arc<Node>>>,
     sentinels: Vec<Sentinel>,
-    /// Locked during a look-up; contains the time of the last look-up.
+    /// Locked during a look-up. Contains the time of the last look-up.
     looked: tokio::sync::Mutex<Option<Instant>>,
 }
 
-/// One Sentinel: a connection without a password, and one with the servers' password.
+/// Two connections to one Sentinel: one without a password, and one with the password of the Redis servers.
 struct Sentinel {
     plain: Node,
     known: Node,
 }
 
-/// First slot, last slot, and the address of the server that owns these slots.
+/// Ranges of slots: the first slot, the last slot, and the address of the server that owns them.
 type Slots = Vec<(u16, u16, Address)>;
 
-/// What a task does if another task is already looking the primaries up.
+/// The behaviour of a task while another task looks the primaries up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// Waits for the result of the look-up.
+    /// The task waits for the result of the look-up.
     Wait,
-    /// Continues with the primaries of the last look-up.
+    /// The task continues with the primaries of the last completed look-up.
     None,
 }
 
@@ -57,7 +58,7 @@ impl Directory {
     /// Looks the primaries up for the first time.
     ///
     /// # Errors
-    /// A [`RedisFault`] if no Sentinel or node has reported the primaries within the limit.
+    /// A [`RedisFault`] if no Sentinel or node reports the primaries before the deadline.
     pub(super) async fn begin(
         url: RedisUrl,
         connections: usize,
@@ -91,18 +92,18 @@ impl Directory {
         } else {
             match directory.find(None, limit).await {
                 Some(found) => directory.accept(found)?,
-                None => return Err(directory.why_nobody_told(limit).await),
+                None => return Err(directory.lookup_error(limit).await),
             }
         }
         Ok(directory)
     }
 
-    /// Returns the primaries as of the last look-up.
+    /// Returns the primaries found by the last look-up.
     pub(super) fn map(&self) -> Arc<Map> {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns whether keys are distributed over several servers.
+    /// Returns whether the Redis keys are distributed over several servers.
     pub(super) fn is_cluster(&self) -> bool {
         self.url.kind == Kind::Cluster
     }
@@ -112,8 +113,9 @@ impl Directory {
         self.url.kind == Kind::Single
     }
 
-    /// Looks the primaries up, unless the map has changed since `seen` was read or a look-up has just begun. Sends no
-    /// request to `except` if other servers are available: `except` has just failed, and may have outdated information.
+    /// Looks the primaries up, unless the map has changed since `seen` was read, or a look-up has just begun. `except`
+    /// is a server that has just failed and may have outdated information: it gets the request only if no other server
+    /// is available.
     pub(super) async fn look(
         &self,
         seen: &Arc<Map>,
@@ -137,13 +139,13 @@ impl Directory {
         }
         *looked = Some(now);
         if let Some(found) = self.find(except, LOOK_LIMIT).await {
-            // If a reported address cannot be used, the current map is kept.
+            // If a reported address is invalid, the current map is kept.
             let _ = self.accept(found);
         }
         self.map()
     }
 
-    /// Returns the server at an address that another server reported.
+    /// Returns the server at an address that the server `by` reported.
     pub(super) fn named(&self, address: &str, by: &Node) -> Option<Arc<Node>> {
         self.node(&Address::reported(address, by.address())?).ok()
     }
@@ -163,7 +165,7 @@ impl Directory {
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
     }
 
-    /// Replaces the map if `found` differs from it.
+    /// Replaces the map by `found`, if they differ.
     fn accept(&self, found: Slots) -> Result<(), RedisFault> {
         let map = self.map();
         let known = map
@@ -202,7 +204,7 @@ impl Directory {
             Kind::Single => None,
             Kind::Sentinel(name) => {
                 let requested = self.sentinels.iter().map(|sentinel| sentinel.primary(name));
-                let primary = most_say(requested, limit).await?;
+                let primary = majority(requested, limit).await?;
                 Some(vec![(0, u16::MAX, primary)])
             }
             Kind::Cluster => {
@@ -218,14 +220,13 @@ impl Directory {
                 {
                     nodes.retain(|node| !Arc::ptr_eq(node, except));
                 }
-                most_say(nodes.iter().map(|node| slots_as_seen_by(node)), limit).await
+                majority(nodes.iter().map(|node| slots_as_seen_by(node)), limit).await
             }
         }
     }
 
-    /// Requests the primaries from the first Sentinel or node once more and returns the error, which explains why no
-    /// server has reported the primaries.
-    async fn why_nobody_told(&self, limit: Duration) -> RedisFault {
+    /// Sends the request once more to the first Sentinel or node, to get an error that explains why the look-up failed.
+    async fn lookup_error(&self, limit: Duration) -> RedisFault {
         let reported = |cause: &str, address: &Node| RedisFault::OutOfReach {
             address: Arc::clone(address.shown()),
             cause: cause.into(),
@@ -250,7 +251,10 @@ impl Directory {
             Err(fault) => fault,
             Ok(node) => match node.send(&slots_question(), Lane::Shared, limit).await {
                 Err(failure) => failure.into(),
-                Ok(_) => reported("the server is not part of a Cluster with slots", &node),
+                Ok(_) => reported(
+                    "the server is not part of a Cluster whose slots are assigned",
+                    &node,
+                ),
             },
         }
     }
@@ -263,7 +267,7 @@ impl Sentinel {
             Err(error) if wants_password(&error) => self.known.ask_anyway(&question).await,
             answer => answer,
         };
-        // If the Sentinel has no primary of this name, its answer is nil instead of a pair.
+        // A Sentinel that has no primary with this name answers with nil instead of a pair.
         let (host, port) = redis::from_redis_value(answer.ok()?.pop()?).ok()?;
         Some(Address { host, port })
     }
@@ -286,15 +290,15 @@ async fn slots_as_seen_by(node: &Node) -> Option<Slots> {
     slots_of(answer, node.address())
 }
 
-/// Parses the reply to `CLUSTER SLOTS`; `None` if it has another form, or if the node is not in a cluster yet.
+/// Parses the reply to `CLUSTER SLOTS`. `None` if it has another form, or if the node is not in a cluster yet.
 fn slots_of(answer: Value, by: &Address) -> Option<Slots> {
     let Value::Array(rows) = answer else {
         return None;
     };
     let mut slots = Slots::new();
     for row in rows {
-        // Each row has the first slot, the last slot, the primary and its replicas. A server is an array of host, port
-        // and more.
+        // Each row contains the first slot, the last slot, the primary and its replicas. A server is an array of host,
+        // port and further fields.
         let Value::Array(fields) = row else {
             return None;
         };
@@ -323,9 +327,9 @@ fn slots_of(answer: Value, by: &Address) -> Option<Slots> {
     (!slots.is_empty()).then_some(slots)
 }
 
-/// Returns the most frequent answer of the servers: at once if more than half agree, otherwise when all have answered
-/// or the time is up. So a server that is cut off and has outdated information cannot decide the result.
-async fn most_say<T: PartialEq>(
+/// Returns the most frequent answer of the servers: immediately once more than half of them agree, otherwise when all
+/// have answered or the time is up. So a server that is cut off and has outdated information cannot decide the result.
+async fn majority<T: PartialEq>(
     requested: impl Iterator<Item = impl Future<Output = Option<T>>>,
     limit: Duration,
 ) -> Option<T> {
@@ -347,7 +351,7 @@ async fn most_say<T: PartialEq>(
             break;
         }
     }
-    // If several answers are equally frequent, the first is taken.
+    // If several answers are equally frequent, the answer that arrived first is chosen.
     let best = answers.into_iter().rev().max_by_key(|(_, count)| *count);
     best.map(|(answer, _)| answer)
 }
@@ -361,11 +365,11 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn answer_of_most_servers_is_returned_without_waiting_for_the_others() {
+    async fn answer_that_most_servers_give_is_returned_without_waiting_for_the_other_servers() {
         let limit = LOOK_LIMIT;
         let say = |answers: &[Option<u8>]| {
             let answers = answers.to_vec();
-            most_say(answers.into_iter().map(ready), limit)
+            majority(answers.into_iter().map(ready), limit)
         };
         assert_eq!(say(&[Some(1), Some(2), Some(2)]).await, Some(2));
         assert_eq!(say(&[None, Some(2), None]).await, Some(2));
@@ -379,10 +383,10 @@ mod tests {
             pending().boxed(),
             ready(Some(1)).boxed(),
         ];
-        assert_eq!(most_say(two_of_three.into_iter(), limit).await, Some(1));
+        assert_eq!(majority(two_of_three.into_iter(), limit).await, Some(1));
         assert_eq!(begin.elapsed(), Duration::ZERO);
         let one_of_three = [ready(Some(1)).boxed(), pending().boxed(), pending().boxed()];
-        assert_eq!(most_say(one_of_three.into_iter(), limit).await, Some(1));
+        assert_eq!(majority(one_of_three.into_iter(), limit).await, Some(1));
         assert_eq!(begin.elapsed(), limit);
     }
 

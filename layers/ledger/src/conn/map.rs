@@ -1,4 +1,4 @@
-//! The map of a Cluster: which server owns which slot.
+//! The slot map of a Cluster: which server owns which slot.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use super::node::Node;
 /// The number of slots in a Cluster.
 const SLOTS: u16 = 16_384;
 
-/// The primaries and the slots that each owns, as of one look-up.
+/// The primaries and the slots that each of them owns, according to one look-up.
 pub(super) struct Map(Vec<Range>);
 
-/// A range of consecutive slots of one server.
+/// A range of consecutive slots that one server owns.
 pub(super) struct Range {
     pub(super) first: u16,
     pub(super) last: u16,
@@ -44,7 +44,7 @@ impl Map {
         Some(&range.node)
     }
 
-    /// Returns the primaries, each once.
+    /// Returns all primaries, each of them once.
     pub(super) fn primaries(&self) -> Vec<Arc<Node>> {
         let mut primaries: Vec<Arc<Node>> = Vec::new();
         for range in &self.0 {
@@ -56,7 +56,7 @@ impl Map {
     }
 }
 
-/// Returns the slot of a key: CRC-16 of its hash tag.
+/// Returns the slot of a Redis key: the CRC-16 of its hash tag, modulo the number of slots.
 pub(super) fn slot_of(key: &str) -> u16 {
     let crc = hash_tag(key).bytes().fold(0, |crc: u16, byte| {
         (crc << 8) ^ CRC[usize::from((crc >> 8) ^ u16::from(byte))]
@@ -64,8 +64,8 @@ pub(super) fn slot_of(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// The part of a key that decides its slot: the text between the first `{` and the next `}`. If the key has no such
-/// text, the whole key.
+/// Returns the hash tag of a Redis key, which determines its slot: the text between the first `{` and the next `}`. If
+/// there is no such text, the whole Redis key is the hash tag.
 pub(super) fn hash_tag(key: &str) -> &str {
     key.split_once('{')
         .and_then(|(_, rest)| rest.split_once('}'))
@@ -74,7 +74,7 @@ pub(super) fn hash_tag(key: &str) -> &str {
         .unwrap_or(key)
 }
 
-/// Computes CRC-16/XMODEM, as in the Cluster specification.
+/// The table of CRC-16/XMODEM, which the Cluster specification requires.
 const CRC: [u16; 256] = {
     let mut table = [0; 256];
     let mut byte: u16 = 0;
@@ -97,8 +97,8 @@ mod tests {
     use crate::conn::url::{Address, RedisUrl};
 
     #[test]
-    fn key_slots_equal_those_of_redis() {
-        // The expected slots were returned by CLUSTER KEYSLOT.
+    fn computed_slot_of_a_key_equals_the_slot_that_redis_computes() {
+        // The expected slots are the results of CLUSTER KEYSLOT.
         for (key, slot) in [
             ("123456789", 12_739),
             ("tg:{acme}", 11_304),

@@ -1,23 +1,33 @@
-//! A connection to Redis that answers or fails in time: one server, a server behind Sentinels, or a Cluster.
+//! A connection to Redis. Each call on it is answered or fails before a deadline. Redis may be one server, a server
+//! behind Sentinels, or a Cluster.
 //!
-//! Shared by the Redis ledger and the Redis rate limiter. Each server has its own multiplexed connections, a deadline
-//! per call, and a breaker, so that a failed primary delays only calls whose slots it owns.
+//! The Redis ledger and the Redis rate limiter share this connection. Each server has its own multiplexed connections,
+//! its own breaker, and a deadline per call. So a failed primary delays only calls whose slots it owns.
 //!
-//! The cluster connection of the `redis` crate (`cluster-async`, as in 1.8.1) would need less code, but behaves
-//! differently in these cases of failure:
+//! The cluster connection of the `redis` crate (`cluster-async`, as in version 1.8.1) would need less code, but it
+//! behaves worse in these cases:
 //!
-//! | | the `redis` crate | this module |
-//! |---|---|---|
-//! | a server is gone | calls for its slots are sent to another server; after MOVED all slots are looked up again, and until every server has been connected to or given up, no call to any server is polled (`poll_flush`, `refresh_connections_locked`) | calls for its slots fail or look for the new owner; other calls go on |
-//! | a server hangs | no breaker: each call waits for its whole limit, and is sent again up to 16 times within it | refused at once after three late answers, probed every 250 ms |
-//! | owner of a slot | as reported by the first node that answers, even if it is cut off (`refresh_slots`) | as reported by most nodes |
-//! | ASK | ASKING and the command are sent separately on a shared connection: another command may come between. Several commands get one ASKING, which applies to the first only | each command is sent together with its own ASKING |
-//! | WAIT for a replica | sent to all primaries; if routed to one, it blocks all users of the server's only connection | has its own connection, and is sent together with the write |
-//! | Sentinels, one server | separate clients with other retries | the same code, without slots |
+//! - **A server is gone.** The `redis` crate sends calls for the lost server's slots to another server. After MOVED the
+//!   crate looks up all slots, and polls no call to any server until it has connected to every server or given up
+//!   (`poll_flush`, `refresh_connections_locked`). In this module, calls for the lost server's slots fail or look for
+//!   the new owner, and calls to other servers are not affected.
+//! - **A server hangs.** The `redis` crate has no breaker: each call waits until its deadline, and until then it is
+//!   sent again up to 16 times. This module refuses calls immediately after three late responses, and probes the
+//!   server every 250 ms.
+//! - **The owner of a slot.** The `redis` crate believes the first node that answers, even if that node is cut off
+//!   (`refresh_slots`). This module believes the answer that most nodes give.
+//! - **ASK.** The `redis` crate sends ASKING and the command separately on a shared connection, so another command may
+//!   come between them. For several commands it sends one ASKING, which applies only to the first. This module sends
+//!   each command together with its own ASKING.
+//! - **WAIT for a replica.** The `redis` crate sends WAIT to all primaries. If WAIT is routed to one server, it blocks
+//!   all users of the server's only connection. In this module, WAIT has its own connection and is sent together with
+//!   the write.
+//! - **Sentinels, or one server.** The `redis` crate has separate clients for these two cases, and these clients retry
+//!   in other ways. This module uses the same code as for a Cluster, without slots.
 //!
-//! The crate and this module handle MOVED, TRYAGAIN, READONLY after a failover, and repeated commands in the same way.
-//! Neither reads from replicas. In both, EVALSHA commands of many callers share a server's connection, so the crate
-//! would not be faster.
+//! The `redis` crate and this module behave alike in other respects: on MOVED, on TRYAGAIN, on READONLY after a
+//! failover, and for repeated commands. Neither of them reads from replicas. In both, EVALSHA commands of many callers
+//! share the connection to a server, so the crate would not be faster.
 //!
 //! ```text
 //! url        the kind of deployment (one of these three) and its addresses
@@ -55,28 +65,28 @@ use self::{
     url::Kind,
 };
 
-/// The type of a reply, an unparsed reply, and a script's arguments.
+/// The types of a reply, of an unparsed reply, and of a script's arguments.
 pub(crate) use redis::{FromRedisValue as Reply, ToRedisArgs as Args, Value};
 
-/// Deadline of calls that do not delay a caller's request: operators' requests, sweeps.
+/// The deadline of calls for which no caller's request waits: operators' commands and sweeps.
 pub(crate) const OPERATOR_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time for which an operator's write waits for a replica to acknowledge it.
+/// How long an operator's write waits for the acknowledgement of a replica.
 const REPLICA_WAIT: Duration = Duration::from_secs(1);
-/// After this number of redirections, a call pauses before each further redirection.
+/// After this many redirections, a call pauses before each further redirection.
 const DETOURS_MAX: u32 = 4;
-/// The pause before a further redirection, and between attempts while a slot is being moved to another server.
+/// The pause before a further redirection, and between attempts while a slot moves to another server.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The settings of the connection to Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// Deadline of a Redis call while a caller's request waits for it.
+    /// The deadline of a Redis call for which a caller's request waits.
     pub response_timeout: Duration,
-    /// The number of shared connections to each server; commands take them in rotation. Each server has two more
-    /// connections: one for commands that wait for replicas, and one for leases. A larger number does not run scripts
-    /// in parallel: a Redis server runs one script at a time.
+    /// The number of shared connections to each server; commands use them in turn. Each server has two further
+    /// connections: one for commands that wait for replicas, and one for leases. More connections do not make scripts
+    /// run in parallel, because a Redis server runs one script at a time.
     pub connections: usize,
-    /// Trusted certificate authorities as PEM, instead of Mozilla's list; for addresses with TLS.
+    /// Certificate authorities to trust for TLS, as PEM. `None` means Mozilla's list.
     pub authorities: Option<Arc<[u8]>>,
 }
 
@@ -84,20 +94,20 @@ impl Default for RedisSettings {
     fn default() -> Self {
         Self {
             response_timeout: Duration::from_millis(500),
-            // Few connections, so that concurrent commands are sent together. There are two connections, so that a late
-            // answer delays only the commands on its own connection.
+            // There are few connections, so that concurrent commands are sent together. There is more than one, because
+            // a late answer delays all commands on its connection.
             connections: 2,
             authorities: None,
         }
     }
 }
 
-/// Connections to one Redis, which may be one server or many. Clones share them.
+/// The connections to a Redis deployment of one or many servers. Clones share them.
 #[derive(Clone)]
 pub struct RedisConn(Arc<Inner>);
 
 struct Inner {
-    /// The hosts of the URL, for error texts.
+    /// The hosts in the URL, for error texts.
     address: Arc<str>,
     directory: Directory,
     version: (u32, u32),
@@ -106,7 +116,7 @@ struct Inner {
 }
 
 impl RedisConn {
-    /// Connects; [`RedisUrl`] describes the address. Gives up after a few seconds if the server is out of reach.
+    /// Connects to the address, which [`RedisUrl`] describes. Fails after a few seconds if the server is unreachable.
     ///
     /// # Errors
     /// [`RedisFault::Url`] if the address is invalid; otherwise the [`RedisFault`] of the first connection.
@@ -130,46 +140,47 @@ impl RedisConn {
         })))
     }
 
-    /// Hosts and ports of the Redis URL.
+    /// Returns the hosts and ports of the Redis URL.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.0.address
     }
 
-    /// Major and minor version of the oldest primary, as read at the start.
+    /// Returns the major and minor version of the oldest primary, as read when connecting.
     #[must_use]
     pub fn version(&self) -> (u32, u32) {
         self.0.version
     }
 
-    /// Returns whether keys are distributed over several servers.
+    /// Returns whether the Redis keys are distributed over several servers.
     #[must_use]
     pub fn is_cluster(&self) -> bool {
         self.0.directory.is_cluster()
     }
 
-    /// Returns whether other servers can take over from a failed primary.
+    /// Returns whether another server can take over from a failed primary.
     pub(crate) fn is_replicated(&self) -> bool {
         !self.0.directory.is_single()
     }
 
-    /// The deadline of a Redis call while a caller's request waits for it.
+    /// Returns the deadline of a Redis call for which a caller's request waits.
     #[must_use]
     pub fn response_timeout(&self) -> Duration {
         self.0.response_timeout
     }
 
-    /// Builds a script from two parts. If the first line of `script` is `#!lua flags=...`, it becomes the first line of
-    /// the combined text. For a server that does not support such a line (before 7.0) it is removed.
+    /// Builds a script from `prelude`, followed by `script`. If the first line of `script` is `#!lua flags=...`, it
+    /// becomes the first line of the built script. This line is removed for servers that do not support it (before
+    /// Redis 7.0).
     #[must_use]
     pub fn script(&self, prelude: &str, script: &str) -> RedisScript {
         RedisScript::new(prelude, script, self.0.version >= FLAGS_SINCE)
     }
 
-    /// Runs a script whose arguments and result are integers, within the response timeout.
+    /// Runs a script whose arguments and result are integers, with the response timeout as the deadline.
     ///
     /// # Errors
-    /// [`RedisFault`] if Redis is out of reach, or if the script failed.
+    /// A [`RedisFault`] if Redis is unreachable or the script failed.
     pub async fn eval_integers(
         &self,
         script: &RedisScript,
@@ -179,8 +190,8 @@ impl RedisConn {
         self.eval(script, keys, args, self.response_timeout()).await
     }
 
-    /// Runs a script on the primary of its first key; its other keys must be in the same slot. The script must be
-    /// idempotent or harmless to run twice: if the connection breaks, the call is sent once more.
+    /// Runs a script on the primary that owns the script's first key. All keys of the script must be in one slot. If
+    /// the connection breaks, the call is sent a second time, so the script must be harmless to run twice.
     pub(crate) async fn eval<T: Reply>(
         &self,
         script: &RedisScript,
@@ -191,7 +202,7 @@ impl RedisConn {
         self.eval_in(Lane::Shared, script, keys, args, limit).await
     }
 
-    /// Runs a script as [`Self::eval`] does, over the connection of this lane.
+    /// Runs a script as [`Self::eval`] does, on the connection of the lane `lane`.
     pub(crate) async fn eval_in<T: Reply>(
         &self,
         lane: Lane,
@@ -213,15 +224,15 @@ impl RedisConn {
         only(values)
     }
 
-    /// Runs a script without arguments for each of these key lists, and returns the results in their order. Calls to
-    /// one server are sent together.
+    /// Runs a script without arguments once for each list of keys, and returns the results in the order of these lists.
+    /// Calls to the same server are sent together.
     pub(crate) async fn eval_each<T: Reply>(
         &self,
         script: &RedisScript,
         each: &[Vec<String>],
         limit: Duration,
     ) -> Result<Vec<T>, RedisFault> {
-        // After the first call, the server has cached the script, so that the other calls can use its SHA-1 alone.
+        // The first call makes the server cache the script, so that the other calls need to send only its SHA-1.
         let Some((first, others)) = each.split_first() else {
             return Ok(Vec::new());
         };
@@ -241,7 +252,7 @@ impl RedisConn {
         Ok(answers)
     }
 
-    /// Runs a script. Returns after a replica has acknowledged its writes, if the primary has replicas.
+    /// Runs a script. If the primary has replicas, returns only after a replica has acknowledged the script's writes.
     pub(crate) async fn eval_durably<T: Reply>(
         &self,
         script: &RedisScript,
@@ -254,7 +265,7 @@ impl RedisConn {
         self.0.durably(key, command, Limit::begin(limit)).await
     }
 
-    /// Sends one command, whose second word is its key. The command must be harmless to send twice.
+    /// Sends one command. Its second word must be its key, and it must be harmless to send twice.
     pub(crate) async fn command<T: Reply>(
         &self,
         words: &[impl AsRef<str>],
@@ -266,8 +277,8 @@ impl RedisConn {
         only(self.0.send(slot, &parcel, Lane::Shared, limit).await?)
     }
 
-    /// Sends several commands, each harmless to send twice, and returns the results in their order. Commands to one
-    /// server are sent together.
+    /// Sends several commands, and returns the results in the order of the commands. Each command must be harmless to
+    /// send twice. Commands to the same server are sent together.
     pub(crate) async fn commands<T: Reply>(
         &self,
         commands: &[Vec<String>],
@@ -281,7 +292,7 @@ impl RedisConn {
         self.together(commands.collect(), limit).await
     }
 
-    /// Sends commands to the only server.
+    /// Sends several commands together to the only server.
     async fn together<T: Reply>(
         &self,
         commands: Vec<Cmd>,
@@ -295,8 +306,8 @@ impl RedisConn {
         values.into_iter().map(read).collect()
     }
 
-    /// Sends a command as [`Self::command`] does. Returns after a replica has acknowledged the write, if the primary
-    /// has replicas.
+    /// Sends a command as [`Self::command`] does. If the primary has replicas, returns only after a replica has
+    /// acknowledged the write.
     pub(crate) async fn command_durably<T: Reply>(
         &self,
         words: &[&str],
@@ -307,7 +318,8 @@ impl RedisConn {
         self.0.durably(key, command, Limit::begin(limit)).await
     }
 
-    /// Looks the primaries up and returns them. If the look-up fails, returns the primaries of the last look-up.
+    /// Looks the primaries up and returns them. If the look-up fails, returns the primaries of the last successful
+    /// look-up.
     pub(crate) async fn look(&self) -> Vec<Primary> {
         let directory = &self.0.directory;
         let map = directory.look(&directory.map(), None, Patience::Wait).await;
@@ -323,16 +335,16 @@ impl fmt::Debug for RedisConn {
     }
 }
 
-/// A primary, for commands that are sent to every primary.
+/// One primary, for commands that are sent to each primary.
 pub(crate) struct Primary(Arc<Node>);
 
 impl Primary {
-    /// Host and port of the server.
+    /// Returns the host and port of the server.
     pub(crate) fn address(&self) -> Arc<str> {
         Arc::clone(self.0.shown())
     }
 
-    /// Sends this server a command that has no key.
+    /// Sends a command without a key to this server.
     pub(crate) async fn command<T: Reply>(
         &self,
         words: &[&str],
@@ -342,20 +354,31 @@ impl Primary {
         only(self.0.send(&parcel, Lane::Shared, limit).await?)
     }
 
-    /// Returns the server's INFO; `None` if the hosting provider forbids the command.
+    /// Returns the server's INFO; `None` if the hosting provider forbids this command.
     pub(crate) async fn info(&self, limit: Duration) -> Result<Option<ServerInfo>, RedisFault> {
         self.0.info(limit).await
     }
 }
 
-/// A script that is sent to the same slot after an operator's write. So WAIT has a write to wait for, even if the
-/// operator's write was a repeat and changed nothing. The Redis key that the script writes expires after a second.
+/// Where and how failed commands are sent again.
+struct Retry {
+    /// The server to which the commands are sent; `None` if no other server can execute them.
+    target: Option<Arc<Node>>,
+    /// Whether to send the command ASKING before each of the commands.
+    asking: bool,
+    /// Whether to pause before the commands are sent again.
+    pauses: bool,
+}
+
+/// A script that runs in the same slot after an operator's write, so that WAIT always has a write to wait for. The
+/// operator's write may be a repeat that changes nothing. The script writes a Redis key that expires after one second.
 const MARK: &str = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '1', 'PX', 1000)\nreturn 1\n";
-/// The first version of Redis that supports script flags.
+/// The first Redis version that supports script flags.
 const FLAGS_SINCE: (u32, u32) = (7, 0);
 
 impl Inner {
-    /// Sends commands to the owner of the slot and follows redirections, until there is an answer or the time is up.
+    /// Sends commands to the owner of the slot, and follows redirections, until there is an answer or the deadline has
+    /// passed.
     async fn send(
         &self,
         slot: u16,
@@ -375,7 +398,7 @@ impl Inner {
                 }
                 return Err(Failure::Fault(RedisFault::OutOfReach {
                     address: Arc::clone(&self.address),
-                    cause: format!("no server has slot {slot} now").into(),
+                    cause: format!("no server owns slot {slot} now").into(),
                 }));
             };
             let answer = if asking {
@@ -391,44 +414,63 @@ impl Inner {
             if Instant::now() >= limit.at || !self.leads_on(&failure) {
                 return Err(failure);
             }
-            asking = false;
-            let mut pauses = detours >= DETOURS_MAX;
-            target = match &failure {
-                Failure::Reply(_, error) if is(error, ServerErrorKind::Moved) => {
-                    map = self.look(&map, None, Patience::Wait, limit).await;
-                    self.redirected(error, &node)
-                }
-                Failure::Reply(_, error) if is(error, ServerErrorKind::Ask) => {
-                    asking = true;
-                    self.redirected(error, &node)
-                }
-                // TRYAGAIN: the account's Redis keys are being moved to another node, and some of them have not arrived
-                // there. A retry will soon succeed.
-                Failure::Reply(..) => {
-                    pauses = true;
-                    map.owner(slot).cloned()
-                }
-                Failure::Fault(fault) => {
-                    let patience = match fault {
-                        RedisFault::Down { .. } => Patience::None,
-                        _ => Patience::Wait,
-                    };
-                    map = self.look(&map, Some(&node), patience, limit).await;
-                    let owner = map.owner(slot);
-                    owner.filter(|owner| !Arc::ptr_eq(owner, &node)).cloned()
-                }
-            };
+            let retry = self.retry_at(slot, &failure, &node, &mut map, limit).await;
+            target = retry.target;
+            asking = retry.asking;
             if target.is_none() {
                 return Err(failure);
             }
             detours += 1;
-            if pauses {
+            if retry.pauses || detours > DETOURS_MAX {
                 sleep_until((Instant::now() + PAUSE).min(limit.at)).await;
             }
         }
     }
 
-    /// Returns whether a retry may succeed: at another server, or at the same server a little later.
+    /// Chooses the server to which commands are sent again after `node` has failed or redirected them. Looks the
+    /// primaries up if `map` may be outdated.
+    async fn retry_at(
+        &self,
+        slot: u16,
+        failure: &Failure,
+        node: &Arc<Node>,
+        map: &mut Arc<Map>,
+        limit: Limit,
+    ) -> Retry {
+        let (mut asking, mut pauses) = (false, false);
+        let target = match failure {
+            Failure::Reply(_, error) if is(error, ServerErrorKind::Moved) => {
+                *map = self.look(map, None, Patience::Wait, limit).await;
+                self.redirected(error, node)
+            }
+            Failure::Reply(_, error) if is(error, ServerErrorKind::Ask) => {
+                asking = true;
+                self.redirected(error, node)
+            }
+            // TRYAGAIN: Redis keys of this slot are being moved to another node, and some of them have not arrived
+            // there yet. A retry will soon succeed.
+            Failure::Reply(..) => {
+                pauses = true;
+                map.owner(slot).cloned()
+            }
+            Failure::Fault(fault) => {
+                let patience = match fault {
+                    RedisFault::Down { .. } => Patience::None,
+                    _ => Patience::Wait,
+                };
+                *map = self.look(map, Some(node), patience, limit).await;
+                let owner = map.owner(slot);
+                owner.filter(|owner| !Arc::ptr_eq(owner, node)).cloned()
+            }
+        };
+        Retry {
+            target,
+            asking,
+            pauses,
+        }
+    }
+
+    /// Returns whether a retry may succeed, at another server or a little later.
     fn leads_on(&self, failure: &Failure) -> bool {
         match failure {
             Failure::Reply(_, error) => self.directory.is_cluster() && error.is_cluster_error(),
@@ -436,7 +478,7 @@ impl Inner {
         }
     }
 
-    /// Runs a command durably: see [`RedisConn::eval_durably`].
+    /// Runs a command durably, as [`RedisConn::eval_durably`] does.
     async fn durably<T: Reply>(
         &self,
         key: &str,
@@ -454,7 +496,7 @@ impl Inner {
         let parcel = Parcel::several(vec![command, self.mark.by_text(&mark, None::<&str>), wait]);
         let values = self.send(slot, &parcel, Lane::Waiting, limit).await?;
         let [answer, _, replicas] = <[Value; 3]>::try_from(values)
-            .map_err(|_| RedisFault::Unexpected("expected three answers".into()))?;
+            .map_err(|_| RedisFault::Unexpected("expected three replies from Redis".into()))?;
         if read::<u32>(replicas)? == 0 {
             return Err(RedisFault::NotReplicated {
                 address: Arc::clone(&self.address),
@@ -468,7 +510,8 @@ impl Inner {
             return false;
         };
         if owner.replicas().is_none() {
-            // The server has just become the primary. If INFO fails, the write fails too, and reports the error.
+            // The server has just become the primary, so its number of replicas is unknown. If INFO fails, the write
+            // reports that error.
             let _ = owner.info(self.response_timeout).await;
         }
         owner.replicas().is_some_and(|count| count > 0)
@@ -499,7 +542,7 @@ impl Inner {
     }
 }
 
-/// Returns the oldest version among the primaries that answer.
+/// Returns the lowest version among the primaries that answer.
 async fn oldest(
     directory: &Directory,
     is_single: bool,
@@ -511,12 +554,11 @@ async fn oldest(
         let version = match answer {
             Ok(Some(info)) if is_single && info.in_cluster => {
                 return Err(RedisFault::Unexpected(
-                    "the server is a part of a Cluster: write redis-cluster:// in the address"
-                        .into(),
+                    "the server is part of a Cluster: write redis-cluster:// in the address".into(),
                 ));
             }
             Ok(Some(info)) => info.version,
-            // Some hosting providers forbid INFO. They run a recent version.
+            // Some hosting providers forbid INFO. Their servers are assumed to run a recent version.
             Ok(None) => FLAGS_SINCE,
             Err(fault) => {
                 silent.get_or_insert(fault);
@@ -526,7 +568,7 @@ async fn oldest(
         oldest = oldest.min(Some(version)).or(Some(version));
     }
     oldest.ok_or_else(|| {
-        silent.unwrap_or_else(|| RedisFault::Unexpected("there is no primary".into()))
+        silent.unwrap_or_else(|| RedisFault::Unexpected("no primary was found".into()))
     })
 }
 
@@ -550,10 +592,10 @@ mod tests {
     use super::*;
     use crate::redis::test_server::Server;
 
-    /// Each lane is a connection for one purpose, such as leases. A lane's connection that fails is replaced even if
-    /// the server still answers on other connections.
+    /// Each lane is a connection for one purpose, for example leases. If the connection of a lane fails, it is replaced
+    /// even if the server still answers on other connections.
     #[tokio::test]
-    async fn hanging_dedicated_connection_is_replaced_while_others_still_answer() {
+    async fn hanging_connection_is_replaced_even_if_connections_for_other_purposes_answer() {
         let server = Server::start().await;
         let ledger = server.ledger().await;
         let send = async |words: &[&str], lane, ms| {
@@ -561,19 +603,19 @@ mod tests {
             let parcel = Parcel::words(words);
             ledger.conn().0.send(0, &parcel, lane, limit).await
         };
-        let hangs = send(&["BLPOP", "nothing", "0"], Lane::Apart, 100).await;
+        let hangs = send(&["BLPOP", "nothing", "0"], Lane::Leases, 100).await;
         assert!(
             matches!(hangs, Err(Failure::Fault(RedisFault::TooSlow { .. }))),
             "{hangs:?}"
         );
-        for lane in [Lane::Shared, Lane::Apart] {
+        for lane in [Lane::Shared, Lane::Leases] {
             let answer = send(&["GET", "nothing"], lane, 2_000).await;
             assert!(answer.is_ok(), "{lane:?}: {answer:?}");
         }
     }
 
     #[tokio::test]
-    async fn invalid_url_is_not_repeated_in_the_error() {
+    async fn error_for_an_invalid_url_does_not_contain_the_url() {
         let error = RedisConn::connect("postgres://u:secret@h/1", RedisSettings::default())
             .await
             .unwrap_err();
@@ -584,7 +626,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unreachable_server_is_reported_at_once() {
+    async fn connecting_to_an_unreachable_server_fails_immediately() {
         // No server listens on port 1.
         for (url, message) in [
             (

@@ -1,5 +1,5 @@
-//! One Redis server: a few multiplexed connections, a deadline per call, and a breaker. Calls take the connections in
-//! rotation.
+//! One Redis server: a few multiplexed connections, a breaker, and a deadline per call. Calls use the connections in
+//! turn.
 
 use std::{
     sync::{
@@ -20,17 +20,17 @@ use super::{RedisFault, breaker::Breaker, url::Address};
 
 /// The deadline of one attempt to connect.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// The largest number of commands that may wait for a connection's socket. With the crate's default of 50, a burst of
-/// commands would wait for a place in this queue.
+/// How many commands may wait for the socket of a connection. The `redis` crate's default of 50 would delay commands in
+/// a burst.
 const PIPELINE_MAX: usize = 4096;
 
-/// A server's connections, its breaker, and the number of its replicas.
+/// A server's connections, its breaker, and how many replicas it has.
 pub(super) struct Node {
     address: Address,
     shown: Arc<str>,
     client: Client,
     config: ConnectionManagerConfig,
-    /// The shared connections, followed by one connection for each other [`Lane`].
+    /// The connections of [`Lane::Shared`], and after them one connection for each of the other lanes.
     links: Box<[RwLock<Link>]>,
     turn: AtomicUsize,
     breaker: Breaker,
@@ -40,28 +40,28 @@ pub(super) struct Node {
 
 const UNKNOWN: u32 = u32::MAX;
 
-/// A connection, and the number of times that it has been replaced.
+/// A connection, and how often it has been replaced.
 #[derive(Clone)]
 struct Link {
     generation: u64,
     manager: ConnectionManager,
 }
 
-/// Selects the connection that a command uses.
+/// The purpose of a command, which selects its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// One of the connections that all calls share.
+    /// Ordinary calls. They share several connections.
     Shared,
-    /// The connection for commands that delay the commands after them, such as WAIT.
+    /// Commands such as WAIT, which delay all later commands on their connection.
     Waiting,
-    /// The connection for leases only. It is opened on the runtime of the lease keeper, which polls it.
-    Apart,
+    /// Lease turns only. The connection is opened on the runtime of the lease task, so that this runtime polls it.
+    Leases,
 }
 
-/// The number of lanes that have only one connection.
+/// The number of lanes that have only one connection each.
 const LANES_OF_ONE: usize = 2;
 
-/// A deadline, with the whole time allowed, for error texts.
+/// A deadline, and the total time that a call has until then, which error texts name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
     pub(super) at: Instant,
@@ -69,7 +69,7 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// Starts a deadline `whole` from now.
+    /// Starts a deadline that ends `whole` from now.
     pub(super) fn begin(whole: Duration) -> Self {
         Self {
             at: Instant::now() + whole,
@@ -78,10 +78,10 @@ impl Limit {
     }
 }
 
-/// The reason why a call failed, before it becomes a [`RedisFault`].
+/// The reason why a call failed, before the reason is converted to a [`RedisFault`].
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// An error that the server returned, with its address.
+    /// An error that the server returned, and the server's address.
     Reply(Arc<str>, RedisError),
     Fault(RedisFault),
 }
@@ -98,7 +98,7 @@ impl From<Failure> for RedisFault {
     }
 }
 
-/// Commands that are sent together on one connection, with no other command between them.
+/// Commands that are sent together on one connection, without other commands between them.
 #[derive(Debug)]
 pub(super) struct Parcel(Vec<Cmd>);
 
@@ -115,7 +115,8 @@ impl Parcel {
         Self(commands)
     }
 
-    /// Returns these commands, each preceded by ASKING. They are for a slot that the server is taking over.
+    /// Returns the same commands with the command ASKING before each of them, for a slot that the server is taking
+    /// over.
     pub(super) fn asking(&self) -> Self {
         let both = |command: &Cmd| [redis::cmd("ASKING"), command.clone()];
         Self(self.0.iter().flat_map(both).collect())
@@ -145,15 +146,15 @@ pub(super) fn command(words: &[impl AsRef<str>]) -> Cmd {
     command
 }
 
-/// Facts about the server, parsed from INFO.
+/// Facts about a server, parsed from its INFO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerInfo {
     pub(crate) version: (u32, u32),
-    /// Run id and replication id: another value means another process or another history of data.
+    /// The run id and the replication id. Another value means that the process was restarted or replaced, or has
+    /// another history of data.
     pub(crate) identity: String,
     /// The number of connected replicas.
     pub(crate) replicas: u32,
-    /// Whether the server is a node of a Cluster.
     pub(crate) in_cluster: bool,
 }
 
@@ -181,7 +182,7 @@ impl ServerInfo {
 }
 
 impl Node {
-    /// Creates the server without connecting; the first command connects.
+    /// Creates the server without connecting. The first command connects.
     pub(super) fn new(
         address: Address,
         info: ConnectionInfo,
@@ -193,15 +194,16 @@ impl Node {
             cause: error.into(),
         };
         let tcp = TcpSettings::default().set_nodelay(true);
-        // A peer that vanished without closing the connection is detected by data that it does not acknowledge.
+        // This option detects a peer that disappeared without closing the connection: such a peer does not acknowledge
+        // data.
         #[cfg(target_os = "linux")]
         let tcp = tcp.set_user_timeout(super::OPERATOR_TIMEOUT);
         let client = Client::open(info.set_tcp_settings(tcp)).map_err(unusable)?;
         let config = ConnectionManagerConfig::new()
-            // No retries by the crate: with them, every call would wait for the whole series of attempts.
+            // The `redis` crate must not retry, because a call would then wait for the whole series of attempts.
             .set_number_of_retries(0)
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            // The caller has a deadline already; a second timer per command would only cost time.
+            // The caller already has a deadline, so another timer per command would only cost time.
             .set_response_timeout(None)
             .set_pipeline_buffer_size(PIPELINE_MAX);
         let links = (0..connections.max(1) + LANES_OF_ONE)
@@ -231,17 +233,16 @@ impl Node {
         &self.address
     }
 
-    /// Returns the server's address as text.
     pub(super) const fn shown(&self) -> &Arc<str> {
         &self.shown
     }
 
-    /// Returns the number of replicas as of the last INFO; `None` before the first.
+    /// Returns the number of replicas according to the last INFO; `None` before the first INFO.
     pub(super) fn replicas(&self) -> Option<u32> {
         Some(self.replicas.load(Ordering::Relaxed)).filter(|count| *count != UNKNOWN)
     }
 
-    /// Sends commands that may run twice: if the connection breaks, they are sent once more.
+    /// Sends commands that are harmless to run twice: if the connection breaks, they are sent a second time.
     pub(super) async fn send(
         &self,
         parcel: &Parcel,
@@ -273,10 +274,11 @@ impl Node {
                 }))
             }
             Err(_) => {
-                // A late answer in this lane does not mean that the server is down, since WAIT also waits for replicas.
+                // On the lane `Waiting`, a late answer does not mean that the server is down, because WAIT also waits
+                // for replicas.
                 let is_silent = lane != Lane::Waiting && self.breaker.timed_out();
-                // If a lane has only one connection, answers on other connections do not prove that this connection
-                // works.
+                // Every lane except `Shared` has only one connection, and answers on other lanes do not prove that this
+                // connection works.
                 if is_silent || lane != Lane::Shared {
                     self.replace(place, generation);
                 }
@@ -288,8 +290,8 @@ impl Node {
         }
     }
 
-    /// Sends commands even if the breaker is open, and does not report the result to the breaker. Used to look the
-    /// primaries up, with several servers at once.
+    /// Sends commands even if the breaker is open, and does not report the result to the breaker. Used for look-ups of
+    /// the primaries, which are sent to several servers at once.
     pub(super) async fn ask_anyway(&self, parcel: &Parcel) -> RedisResult<Vec<Value>> {
         let place = self.place(Lane::Shared);
         let link = self.link(place);
@@ -301,7 +303,7 @@ impl Node {
         answer
     }
 
-    /// Returns the server's INFO; `None` if the hosting provider forbids the command.
+    /// Returns the server's INFO; `None` if the hosting provider forbids this command.
     pub(super) async fn info(&self, limit: Duration) -> Result<Option<ServerInfo>, RedisFault> {
         let sections = ["server", "replication"].map(|section| command(&["INFO", section]));
         let parcel = Parcel::several(sections.into());
@@ -314,8 +316,9 @@ impl Node {
             .map(redis::from_redis_value)
             .collect::<Result<Vec<String>, _>>()
             .map_err(|error| RedisFault::Unexpected(error.to_string()))?;
-        let info = ServerInfo::read(&sections.join("\n"))
-            .ok_or_else(|| RedisFault::Unexpected("INFO without a version".into()))?;
+        let info = ServerInfo::read(&sections.join("\n")).ok_or_else(|| {
+            RedisFault::Unexpected("the reply to INFO contains no version".into())
+        })?;
         self.replicas.store(info.replicas, Ordering::Relaxed);
         Ok(Some(info))
     }
@@ -326,9 +329,9 @@ impl Node {
             mut manager,
         } = link;
         match parcel.over(&mut manager).await {
-            // The server closed an idle connection, has restarted, or its name now belongs to another server. The
-            // crate's connection manager reconnects by itself after a dropped connection. After other failures to
-            // connect (TLS, AUTH, LOADING) the manager would retry for ever, so it is replaced.
+            // The server closed an idle connection or was restarted, or its host name now belongs to another server.
+            // The crate's connection manager reconnects by itself only after a dropped connection. After other failures
+            // (TLS, AUTH, LOADING), the manager would retry for ever, so the manager is replaced.
             Err(error) if !is_reply(&error) => {
                 if !error.is_connection_dropped() {
                     self.replace(place, generation);
@@ -345,7 +348,7 @@ impl Node {
         match lane {
             Lane::Shared => self.turn.fetch_add(1, Ordering::Relaxed) % shared,
             Lane::Waiting => shared,
-            Lane::Apart => shared + 1,
+            Lane::Leases => shared + 1,
         }
     }
 
@@ -356,7 +359,7 @@ impl Node {
             .clone()
     }
 
-    /// Replaces a failed connection, unless another task has done so.
+    /// Replaces a failed connection, unless another task has already replaced it.
     fn replace(&self, place: usize, failed: u64) {
         let mut link = self.links[place]
             .write()
@@ -375,12 +378,13 @@ impl Node {
     }
 }
 
-/// Returns whether the error is a reply of a server that can serve other calls, such as an error in a script or a lack
-/// of memory.
+/// Returns whether the error is the reply of a server that can serve other calls. Examples are an error in a script and
+/// a lack of memory.
 fn is_reply(error: &RedisError) -> bool {
     use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly};
     match error.kind() {
-        // The server cannot serve any call now. After a failover its name may belong to another server.
+        // With these errors the server cannot serve any call, so the connection is replaced: after a failover, the
+        // server's host name may belong to another server.
         ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly) => false,
         ErrorKind::Server(_) | ErrorKind::Extension => true,
         _ => false,
@@ -410,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_is_sent_before_each_redirected_command() {
+    fn asking_command_is_sent_before_each_redirected_command() {
         let parcel = Parcel::several(vec![command(&["GET", "a"]), command(&["WAIT", "1"])]);
         let names: Vec<String> = parcel
             .asking()

@@ -1,8 +1,8 @@
-//! Lua scripts, called by their SHA-1, with the full text as a fallback.
+//! Lua scripts. They are called by their SHA-1; the full text is sent only if the server has not cached the script.
 
 use redis::{Cmd, Script, ToRedisArgs};
 
-/// A script's text, and its SHA-1. A server that has cached the script runs it by its SHA-1.
+/// The text and the SHA-1 of a script.
 #[derive(Debug)]
 pub struct RedisScript {
     code: String,
@@ -10,8 +10,9 @@ pub struct RedisScript {
 }
 
 impl RedisScript {
-    /// Builds a script from two parts. If the first line of `script` is `#!lua flags=...`, it becomes the first line of
-    /// the combined text. For a server that does not support such a line (before 7.0) it is removed.
+    /// Builds a script from `prelude`, followed by `script`. If the first line of `script` is `#!lua flags=...`, it
+    /// becomes the first line of the built script. This line is removed for servers that do not support it (before
+    /// Redis 7.0).
     pub(super) fn new(prelude: &str, script: &str, flags_known: bool) -> Self {
         let code = match script.split_once('\n') {
             Some((flags, body)) if flags.starts_with("#!") && flags_known => {
@@ -24,20 +25,20 @@ impl RedisScript {
         Self { code, sha }
     }
 
-    /// The command that runs the script by its SHA-1 (EVALSHA). A server that has not cached the script returns
-    /// NOSCRIPT.
+    /// Returns the command that runs the script by its SHA-1 (EVALSHA). If the server has not cached the script, it
+    /// answers NOSCRIPT.
     pub(super) fn by_name(&self, keys: &[String], args: impl ToRedisArgs) -> Cmd {
         call("EVALSHA", &self.sha, keys, args)
     }
 
-    /// The command that runs the script by its source (EVAL).
+    /// Returns the command that runs the script by its text (EVAL).
     pub(super) fn by_text(&self, keys: &[String], args: impl ToRedisArgs) -> Cmd {
         call("EVAL", &self.code, keys, args)
     }
 }
 
-/// The usual size of a script's arguments in bytes, so that a command's buffer is allocated once. The largest argument
-/// is a receipt's item.
+/// The typical size of a script's arguments in bytes: the initial capacity of a command's buffer. The largest argument
+/// is the item of a receipt.
 const ARGS_SIZE: usize = 768;
 
 fn call(name: &str, script: &str, keys: &[String], args: impl ToRedisArgs) -> Cmd {
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn script_flags_are_on_the_first_line_or_absent() {
+    fn script_flags_stay_on_the_first_line_but_are_removed_for_old_servers() {
         let script = "#!lua flags=allow-oom\nreturn 1";
         assert_eq!(
             RedisScript::new("local a = 1\n", script, true).code,

@@ -9,7 +9,7 @@ use super::RedisFault;
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26_379;
 
-/// A parsed Redis URL. Displayed without user and password.
+/// A parsed Redis URL. Its text form contains neither user nor password.
 ///
 /// ```text
 /// redis://[user:password@]host[:6379][/database]
@@ -17,29 +17,28 @@ const SENTINEL_PORT: u16 = 26_379;
 /// redis-cluster://[user:password@]host[:6379],host,...
 /// ```
 ///
-/// `rediss`, `rediss-sentinel` and `rediss-cluster` use TLS. User and password are those of the servers; they are sent
-/// to a Sentinel only if it requires authentication.
+/// The schemes `rediss`, `rediss-sentinel` and `rediss-cluster` use TLS. User and password are those of the Redis
+/// servers. They are sent to a Sentinel only if it requires authentication.
 #[derive(Clone)]
 pub struct RedisUrl {
     pub(super) kind: Kind,
-    /// The server, the Sentinels, or some nodes of the Cluster; at least one. A node that answers reports all other
-    /// nodes.
+    /// The server, the Sentinels, or some nodes of the Cluster; at least one. Any of the nodes reports all other nodes.
     pub(super) hosts: Vec<Address>,
-    /// How to connect to the first host. The other hosts differ only in the address.
+    /// How to connect to the first host. Only the address differs for the other hosts.
     info: ConnectionInfo,
     has_credentials: bool,
 }
 
-/// How many servers there are, and which servers report the primaries.
+/// The kind of deployment: how many servers there are, and which servers report the primaries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Single,
-    /// The primary's name, as configured on the Sentinels.
+    /// A primary behind Sentinels; the text is the primary's name, as configured on the Sentinels.
     Sentinel(String),
     Cluster,
 }
 
-/// Host and port of a server.
+/// The host and port of a server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Address {
     pub(super) host: String,
@@ -47,10 +46,10 @@ pub(super) struct Address {
 }
 
 impl RedisUrl {
-    /// Parses a Redis URL of any supported form.
+    /// Parses a Redis URL in any of the supported forms.
     ///
     /// # Errors
-    /// [`RedisFault::Url`] with the reason, if the text is not a valid Redis URL. The error does not contain the text,
+    /// [`RedisFault::Url`] with the reason if the text is not a valid Redis URL. The error does not contain the text,
     /// which may include a password.
     pub fn parse(text: &str) -> Result<Self, RedisFault> {
         let (scheme, rest) = text.split_once("://").ok_or(RedisFault::Url(FORM))?;
@@ -64,7 +63,7 @@ impl RedisUrl {
         };
         if rest.contains(['?', '#']) {
             return Err(RedisFault::Url(
-                "it has a '?' or a '#': percent-encode it in a password, remove it elsewhere",
+                "a '?' or a '#' is not allowed: percent-encode it in a password, and remove it elsewhere",
             ));
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -75,8 +74,8 @@ impl RedisUrl {
         let (kind, port, database) = match kind {
             Kind::Cluster if !matches!(path, "" | "0" | "0/") => {
                 return Err(RedisFault::Url(
-                    "a Cluster has database 0 only: put nothing after the hosts; a '/' in a password is \
-                     percent-encoded",
+                    "a Cluster has only database 0: write nothing after the hosts, and percent-encode a '/' in a \
+                     password",
                 ));
             }
             Kind::Sentinel(_) => {
@@ -91,16 +90,16 @@ impl RedisUrl {
             .map(|host| Address::parse(host, port))
             .collect::<Option<Vec<_>>>()
             .ok_or(RedisFault::Url(
-                "the hosts must be like a:7000,b:7001 or [::1]:7000; percent-encode a password",
+                "the hosts must have a form such as a:7000,b:7001 or [::1]:7000; percent-encode a password",
             ))?;
-        // The `redis` crate parses user, password and database, but supports only one host.
+        // The `redis` crate parses user, password and database, but accepts only one host.
         let mut one = format!("{scheme}://");
         if let Some(credentials) = credentials {
             one = format!("{one}{credentials}@");
         }
         let one = format!("{one}{}/{database}", hosts[0]);
         let info = one.into_connection_info().map_err(|_| {
-            RedisFault::Url("user and password must be like user:password@, percent-encoded")
+            RedisFault::Url("write user and password as user:password@, percent-encoded")
         })?;
         Ok(Self {
             kind,
@@ -110,7 +109,7 @@ impl RedisUrl {
         })
     }
 
-    /// Trusts the certificate authorities in this PEM text, and no others.
+    /// Trusts only the certificate authorities in this PEM text.
     pub(super) fn trusting(self, pem: &[u8]) -> Result<Self, RedisFault> {
         let certificates = TlsCertificates {
             client_tls: None,
@@ -118,7 +117,7 @@ impl RedisUrl {
         };
         let client = Client::build_with_tls(self.info, certificates).map_err(|_| {
             RedisFault::Url(
-                "it has no TLS, or its certificate authorities are not PEM certificates",
+                "certificate authorities need an address with TLS (rediss://) and a file of PEM certificates",
             )
         })?;
         Ok(Self {
@@ -153,7 +152,7 @@ impl RedisUrl {
         })
     }
 
-    /// How to connect to a server at this address.
+    /// Returns how to connect to a server at this address.
     pub(super) fn server(&self, address: &Address) -> ConnectionInfo {
         let Address { host, port } = address.clone();
         let addr = match self.info.addr() {
@@ -172,7 +171,7 @@ impl RedisUrl {
         self.info.clone().set_addr(addr)
     }
 
-    /// How to connect to a Sentinel. A Sentinel has no databases, and often no password.
+    /// Returns how to connect to a Sentinel at this address. A Sentinel has no databases, and often no password.
     pub(super) fn sentinel(&self, address: &Address, with_credentials: bool) -> ConnectionInfo {
         let info = self.server(address);
         let settings = if with_credentials {
@@ -184,7 +183,7 @@ impl RedisUrl {
     }
 }
 
-/// The text form is the list of hosts and ports.
+/// Writes the list of hosts and ports.
 impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, host) in self.hosts.iter().enumerate() {
@@ -201,7 +200,7 @@ impl fmt::Debug for RedisUrl {
     }
 }
 
-const FORM: &str = "write redis://user:password@host:port/database, rediss:// for TLS, \
+const FORM: &str = "write redis://user:password@host:port/database, or rediss:// for TLS, \
                     redis-sentinel://host:port,host:port/master or redis-cluster://host:port,host:port";
 
 fn master_name(name: &str) -> Result<String, RedisFault> {
@@ -210,7 +209,7 @@ fn master_name(name: &str) -> Result<String, RedisFault> {
         Ok(name.to_owned())
     } else {
         Err(RedisFault::Url(
-            "add the name of the primary, as configured on the Sentinels, after the addresses, like /mymaster",
+            "after the addresses, add the name of the primary as configured on the Sentinels, for example /mymaster",
         ))
     }
 }
@@ -219,7 +218,7 @@ fn database_of(text: &str) -> Result<u32, RedisFault> {
     match text {
         "" => Ok(0),
         text => text.parse().map_err(|_| {
-            RedisFault::Url("only a database number may follow the name of the primary")
+            RedisFault::Url("only a database number may follow the name of the primary, for example /mymaster/0")
         }),
     }
 }
@@ -256,8 +255,8 @@ impl Address {
         })
     }
 
-    /// Parses the address in a redirection: `host:port`, with an IPv6 host without brackets. If the host is missing,
-    /// the redirection means the server that sent it.
+    /// Parses the address in a redirection: `host:port`, in which an IPv6 host has no brackets. If the host is missing,
+    /// the redirection means the server `by` that sent it.
     pub(super) fn reported(text: &str, by: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = match host {
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn sentinel_connection_has_the_urls_login_only_if_requested() {
+    fn connection_to_a_sentinel_uses_the_password_in_the_url_only_if_requested() {
         let url = RedisUrl::parse("redis-sentinel://u:p@s1/m/3").unwrap();
         for (with, user, password) in [(false, None, None), (true, Some("u"), Some("p"))] {
             let info = url.sentinel(&url.hosts[0], with);

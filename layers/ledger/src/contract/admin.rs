@@ -1,4 +1,4 @@
-//! The trait of a ledger for operators.
+//! The ledger operations that operators use.
 
 use std::future::Future;
 
@@ -16,48 +16,48 @@ use crate::{
     number::RequestNumber,
 };
 
-/// A payment into an account, or a correction.
+/// A payment into an account, or a correction of its balance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The operator's id of the entry. Booking an entry with the same id again changes nothing.
+    /// The id of the entry, which the operator chooses. Booking an entry with the same id again changes nothing.
     pub id: String,
-    /// The signed amount of the entry.
+    /// The amount of the entry; a negative correction reduces the balance.
     pub amount: MicroRub,
-    /// The reason of a correction; `None` for a payment.
+    /// The reason for a correction; `None` for a payment.
     pub reason: Option<String>,
 }
 
-/// The reason why an operator's request failed.
+/// Why an operator's request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BookError {
-    /// The account, key or receipt does not exist.
+    /// The account, key or receipt that the request names does not exist.
     #[error("not found")]
     NotFound,
-    /// An account, key or entry with this id already exists with other contents.
-    #[error("this name or number exists already, with other contents")]
+    /// An account, key or entry with the requested id exists already and has other contents.
+    #[error("an account, key or entry with this id exists already and has other contents")]
     Exists,
-    /// The balance would fall below the held amount, or below zero.
-    #[error("the balance would fall below what is held")]
+    /// The change would leave the account with less money than its open holds reserve, or with a negative balance.
+    #[error("the balance would fall below the amount that open holds reserve")]
     BelowHeld,
-    /// The balance would exceed [`MicroRub::MAX`].
-    #[error("the balance would exceed the largest amount")]
+    /// The change would raise the balance above [`MicroRub::MAX`].
+    #[error("the balance would exceed the largest amount that the ledger can store")]
     AboveMax,
-    /// The group does not exist in the account, or was removed.
-    #[error("the account has no such group, or it was removed")]
+    /// The account never had the group, or the group was removed.
+    #[error("the account has no such group, or the group was removed")]
     NoGroup,
-    /// The group still has keys that are not deleted.
-    #[error("the group has keys that are not deleted")]
+    /// A group cannot be removed while it has keys that are not deleted.
+    #[error("the group still has keys that are not deleted")]
     GroupInUse,
-    /// The ledger did not answer, or its answer was lost: retry with the same id.
+    /// The ledger did not respond, or its response was lost. Retry with the same id: the change may have been made.
     #[error("ledger out of reach")]
-    Unavailable(#[source] BoxError),
+    Unavailable(#[from] BoxError),
 }
 
-/// A version of the tariff. Its number increases by one whenever the tariff changes.
+/// A version of the tariff. Each change of the tariff creates a version with the next higher number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TariffVersion {
-    /// The number of the version, from 1.
+    /// The number of the version; the first version has number 1.
     pub id: u64,
     /// Unix time in milliseconds from which this version is in force.
     pub effective_from_ms: u64,
@@ -66,22 +66,22 @@ pub struct TariffVersion {
 /// The result of an audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audit {
-    /// The number of accounts that were checked.
+    /// The number of accounts that the audit checked.
     pub accounts: u64,
-    /// The number of keys that were checked.
+    /// The number of keys that the audit checked.
     pub keys: u64,
-    /// The number of open holds that were found.
+    /// The number of open holds that the audit found.
     pub holds_open: u64,
-    /// Every breach of an invariant; the text begins with the invariant's name.
+    /// One text per breach of an invariant. Each text begins with the invariant's name, for example `I1`.
     pub breaches: Vec<String>,
 }
 
-/// The ledger operations that an operator needs. Each change that is acknowledged here is durable.
+/// The ledger operations that operators use. A change is durable when it is acknowledged.
+///
+/// A method fails with a [`BookError`] if the ledger refuses the request or is unreachable. The documentation of a
+/// method lists only the errors that this method returns in addition.
 pub trait LedgerAdmin: Send + Sync + 'static {
     /// Opens an account. Opening it again with the same name changes nothing.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn create_account(
         &self,
         id: &AccountId,
@@ -89,9 +89,6 @@ pub trait LedgerAdmin: Send + Sync + 'static {
     ) -> impl Future<Output = Result<AccountView, BookError>> + Send;
 
     /// Renames an account, suspends it or resumes it. `None` leaves a field unchanged.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn change_account(
         &self,
         id: &AccountId,
@@ -100,36 +97,28 @@ pub trait LedgerAdmin: Send + Sync + 'static {
     ) -> impl Future<Output = Result<AccountView, BookError>> + Send;
 
     /// Returns one account.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn account(
         &self,
         id: &AccountId,
     ) -> impl Future<Output = Result<AccountView, BookError>> + Send;
 
-    /// Returns all accounts by id.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns all accounts, sorted by id.
     fn accounts(&self) -> impl Future<Output = Result<Vec<AccountView>, BookError>> + Send;
 
-    /// Books a payment or a correction, once per id. A repeated entry is accepted if its amount is the same, even if
-    /// its reason differs; [`LedgerAdmin::entry`] returns the reason that was booked.
+    /// Books a payment or a correction, at most once per id. A repeated entry succeeds if its amount is the same, even
+    /// if its reason differs; [`LedgerAdmin::entry`] returns the reason that was booked first.
     ///
     /// # Errors
-    /// [`BookError::Exists`] if the id was booked with another amount, or another [`BookError`].
+    /// [`BookError::Exists`] if an entry with this id was booked with another amount; another [`BookError`] if the
+    /// ledger refuses the entry or is unreachable.
     fn enter(
         &self,
         account: &AccountId,
         entry: &Entry,
     ) -> impl Future<Output = Result<AccountView, BookError>> + Send;
 
-    /// Returns the entry with this id, if the journal still has it. A ledger overrides this method if it can find the
-    /// entry without reading the journal.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns the entry with this id, or `None` if the journal does not have it any more. The default reads the
+    /// journal; a ledger overrides this method if it can look an entry up by its id.
     fn entry(
         &self,
         account: &AccountId,
@@ -138,20 +127,14 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         super::journal::entry_of(self, account, id)
     }
 
-    /// Adds a key to its account.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Adds a key to the account that `record` names.
     fn create_key(
         &self,
         record: &KeyRecord,
         ceilings: Ceilings,
     ) -> impl Future<Output = Result<KeyView, BookError>> + Send;
 
-    /// Changes a key. Once the ledger has acknowledged that a key is disabled, no new hold is made on this key.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Changes a key. After the ledger has acknowledged that a key is disabled, no new hold is made with this key.
     fn change_key(
         &self,
         id: &KeyId,
@@ -159,25 +142,16 @@ pub trait LedgerAdmin: Send + Sync + 'static {
     ) -> impl Future<Output = Result<KeyView, BookError>> + Send;
 
     /// Returns one key.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn key(&self, id: &KeyId) -> impl Future<Output = Result<KeyView, BookError>> + Send;
 
-    /// Returns all keys of an account, by id, including deleted keys.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns all keys of an account, including deleted keys, sorted by id.
     fn keys(
         &self,
         account: &AccountId,
     ) -> impl Future<Output = Result<Vec<KeyView>, BookError>> + Send;
 
-    /// Creates a group of an account's keys. Creating it again with the same name and ceilings changes nothing. The id
-    /// of a removed group cannot be used again.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Creates a group of keys in an account. A repeated creation with the same name and ceilings changes nothing. The
+    /// id of a removed group cannot be used again.
     fn create_group(
         &self,
         account: &AccountId,
@@ -185,10 +159,8 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         ceilings: Ceilings,
     ) -> impl Future<Output = Result<GroupView, BookError>> + Send;
 
-    /// Changes a group, or removes it. A group can be removed only after its last key has left or was deleted.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Renames a group, changes its ceilings, or removes it. A group can be removed only after its last key has left it
+    /// or was deleted.
     fn change_group(
         &self,
         account: &AccountId,
@@ -196,30 +168,21 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         change: &GroupChange,
     ) -> impl Future<Output = Result<GroupView, BookError>> + Send;
 
-    /// Returns all groups of an account, by id, including removed groups.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns all groups of an account, including removed groups, sorted by id.
     fn groups(
         &self,
         account: &AccountId,
     ) -> impl Future<Output = Result<Vec<GroupView>, BookError>> + Send;
 
-    /// Returns the receipt of a call.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns the receipt of a call, whichever account paid for it.
     fn receipt(
         &self,
         number: RequestNumber,
     ) -> impl Future<Output = Result<Receipt, BookError>> + Send;
 
-    /// Returns the receipt of a call of this account; [`BookError::NotFound`] for a call of another account. Unlike
-    /// [`LedgerAdmin::receipt`], this method may serve callers: a store with separate data per account reads no other
-    /// account.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns the receipt of a call that `account` paid for, or [`BookError::NotFound`] if another account paid.
+    /// Unlike [`LedgerAdmin::receipt`], this method may serve callers: if a store keeps the data of each account apart,
+    /// it reads only the data of `account`.
     fn receipt_of(
         &self,
         account: &AccountId,
@@ -235,40 +198,31 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         }
     }
 
-    /// Returns a part of an account's journal, oldest line first unless `part` requests the newest first. Pages that
-    /// are read one after another by their `next` contain every line once, even if lines are booked meanwhile.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns a page of an account's journal. The oldest line comes first, unless `part` requests the newest first. If
+    /// a reader passes `next` of each page to the following request, it gets every line exactly once, even if lines are
+    /// booked meanwhile.
     fn journal(
         &self,
         account: &AccountId,
         part: &JournalPart<'_>,
     ) -> impl Future<Output = Result<JournalPage, BookError>> + Send;
 
-    /// Returns an account with its keys and holds at one moment, and the position of its journal's end at that moment.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns an account with its keys and open holds, and the position of the last line of its journal, all read at
+    /// one moment.
     fn books(
         &self,
         account: &AccountId,
     ) -> impl Future<Output = Result<AccountBooks, BookError>> + Send;
 
-    /// Returns the tariff's version. Creates a new version if `fingerprint` differs from that of the version in force.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns the tariff version in force. If `fingerprint` differs from the fingerprint of that version, creates a
+    /// new version and returns it.
     fn tariff_version(
         &self,
         fingerprint: &str,
     ) -> impl Future<Output = Result<TariffVersion, BookError>> + Send;
 
-    /// Checks the invariants I1 to I5 over the whole ledger. The default checks what [`audit`](crate::audit::audit) can
-    /// read from books and journals; a store that can check more data overrides it.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Checks the invariants I1 to I5 over the whole ledger. The default runs [`audit`](crate::audit::audit), which
+    /// reads books and journals. A store overrides this method if it has further data that can be checked.
     fn audit(&self) -> impl Future<Output = Result<Audit, BookError>> + Send {
         crate::audit::audit(self)
     }

@@ -1,4 +1,4 @@
-//! Documents: small versioned texts that are stored next to the books.
+//! Documents: small texts with a version, which the ledger stores next to the books.
 
 use std::{
     future::{Future, ready},
@@ -9,9 +9,9 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::BookError;
 
-/// The maximum number of attempts of one update while other processes change the same document.
+/// How often an update is attempted while other processes keep changing the same document.
 const ATTEMPTS_MAX: usize = 100;
-/// The text that replaces a removed value. The document itself remains, so that its version numbers continue.
+/// The text that replaces a removed value. The document itself is kept, because its version numbers must continue.
 const REMOVED: &str = "-";
 
 /// A document: a text that is stored next to the books, with a version.
@@ -41,7 +41,7 @@ impl Document {
     }
 }
 
-/// The value of a document, with the version that a change requires.
+/// The value of a document together with its version. A write must name this version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versioned<T> {
     /// The version that was read; 0 if the document does not exist.
@@ -50,42 +50,38 @@ pub struct Versioned<T> {
     pub value: Option<T>,
 }
 
-/// The change that an update makes to a document, and the value that the update then returns.
+/// The result of the closure of [`Documents::update`]: how to change the document, and the value `R` that the update
+/// returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update<T, R> {
-    /// Writes this value.
+    /// Writes the value `T`.
     Write(T, R),
     /// Removes the value; the document's version numbers continue.
     Remove(R),
-    /// Writes nothing.
+    /// Leaves the document unchanged.
     Keep(R),
 }
 
-/// Documents, each changed by compare-and-swap of its version. Typed values are stored as JSON.
+/// Named documents. A change is a compare-and-swap: it succeeds only if the document still has the expected version.
+/// Typed values are stored as JSON.
+///
+/// A method fails with a [`BookError`] if the ledger refuses the request or is unreachable. The documentation of a
+/// method lists only the errors that this method returns in addition.
 pub trait Documents: Send + Sync + 'static {
     /// Returns the document with this name, if it exists.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn document(
         &self,
         name: &str,
     ) -> impl Future<Output = Result<Option<Document>, BookError>> + Send;
 
     /// Returns the documents whose names begin with `begins`, sorted by name.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn documents(
         &self,
         begins: &str,
     ) -> impl Future<Output = Result<Vec<Document>, BookError>> + Send;
 
-    /// Writes a document if its version is still `version`; 0 requires that it does not exist. An empty text deletes
-    /// it. Returns whether the document was written.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Writes a document if its version is still `version`; a `version` of 0 requires that the document does not exist.
+    /// An empty text deletes the document. Returns whether the document was written.
     fn compare_and_swap(
         &self,
         name: &str,
@@ -93,10 +89,10 @@ pub trait Documents: Send + Sync + 'static {
         text: &str,
     ) -> impl Future<Output = Result<bool, BookError>> + Send;
 
-    /// Reads the value of a document.
+    /// Reads the value of a document, which is stored as JSON.
     ///
     /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach, or the document is not a `T`.
+    /// A [`BookError`] if the ledger refuses the request or is unreachable, or if the document is not a `T`.
     fn read_value<T: DeserializeOwned>(
         &self,
         name: &str,
@@ -113,11 +109,8 @@ pub trait Documents: Send + Sync + 'static {
         }
     }
 
-    /// Writes a value if the document's version is still `version`; 0 requires that the document does not exist.
-    /// Returns whether the value was written.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Writes a value if the document's version is still `version`; a `version` of 0 requires that the document does
+    /// not exist. Returns whether the value was written.
     fn write_value<T: Serialize>(
         &self,
         name: &str,
@@ -128,12 +121,12 @@ pub trait Documents: Send + Sync + 'static {
         async move { self.compare_and_swap(name, version, &text?).await }
     }
 
-    /// Changes the current value of a document. `change` is called again if another process changes the document
-    /// meanwhile.
+    /// Reads a document, passes its value to `change`, and writes what `change` returns. If another process changes the
+    /// document meanwhile, the document is read again and `change` is called again.
     ///
     /// # Errors
-    /// The error of `change`, or a [`BookError`] if the ledger refuses or is out of reach, or other processes change
-    /// the document before each attempt.
+    /// The error of `change`. A [`BookError`] if the ledger refuses the request or is unreachable, or if another
+    /// process changed the document during every attempt.
     fn update<'a, T, R, E>(
         &'a self,
         name: &'a str,
@@ -147,11 +140,11 @@ pub trait Documents: Send + Sync + 'static {
         self.update_async(name, move |found| ready(change(found.value)))
     }
 
-    /// Changes the current value of a document like [`Documents::update`], but `change` is async: it may wait between
-    /// the read and the write.
+    /// Changes a document as [`Documents::update`] does, with an async `change` that may wait between the read and the
+    /// write.
     ///
     /// # Errors
-    /// The error of `change`, or a [`BookError`] under the conditions of [`Documents::update`].
+    /// The error of `change`, or a [`BookError`] in the cases of [`Documents::update`].
     fn update_async<'a, T, R, E, F>(
         &'a self,
         name: &'a str,
@@ -177,14 +170,14 @@ pub trait Documents: Send + Sync + 'static {
                 }
                 tokio::task::yield_now().await;
             }
-            let busy = format!("document {name}: changed by other gateways at each attempt");
+            let busy = format!("other gateways changed document {name} during every attempt");
             Err(BookError::Unavailable(busy.into()).into())
         })
     }
 }
 
-/// The future of an update. It is boxed because the compiler cannot prove that a future whose type contains the
-/// update's closure is `Send` (rust-lang/rust#100013).
+/// The future of an update. It is boxed because it borrows the update's closure, and the compiler cannot prove that
+/// such a future is `Send` (rust-lang/rust#100013).
 pub type Updating<'a, R, E> = Pin<Box<dyn Future<Output = Result<R, E>> + Send + 'a>>;
 
 fn text_of<T: Serialize>(value: &T) -> Result<String, BookError> {

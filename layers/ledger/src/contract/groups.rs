@@ -1,43 +1,43 @@
-//! Groups of keys, which share ceilings, as operators see them.
+//! Groups of keys that share ceilings, in the form that operators see.
 
 use serde::{Deserialize, Serialize};
 
 use super::PeriodView;
 use crate::{account::GroupId, ceiling::Ceilings, money::MicroRub};
 
-/// A group's settings, without its money.
+/// A group's id, name and state, without its money.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRecord {
     /// The group's id, unique within the account.
     pub id: GroupId,
     /// The group's display name.
     pub name: String,
-    /// Whether the group was removed. No key can join a removed group; the ledger keeps its sums.
+    /// Whether the group was removed. No key can join a removed group. The ledger keeps the sums of a removed group.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removed: bool,
 }
 
-/// A group as operators see it.
+/// A group with its ceilings and spending, as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupView {
-    /// The group's settings.
+    /// The group's id, name and state.
     #[serde(flatten)]
     pub record: GroupRecord,
-    /// The most that the group's keys may spend together in total, if limited.
+    /// The most that the group's keys may spend together in total; `None` if there is no such ceiling.
     pub ceiling_rub: Option<MicroRub>,
-    /// Spending of keys while they were in the group.
+    /// The spending of keys while they were in the group.
     pub spent_rub: MicroRub,
-    /// Amount held by the running calls of the group's keys.
+    /// The amount that the in-flight calls of the group's keys hold.
     pub held_rub: MicroRub,
-    /// The amount that the group's keys can spend together now: the account's free money, or what is left under one of
-    /// the group's ceilings if that is less.
+    /// The amount that the group's keys can still spend together: the account's free money, or the remainder under one
+    /// of the group's ceilings if that is less.
     pub free_rub: MicroRub,
     /// The ceiling and the spending of the current month.
     pub month: PeriodView,
     /// The ceiling and the spending of the current day.
     pub day: PeriodView,
-    /// The spending of keys that have left the group, minus what its present keys had spent before they joined. This
-    /// equals the group's spending minus the spending of its present keys.
+    /// The spending of keys that have left the group, minus the amount that the present keys had spent before they
+    /// joined. This equals the group's spending minus the total spending of its present keys.
     pub carried_rub: MicroRub,
 }
 
@@ -58,18 +58,18 @@ impl GroupView {
 pub struct GroupChange {
     /// The group's new name.
     pub name: Option<String>,
-    /// The new ceiling in total; `Some(None)` removes it.
+    /// The new ceiling on total spending; `Some(None)` removes the ceiling.
     pub ceiling: Option<Option<MicroRub>>,
-    /// The new ceiling per month; `Some(None)` removes it.
+    /// The new ceiling per month; `Some(None)` removes the ceiling.
     pub ceiling_month: Option<Option<MicroRub>>,
-    /// The new ceiling per day; `Some(None)` removes it.
+    /// The new ceiling per day; `Some(None)` removes the ceiling.
     pub ceiling_day: Option<Option<MicroRub>>,
     /// Removes the group permanently.
     pub remove: bool,
 }
 
 impl GroupChange {
-    /// Applies the change to ceilings and returns the result.
+    /// Applies this change to the ceilings `before`, and returns the new ceilings.
     #[must_use]
     pub fn ceilings(&self, before: Ceilings) -> Ceilings {
         Ceilings {
@@ -79,7 +79,8 @@ impl GroupChange {
         }
     }
 
-    /// Applies the change to a record. The record does not contain the ceilings, so they are not changed here.
+    /// Applies this change to a group's record. [`GroupChange::ceilings`] applies the change to the ceilings, which are
+    /// not part of the record.
     pub fn apply(&self, record: &mut GroupRecord) {
         if let Some(name) = &self.name {
             record.name.clone_from(name);

@@ -1,4 +1,4 @@
-//! Holds: money that is reserved for a call before it runs, and changed while it runs.
+//! Holds: money that is reserved for a call before the call is sent, and that may change while the call is in flight.
 
 use std::{fmt, time::Duration};
 
@@ -20,19 +20,19 @@ pub struct Hold {
     pub number: RequestNumber,
     /// The account that pays.
     pub account: AccountId,
-    /// The key that the call is made with.
+    /// The key with which the call is made.
     pub key: KeyId,
-    /// The most that the call can cost.
+    /// The amount to hold: the most that the call can cost.
     pub want: MicroRub,
-    /// The smallest acceptable hold. If less than `want` is free, all free money is held; if even less than this amount
-    /// is free, the hold is refused.
+    /// The smallest acceptable hold. If the free money is less than `want`, all of the free money is held. If the free
+    /// money is less than `least`, the hold is refused.
     pub least: MicroRub,
     /// The time after which the hold expires unless it is settled, released or extended.
     pub ttl: Duration,
 }
 
 impl Hold {
-    /// Creates a request to hold `amount`, in full or not at all.
+    /// Creates a request to hold `amount`; the ledger grants it in full or refuses it.
     #[must_use]
     pub const fn new(
         number: RequestNumber,
@@ -51,7 +51,7 @@ impl Hold {
         }
     }
 
-    /// Returns the request with `least` equal to `want`, so that the hold is granted in full or refused.
+    /// Returns the same request with `least` equal to `want`: the ledger grants it in full or refuses it.
     #[cfg(feature = "redis")]
     pub(crate) fn whole(&self) -> Self {
         Self {
@@ -61,46 +61,47 @@ impl Hold {
     }
 }
 
-/// The answer to a request for a hold that was granted.
+/// A granted hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {
     /// The amount held: `min(want, free)`.
     pub held: MicroRub,
-    /// The amount that this key can still hold after this hold.
+    /// The amount that the key can still hold after this hold.
     pub free: MicroRub,
 }
 
-/// The reason why a hold was refused. The enum is exhaustive on purpose: code that converts a refusal to an answer must
-/// handle every reason.
+/// The reason why a hold was refused. The enum is not `#[non_exhaustive]`, because code that converts a refusal to a
+/// response must handle every reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// The account or the key does not exist.
+    /// The account or the key does not exist in this ledger.
     Unknown,
     /// The account is suspended.
     Suspended,
     /// The key is disabled or deleted.
     Disabled,
-    /// The account has no balance left.
+    /// The account's balance is used up.
     AccountEmpty,
-    /// A ceiling of the key, or of its group, is used up.
+    /// A ceiling of the key, or of the key's group, is used up.
     CeilingUsedUp(Ceiling),
-    /// The free money is less than the smallest acceptable hold, although neither the balance nor a ceiling is used up.
+    /// The free money is less than the smallest acceptable hold, although some balance is left and no ceiling is used
+    /// up.
     DoesNotFit {
-        /// The amount that this key can still hold now.
+        /// The amount that the key can hold now.
         free: MicroRub,
-        /// The amount that the key's running calls hold.
+        /// The amount that the key's in-flight calls hold.
         held: MicroRub,
-        /// The ceiling of the key or its group that limits `free`; `None` if the account's balance limits it.
+        /// The ceiling of the key, or of its group, that limits `free`; `None` if the account's balance limits it.
         ceiling: Option<Ceiling>,
     },
-    /// The key has reached the limit of its open calls.
+    /// The key already has the maximum number of open calls.
     TooManyCalls {
-        /// The limit of the key's open calls.
+        /// The maximum number of open calls of the key.
         most: u32,
     },
-    /// The call was settled or released before.
+    /// The call was settled or released before the hold was requested.
     Gone,
-    /// The call already has a hold with another amount, account or key.
+    /// The call already has a hold whose amount, account or key differs.
     Conflict,
 }
 
@@ -112,7 +113,9 @@ impl fmt::Display for Refusal {
             Self::Disabled => "disabled",
             Self::AccountEmpty => "account_empty",
             Self::CeilingUsedUp(_) => "ceiling_used_up",
-            Self::TooManyCalls { most } => return write!(f, "too_many_calls: {most} at once"),
+            Self::TooManyCalls { most } => {
+                return write!(f, "too_many_calls: at most {most} at once");
+            }
             Self::DoesNotFit { free, held, .. } => {
                 return write!(f, "does_not_fit: {free} free, {held} held");
             }
@@ -123,30 +126,31 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// A change of the amount that a running call holds.
+/// A request to change the amount that an in-flight call holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adjustment {
     /// The call's number.
     pub number: RequestNumber,
     /// The account that pays.
     pub account: AccountId,
-    /// The key that the call is made with.
+    /// The key with which the call is made.
     pub key: KeyId,
-    /// The number of this change among the changes of the call's hold, from 1. If the ledger has already carried out a
-    /// change with the same or a higher number, this change has no effect.
+    /// The number of this change, counted from 1 per call. If the ledger has already carried out a change of this call
+    /// with the same number or a higher one, the request has no effect.
     pub sequence: u32,
-    /// The amount that is held from now on.
+    /// The amount that the call is to hold from now on, in total.
     pub amount: MicroRub,
 }
 
-/// The answer to an [`Adjustment`] that was not refused.
+/// The result of an [`Adjustment`] that the ledger did not refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Adjusted {
-    /// The call holds this amount now: the requested amount, or that of a change with a higher number.
+    /// The amount that the call holds now: the requested amount, or the amount of a change with a higher number that
+    /// was carried out earlier.
     Held(MicroRub),
-    /// The call holds nothing: it has ended, its hold has expired or was lost, or it was never held.
+    /// The call holds nothing: the call has ended, or its hold expired, was lost, or never existed.
     Gone,
-    /// This ledger cannot change holds; the hold is as before.
+    /// This ledger cannot change the amount of a hold. The hold is unchanged.
     Unsupported,
 }
 
@@ -156,7 +160,7 @@ pub enum LedgerError {
     /// The ledger refused the request.
     #[error("refused: {0}")]
     Refused(Refusal),
-    /// The ledger did not answer, or its answer was lost. The operation may have been carried out.
+    /// The ledger did not respond, or its response was lost. It may have carried out the operation.
     #[error("ledger out of reach")]
-    Unavailable(#[source] BoxError),
+    Unavailable(#[from] BoxError),
 }

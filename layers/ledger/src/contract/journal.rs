@@ -1,4 +1,4 @@
-//! An account's journal: its lines in order, read page by page.
+//! An account's journal: a list of lines, oldest first, which is read in pages.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,23 +18,23 @@ pub struct Receipt {
     pub at_ms: u64,
     /// The account that paid.
     pub account: AccountId,
-    /// The key that the call was made with.
+    /// The key with which the call was made.
     pub key: KeyId,
-    /// The group whose spending includes the charge: the key's group when the call was booked. `None` if the key was in
-    /// no group, if nothing was booked, or if an earlier version wrote the receipt.
+    /// The group whose spending includes the charge: the group that the key was in when the call was booked. `None` if
+    /// the key was in no group, if nothing was booked, or if a version without groups wrote the receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
-    /// The amount that was held for the call at first.
+    /// The amount that was first held for the call.
     pub held_rub: MicroRub,
     /// The cost of the call.
     pub cost_rub: MicroRub,
     /// The amount that was charged.
     pub charged_rub: MicroRub,
-    /// The part of the cost that was not charged.
+    /// The part of the cost that could not be charged.
     pub loss_rub: MicroRub,
-    /// How the settlement was booked.
+    /// How the ledger booked the settlement.
     pub booked: Booked,
-    /// The model, the usage and the price of the call.
+    /// The receipt's content in addition to the money: the model, the usage, the price, and how the call ended.
     #[serde(flatten)]
     pub item: Item,
 }
@@ -44,23 +44,23 @@ pub struct Receipt {
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[expect(
     clippy::large_enum_variant,
-    reason = "nearly all lines are calls: boxing them would cost an allocation each"
+    reason = "nearly every line is a call, so boxing calls would cost one allocation per line"
 )]
 pub enum JournalLine {
-    /// A payment or a correction.
+    /// A payment into the account, or a correction of its balance.
     Entry {
         /// The entry's id, chosen by the operator.
         id: String,
-        /// Unix time in milliseconds at which it was booked.
+        /// Unix time in milliseconds at which the entry was booked.
         at_ms: u64,
         /// The account on which the entry was booked.
         account: AccountId,
-        /// The signed amount of the entry.
+        /// The amount of the entry; a negative correction reduces the balance.
         amount_rub: MicroRub,
-        /// The reason of a correction; `None` for a payment.
+        /// The reason for a correction; `None` for a payment.
         reason: Option<String>,
     },
-    /// A call that was charged or disputed.
+    /// A call that was charged, or whose charge is disputed.
     Call(Receipt),
 }
 
@@ -74,7 +74,7 @@ impl JournalLine {
         }
     }
 
-    /// Returns the line as an entry, if it is the entry with the id `wanted`.
+    /// Returns this line as an entry if it is the entry with the id `wanted`; otherwise `None`.
     pub(crate) fn into_entry(self, wanted: &str) -> Option<Entry> {
         match self {
             Self::Entry {
@@ -88,8 +88,8 @@ impl JournalLine {
     }
 }
 
-/// Finds an entry. Reads the journal backwards from its end, since an entry that is looked up was usually booked a
-/// moment ago.
+/// Finds an entry by its id. Reads the journal from its end, because an entry is usually looked up a moment after it
+/// was booked.
 pub(crate) async fn entry_of<L: LedgerAdmin + ?Sized>(
     ledger: &L,
     account: &AccountId,
@@ -114,31 +114,32 @@ pub(crate) async fn entry_of<L: LedgerAdmin + ?Sized>(
     }
 }
 
-/// The largest number of lines in a page of a journal.
+/// The largest number of lines that one page of a journal contains.
 pub const JOURNAL_LINES_MAX: usize = 1000;
 
-/// The part of an account's journal to read.
+/// Selects a part of an account's journal, and how to read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalPart<'a> {
-    /// Reads lines from this time on, in Unix milliseconds.
+    /// Skips lines that were booked before this time, in Unix milliseconds.
     pub since_ms: u64,
-    /// Reads lines before this time, in Unix milliseconds.
+    /// Skips lines that were booked at this time or later, in Unix milliseconds.
     pub until_ms: u64,
-    /// Reads lines after this position: the [`JournalPage::next`] of a page read in the same direction.
+    /// Continues after this position: the [`JournalPage::next`] of a page that was read in the same direction.
     pub after: Option<&'a str>,
-    /// Reads backwards, from the last line.
+    /// Reads backwards, from the newest line to the oldest.
     pub newest_first: bool,
-    /// Reads no line booked after the books with this [`journal_end`](super::AccountBooks::journal_end) were read.
+    /// Skips lines that were booked after the books with this [`journal_end`](super::AccountBooks::journal_end) were
+    /// read.
     pub end: Option<&'a str>,
-    /// When reading backwards: the position at which to stop. A [`Rollup`](crate::rollup::Rollup) reports the end of
-    /// its sums as such a position.
+    /// The position at which a reader that reads backwards stops, for example the last position whose lines a
+    /// [`Rollup`](crate::rollup::Rollup) has summed.
     pub behind: Option<&'a str>,
-    /// The maximum number of lines to return. A larger value counts as [`JOURNAL_LINES_MAX`].
+    /// The maximum number of lines in the page. A value above [`JOURNAL_LINES_MAX`] counts as [`JOURNAL_LINES_MAX`].
     pub limit: usize,
 }
 
 impl JournalPart<'_> {
-    /// Reads the whole journal, in the largest pages.
+    /// Selects the whole journal, in pages of [`JOURNAL_LINES_MAX`] lines.
     #[must_use]
     pub const fn whole() -> Self {
         Self {
@@ -153,12 +154,12 @@ impl JournalPart<'_> {
     }
 }
 
-/// The lines of a journal, in the requested direction.
+/// A page of a journal. Its lines are in the requested direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JournalPage {
     /// The lines of this page.
     pub lines: Vec<JournalLine>,
-    /// The position from which the next page continues; `None` at the end of the journal.
+    /// The position to pass as [`JournalPart::after`] to read the next page; `None` at the end of the journal.
     pub next: Option<String>,
 }
 
@@ -190,7 +191,7 @@ enum NextPage {
 }
 
 impl JournalPages {
-    /// Reads the lines that these books include, and no line booked later.
+    /// Starts to read the lines that `books` include. Lines that were booked after `books` were read are left out.
     #[must_use]
     pub fn up_to(books: &AccountBooks) -> Self {
         Self::new(books.view.id.clone(), books.journal_end.clone())
@@ -204,11 +205,11 @@ impl JournalPages {
         }
     }
 
-    /// Returns the next page's lines, oldest first; `None` after the last page. After an error, the same page is read
-    /// again.
+    /// Returns the lines of the next page, oldest first, and `None` after the last page. After an error, the next call
+    /// requests the same page again.
     ///
     /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// A [`BookError`] if the ledger refuses the request or is unreachable.
     pub async fn next<L: LedgerAdmin + ?Sized>(
         &mut self,
         ledger: &L,
@@ -220,7 +221,7 @@ impl JournalPages {
         Ok(Some(self.turned(page)))
     }
 
-    /// Returns the account, and the part of its journal that is the next page; `None` after the last page.
+    /// Returns the account and the part of its journal to request for the next page; `None` after the last page.
     pub(crate) fn requested(&self) -> Option<(&AccountId, JournalPart<'_>)> {
         let after = match &self.next {
             NextPage::First => None,
@@ -235,7 +236,7 @@ impl JournalPages {
         Some((&self.account, part))
     }
 
-    /// Moves on to the page after `page`, and returns the lines of `page`.
+    /// Stores the position after `page`, and returns the lines of `page`.
     pub(crate) fn turned(&mut self, page: JournalPage) -> Vec<JournalLine> {
         self.next = page.next.map_or(NextPage::None, NextPage::After);
         page.lines

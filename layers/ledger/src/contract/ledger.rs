@@ -1,4 +1,4 @@
-//! The trait of a ledger for calls.
+//! The ledger operations that serve calls.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -10,26 +10,28 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The ledger operations that a call needs. Every operation is idempotent by the call's number.
+/// The ledger operations that serve calls. Every operation is idempotent: repeating it with the same request number has
+/// no further effect.
 pub trait Ledger: Send + Sync + 'static {
-    /// Holds money, atomically over the account and the key.
+    /// Makes a hold. It checks and changes the account and the key in one atomic step.
     ///
     /// # Errors
     /// [`LedgerError::Refused`] with the reason, if the money cannot be held. [`LedgerError::Unavailable`] if the
-    /// ledger does not answer: the money may be held nevertheless, so release the hold.
+    /// ledger does not respond. The money may be held even then, so release the hold.
     fn reserve(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send;
 
-    /// Charges a call and ends its hold.
+    /// Charges the cost of a call and ends its hold.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`] if the ledger does not answer: the call may have been charged, so settle it again.
+    /// [`LedgerError::Unavailable`] if the ledger does not respond. The call may have been charged; settle it again,
+    /// which does not charge it twice.
     fn settle(
         &self,
         settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled, LedgerError>> + Send;
 
-    /// Charges calls that ended at about the same time. Returns the results of [`Ledger::settle`] in the same order. A
-    /// ledger overrides this method if settling many calls together is cheaper.
+    /// Charges several calls, and returns the results of [`Ledger::settle`] in the order of the calls. A ledger
+    /// overrides this method if settling calls together costs less than settling each of them.
     fn settle_all(
         &self,
         settlements: &[Settlement],
@@ -37,10 +39,10 @@ pub trait Ledger: Send + Sync + 'static {
         join_all(settlements.iter().map(|call| self.settle(call)))
     }
 
-    /// Ends a hold without a charge. A request for a hold under this number that arrives later is refused.
+    /// Ends a call's hold without a charge. If a request to hold money for this call arrives later, it is refused.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`] if the ledger does not answer: the hold may have ended, so release it again.
+    /// [`LedgerError::Unavailable`] if the ledger does not respond. The hold may have ended; release it again.
     fn release(
         &self,
         number: RequestNumber,
@@ -48,10 +50,10 @@ pub trait Ledger: Send + Sync + 'static {
         key: &KeyId,
     ) -> impl Future<Output = Result<(), LedgerError>> + Send;
 
-    /// Sets a hold's expiry to `ttl` from now. Returns whether the hold still existed.
+    /// Sets the expiry time of a hold to `ttl` from now. Returns whether the hold still existed.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`] if the ledger does not answer.
+    /// [`LedgerError::Unavailable`] if the ledger does not respond.
     fn extend(
         &self,
         number: RequestNumber,
@@ -59,16 +61,15 @@ pub trait Ledger: Send + Sync + 'static {
         ttl: Duration,
     ) -> impl Future<Output = Result<bool, LedgerError>> + Send;
 
-    /// Changes the amount that a running call holds, atomically over the account and the key. A smaller amount is
-    /// always granted. A larger amount is granted in full or refused, by the same rules as a new hold.
+    /// Changes the amount that an in-flight call holds, in one atomic step over the account and the key. A decrease is
+    /// always granted. An increase is granted in full or refused, by the rules of a new hold.
     ///
-    /// The default changes nothing and returns [`Adjusted::Unsupported`], so that calls keep the amount of their first
-    /// hold.
+    /// The default changes nothing and returns [`Adjusted::Unsupported`]: a call keeps the amount of its first hold.
     ///
     /// # Errors
-    /// [`LedgerError::Refused`] if a larger amount does not fit: the hold is unchanged. [`LedgerError::Unavailable`] if
-    /// the ledger does not answer: the hold may have changed. Repeat the request, or make another change with a higher
-    /// number.
+    /// [`LedgerError::Refused`] if an increase does not fit; the hold is then unchanged. [`LedgerError::Unavailable`]
+    /// if the ledger does not respond; the hold may have changed. After an error, repeat the request, or send another
+    /// change with a higher number.
     fn adjust(
         &self,
         adjustment: &Adjustment,
@@ -77,38 +78,37 @@ pub trait Ledger: Send + Sync + 'static {
         std::future::ready(Ok(Adjusted::Unsupported))
     }
 
-    /// Returns whether the key could hold any amount. Checks for the refusals of [`Ledger::reserve`] that do not depend
-    /// on an amount.
+    /// Checks whether the key could hold any money at all. Reports the refusals of [`Ledger::reserve`] that do not
+    /// depend on the amount, for example a suspended account.
     ///
     /// # Errors
     /// [`LedgerError::Refused`] with the reason, if the key can hold nothing; [`LedgerError::Unavailable`] if the
-    /// ledger does not answer.
+    /// ledger does not respond.
     fn probe(
         &self,
         account: &AccountId,
         key: &KeyId,
     ) -> impl Future<Output = Result<(), LedgerError>> + Send;
 
-    /// Ends expired holds, a limited number per call, and returns how many it ended.
+    /// Ends holds whose expiry time has passed. One call ends a limited number of them, and returns how many.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`] if the ledger does not answer.
+    /// [`LedgerError::Unavailable`] if the ledger does not respond.
     fn expire(&self) -> impl Future<Output = Result<usize, LedgerError>> + Send;
 
-    /// Returns the number of the lease from which this process holds the call's money. `None` if the money is not held
-    /// from a lease. If another process settles the call, its settlement must contain this number.
+    /// Returns the number of the lease from which this process granted the call's hold, or `None` if the hold is not
+    /// part of a lease. If another process settles the call, the settlement must contain the lease's number.
     fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
         let _ = (number, key);
         None
     }
 
-    /// Records on this machine what running calls would cost if the process died now. After a crash, the next process
-    /// settles each call at that cost. A later checkpoint of a call replaces the earlier one; settling or releasing the
-    /// call deletes it.
-    /// Does nothing for a ledger that cannot store checkpoints.
+    /// Stores on this machine what in-flight calls have cost so far. If this process dies, the next process on this
+    /// machine charges each of these calls its stored cost. A later checkpoint of a call replaces the earlier one;
+    /// settling or releasing the call deletes it. A ledger that cannot store checkpoints does nothing.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`] if the checkpoints were not stored.
+    /// [`LedgerError::Unavailable`] if the checkpoints could not be stored.
     fn checkpoint(
         &self,
         running: &[Settlement],
@@ -118,7 +118,7 @@ pub trait Ledger: Send + Sync + 'static {
     }
 }
 
-/// Implements methods by the same methods of the shared ledger.
+/// Implements methods of [`Ledger`] by calling the same methods of the value in the `Arc`.
 macro_rules! forward {
     ($(fn $name:ident(&self $(, $arg:ident: $kind:ty)*) -> $answer:ty;)*) => {
         $(fn $name(&self $(, $arg: $kind)*) -> impl Future<Output = $answer> + Send {
@@ -127,7 +127,7 @@ macro_rules! forward {
     };
 }
 
-/// Makes a ledger type shareable whose clones do not share the money.
+/// Lets several owners share a ledger whose type is not `Clone`, or whose clones have separate money.
 impl<L: Ledger> Ledger for Arc<L> {
     forward! {
         fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError>;

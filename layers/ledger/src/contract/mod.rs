@@ -1,8 +1,8 @@
-//! The contract of a ledger: the types that all stores share, and its traits.
+//! The contract that all ledgers fulfil: the traits that they implement, and the types of these traits.
 //!
-//! [`Ledger`] is what a call needs; [`LedgerAdmin`] is what an operator needs. [`EventStore`], [`Documents`] and
-//! [`LeaderLease`] are for consumers of events and for other background tasks. [`super::book`] is the state machine
-//! that defines every answer.
+//! Calls use [`Ledger`], and operators use [`LedgerAdmin`]. Consumers of events and other background tasks use
+//! [`EventStore`], [`Documents`] and [`LeaderLease`]. The state machine [`super::book`] defines the result of every
+//! operation.
 
 mod admin;
 mod documents;

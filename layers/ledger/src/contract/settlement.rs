@@ -1,4 +1,4 @@
-//! Settlements: the end of a call, and what the call is charged for.
+//! Settlements: how a call ended, what it used, and what it costs.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     usage::{End, StoppedBy, Usage},
 };
 
-/// The end of a call that cost something: what it used and what it cost.
+/// The end of a call that cost something: what the call used and what it costs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Settlement {
@@ -24,25 +24,26 @@ pub struct Settlement {
     pub number: RequestNumber,
     /// The account that pays.
     pub account: AccountId,
-    /// The key that the call was made with.
+    /// The key with which the call was made.
     pub key: KeyId,
-    /// The amount that was held at first. If the hold was changed, the item has the later amounts.
+    /// The amount that was first held for the call. If that hold was changed later, the later amounts are in `item`.
     pub held: MicroRub,
-    /// The cost of the call.
+    /// The cost of the call, before it is limited to the money that can be charged.
     pub cost: MicroRub,
-    /// Whether the first attempt to settle this call was so recent that its tombstone would still exist. If so, and the
-    /// ledger finds neither a hold nor a tombstone of the call, the ledger has lost the hold, and may charge the call
-    /// without it.
+    /// Whether the first attempt to settle the call is so recent that, if it succeeded, its tombstone is still stored.
+    /// If `fresh` is set and the ledger finds neither a hold nor a tombstone of the call, then the ledger has lost the
+    /// hold. Only in this case may it charge a call that has no hold.
     pub fresh: bool,
-    /// The lease that held the call's money, if the call is settled by another process than the lease's owner.
+    /// The lease from which the call's hold was granted, if the settling process does not own that lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<RequestNumber>,
-    /// The content of the receipt in addition to the money.
+    /// The receipt's content in addition to the money.
     pub item: Item,
 }
 
 impl Settlement {
-    /// Creates the settlement of a call that has just ended and cost `cost`. `held` is the amount granted for `hold`.
+    /// Creates the settlement of a call that has just ended and costs `cost`. The ledger granted the amount `held` for
+    /// `hold`.
     #[must_use]
     pub fn new(hold: &Hold, held: MicroRub, cost: MicroRub, item: Item) -> Self {
         Self {
@@ -64,64 +65,67 @@ impl Settlement {
     }
 }
 
-/// The content of a receipt in addition to the money: what was sold, at which price, and how the call ran.
+/// A receipt's content in addition to the money: the thing sold, its price, and how the call ended.
 ///
-/// Ledgers store it as JSON, in files and streams that gateways of several versions read. So fields of later versions
-/// may be missing, empty fields are left out, and unknown fields are ignored. The order of fields is fixed: first the
-/// fields that many calls have in common, then, from `usage` on, the fields that differ between calls.
+/// Ledgers store items as JSON in files and Redis streams, and gateways of several versions read them. An empty field
+/// is not written, a missing field has its default, and an unknown field is ignored. The fields are written in a fixed
+/// order: first the fields whose values many calls share, then, from `usage` on, the fields whose values differ from
+/// call to call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
-    /// The catalog's name of the model, or of another thing that is sold.
+    /// The model's name in the catalog, or the name of another thing that is sold.
     pub model: String,
-    /// The vendor that answered.
+    /// The vendor that served the call.
     pub vendor: String,
-    /// The prices that the cost was computed with.
+    /// The prices from which the cost was computed.
     pub price: Option<Arc<Price>>,
-    /// Whether the usage was estimated or repaired, because the vendor's usage was missing or implausible.
+    /// Whether the gateway estimated or repaired the usage, because the vendor reported no usage or an implausible one.
     pub estimated: bool,
-    /// Whether the vendor's counts were higher than the request allows, and were cut to what the hold covers.
+    /// Whether the vendor reported more tokens than the request allows. If so, the charged usage was reduced to the
+    /// amount that the hold covers.
     #[serde(default)]
     pub bounded: bool,
-    /// Whether the vendor reported tokens or units that have no price. They were charged at the highest rate that
-    /// covers them.
+    /// Whether the vendor reported tokens or units that have no price. They were charged at the highest rate that could
+    /// apply to them.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unpriced: bool,
-    /// The way in which the call ended.
+    /// How the call ended.
     pub end: End,
-    /// The endpoint that the call was made to; `None` if the gateway did not record it.
+    /// The endpoint that the caller used; `None` if it was not recorded.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         deserialize_with = "endpoint::stored"
     )]
     pub endpoint: Option<Endpoint>,
-    /// The tokens of the call, by class.
+    /// The tokens that are charged, by rate class.
     pub usage: Usage,
-    /// The vendor's price of the call in rubles, if the vendor's rates are configured. It uses the exchange rate on
-    /// which the call's own price is based. Only the operator sees it.
+    /// The vendor's price of the call in rubles, if the vendor's rates are configured: the amount that the operator
+    /// pays. It is computed with the exchange rate of the caller's price. Only the operator sees this amount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor_cost_rub: Option<MicroRub>,
-    /// The usage that the vendor reported, if the charged usage was cut (`bounded`). Only the operator sees it.
+    /// The usage that the vendor reported, if the charged usage was reduced (see `bounded`). Only the operator sees it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor_usage: Option<Usage>,
-    /// The vendor's price of the usage that was cut, as far as the vendor may bill it. It is a loss of the operator and
-    /// not part of the call's cost. Only the operator sees it.
+    /// The vendor's price of the usage that was cut off (see `bounded`), as far as the vendor may bill it. The operator
+    /// bears this amount as a loss; it is not part of the call's cost. Only the operator sees it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bounded_loss_rub: Option<MicroRub>,
-    /// The largest amount that the call held, if its hold was changed.
+    /// The largest amount that the call held at any time, if its hold was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_max_rub: Option<MicroRub>,
-    /// The amount that the call held when it ended, if its hold was changed.
+    /// The amount that the call held at its end, if its hold was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_at_end_rub: Option<MicroRub>,
-    /// The reason why the gateway stopped the call, if it did: the call's growing hold could not be raised.
+    /// Why the gateway stopped the call before it was complete: its growing hold could not be raised. `None` if the
+    /// gateway did not stop the call.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         deserialize_with = "StoppedBy::stored"
     )]
     pub stopped_by: Option<StoppedBy>,
-    /// The session that the caller's request names, if any.
+    /// The session that the caller's request belongs to, if the request names a session.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -139,8 +143,8 @@ pub struct Item {
 }
 
 impl Item {
-    /// Creates an item with the mandatory fields: no usage, and all other fields empty. Code that fills in the other
-    /// fields with `..Item::new(…)` keeps compiling when fields are added.
+    /// Creates an item from the mandatory fields; the usage is zero and all other fields are empty. Set further fields
+    /// with `..Item::new(…)`: such code still compiles when a version of this crate adds fields.
     #[must_use]
     pub fn new(model: impl Into<String>, vendor: impl Into<String>, end: End) -> Self {
         Self {
@@ -170,27 +174,28 @@ const fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
-/// How a settlement was booked.
+/// How the ledger booked a settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Booked {
-    /// The call was charged from its hold.
+    /// The call was charged from its own hold.
     Held,
-    /// The call was charged from free money, because its hold had expired.
+    /// The call was charged from the account's free money, because its hold had expired.
     Late,
-    /// The call was charged from free money, because the ledger had lost its hold.
+    /// The call was charged from the account's free money, because the ledger had lost the call's hold.
     Forced,
-    /// The call was not charged: it never had a hold, or it ended too long ago to rule out an earlier settlement.
+    /// The call was not charged. Either it never had a hold, or it ended in the distant past and an earlier settlement
+    /// may have charged it.
     Stale,
-    /// The call was not charged: the account does not exist any more.
+    /// The call was not charged, because its account does not exist any more.
     NoAccount,
-    /// The call was not charged, because its hold had been released.
+    /// The call was not charged, because its hold had been released before.
     Released,
 }
 
 impl Booked {
-    /// Returns the name of this result in receipts and logs.
+    /// Returns the name of this variant in receipts and logs, for example `late`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -204,21 +209,21 @@ impl Booked {
     }
 }
 
-/// The result of a settlement.
+/// The ledger's response to a settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settled {
-    /// How the call was booked at its first settlement.
+    /// How the first settlement of the call was booked.
     pub booked: Booked,
-    /// The amount that was charged.
+    /// The amount that was charged to the account.
     pub charged: MicroRub,
     /// The part of the cost that could not be charged; the operator bears it.
     pub loss: MicroRub,
-    /// Whether the call had been booked before. The other fields then have the result of its first settlement.
+    /// Whether the call had been settled before. If so, the other fields repeat the result of the first settlement.
     pub repeated: bool,
 }
 
 impl Settled {
-    /// Returns whether this settlement moved money. A repeat of an earlier settlement does not.
+    /// Returns whether this settlement moved money. A repeated settlement moves none.
     #[must_use]
     pub const fn moved(&self) -> bool {
         !self.repeated && matches!(self.booked, Booked::Held | Booked::Late | Booked::Forced)
@@ -229,7 +234,7 @@ impl Settled {
 mod tests {
     use super::*;
 
-    /// An item as versions without sessions and endpoints write it.
+    /// An item in the JSON of versions that had neither sessions nor endpoints.
     const PLAIN: &str = r#"{"model":"m","vendor":"v","usage":{"input":1,"cached_input":0,"cache_write":0,"output":2},"price":null,"estimated":false,"bounded":false,"end":"finished"}"#;
 
     fn value(json: &str) -> serde_json::Value {
@@ -248,13 +253,13 @@ mod tests {
     }
 
     #[test]
-    fn receipt_without_session_and_endpoint_keeps_its_old_format() {
+    fn receipt_item_without_session_and_endpoint_has_the_json_of_earlier_versions() {
         assert_eq!(serde_json::to_value(plain()).unwrap(), value(PLAIN));
         assert_eq!(serde_json::from_str::<Item>(PLAIN).unwrap(), plain());
     }
 
     #[test]
-    fn item_with_fields_of_another_version_is_read() {
+    fn receipt_item_with_unknown_fields_and_values_is_read() {
         let with = |more: &str| {
             let json = format!("{},{more}}}", PLAIN.strip_suffix('}').unwrap());
             serde_json::from_str::<Item>(&json).unwrap_or_else(|error| panic!("{json}: {error}"))

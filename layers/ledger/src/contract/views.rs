@@ -1,4 +1,4 @@
-//! Accounts, keys and holds as operators see them, and the changes that operators make.
+//! Accounts, keys and holds in the form that operators see, and the changes that operators make to them.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,11 +20,12 @@ use crate::{
 pub struct OpenHold {
     /// The call's number.
     pub number: RequestNumber,
-    /// The key that the call is made with.
+    /// The key with which the call was made.
     pub key: KeyId,
-    /// The amount held.
+    /// The amount that the hold reserves.
     pub held_rub: MicroRub,
-    /// Unix time in milliseconds at which the hold expires. `None` means never, which is a breach of invariant I8.
+    /// Unix time in milliseconds at which the hold expires. `None` means that it never expires, which breaks the
+    /// invariant I8.
     pub due_ms: Option<u64>,
 }
 
@@ -35,18 +36,18 @@ pub struct AccountView {
     pub id: AccountId,
     /// The account's display name.
     pub name: String,
-    /// If true, every call of the account is refused.
+    /// Whether the account is suspended; all calls of a suspended account are refused.
     #[serde(rename = "status", with = "status")]
     pub suspended: bool,
-    /// The posted balance: payments and corrections minus charges.
+    /// The balance: payments and corrections minus charges. Open holds are not subtracted.
     pub balance_rub: MicroRub,
-    /// The sum of the account's open holds.
+    /// The sum of the account's open holds: the part of the balance that is reserved.
     pub held_rub: MicroRub,
-    /// The balance minus the holds.
+    /// The balance minus the sum of the open holds.
     pub free_rub: MicroRub,
-    /// The sum of the account's charges.
+    /// The sum of all charges since the account was opened.
     pub spent_rub: MicroRub,
-    /// The sum of costs that could not be charged.
+    /// The sum of the costs that could not be charged to the account.
     pub loss_rub: MicroRub,
     /// The number of the account's open holds.
     #[serde(default)]
@@ -77,14 +78,14 @@ pub struct KeyView {
     /// The key's settings.
     #[serde(flatten)]
     pub record: KeyRecord,
-    /// The most that the key may spend, if it has a ceiling.
+    /// The most that the key may spend in total; `None` if there is no such ceiling.
     pub ceiling_rub: Option<MicroRub>,
-    /// The key's spending so far.
+    /// The key's spending since it was created.
     pub spent_rub: MicroRub,
-    /// The amount that the key's running calls hold.
+    /// The amount that the key's in-flight calls hold.
     pub held_rub: MicroRub,
-    /// The amount that the key can spend now: the account's free money, or what is left under one of the key's ceilings
-    /// if that is less.
+    /// The amount that the key can spend now: the account's free money, or the remainder under one of the key's
+    /// ceilings if that is less.
     pub free_rub: MicroRub,
     /// The ceiling and the spending of the current month.
     pub month: PeriodView,
@@ -94,7 +95,16 @@ pub struct KeyView {
 
 #[cfg(any(feature = "redis", feature = "sqlite"))]
 impl KeyView {
-    /// Returns the month and the day, as a ledger stores them.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn ceilings(&self) -> Ceilings {
+        Ceilings {
+            total: self.ceiling_rub,
+            month: self.month.ceiling_rub,
+            day: self.day.ceiling_rub,
+        }
+    }
+
+    /// Returns the current month and the current day of this key, in the form in which a ledger stores them.
     pub(crate) fn periods(&self) -> (Period, Period) {
         periods(self.spent_rub, &self.month, &self.day)
     }
@@ -102,7 +112,7 @@ impl KeyView {
 
 #[cfg(any(feature = "redis", feature = "sqlite"))]
 impl GroupView {
-    /// Returns the month and the day, as a ledger stores them.
+    /// Returns the current month and the current day of this group, in the form in which a ledger stores them.
     pub(crate) fn periods(&self) -> (Period, Period) {
         periods(self.spent_rub, &self.month, &self.day)
     }
@@ -117,35 +127,36 @@ fn periods(spent: MicroRub, month: &PeriodView, day: &PeriodView) -> (Period, Pe
     (period(month, month_of), period(day, day_of))
 }
 
-/// Ceiling and spending of a key or a group in a month or day (UTC).
+/// The ceiling and the spending of a key or a group in one calendar month or day (UTC).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeriodView {
-    /// The most that may be spent in the period, if limited.
+    /// The most that may be spent in the month or day; `None` if there is no such ceiling.
     pub ceiling_rub: Option<MicroRub>,
-    /// The spending in the period so far.
+    /// The spending in the month or day so far.
     pub spent_rub: MicroRub,
-    /// The time at which the next period begins, in Unix milliseconds.
+    /// Unix time in milliseconds at which the next month or day begins.
     pub resets_at_ms: u64,
 }
 
-/// An account with everything that belongs to it, at one moment.
+/// An account with its keys, groups and open holds, read at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccountBooks {
-    /// The account's settings and money.
+    /// The account's name, state and money.
     #[serde(flatten)]
     pub view: AccountView,
-    /// The sum of all entries, including those that the journal has dropped.
+    /// The sum of all entries ever booked, including entries that the journal does not contain any more.
     pub entered_rub: MicroRub,
-    /// The account's keys, by id, including deleted keys.
+    /// The account's keys, including deleted keys, sorted by id.
     pub keys: Vec<KeyView>,
-    /// The account's groups of keys, by id, including removed groups.
+    /// The account's groups of keys, including removed groups, sorted by id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupView>,
-    /// The account's open holds, by call number.
+    /// The account's open holds, sorted by call number.
     pub holds: Vec<OpenHold>,
-    /// The position of the journal's end when these books were read.
+    /// The position of the journal's last line at the moment when these books were read.
     pub journal_end: String,
-    /// Whether the journal has all its lines. If so, the sums of the journal equal those of the books.
+    /// Whether the journal still contains every line ever booked. If so, sums over the journal equal the sums in these
+    /// books.
     pub journal_complete: bool,
 }
 
@@ -154,40 +165,40 @@ pub struct AccountBooks {
 pub struct KeyChange {
     /// The key's new name.
     pub name: Option<String>,
-    /// Enables, disables or deletes the key. A deleted key stays deleted.
+    /// Enables, disables or deletes the key. A deletion cannot be undone.
     pub status: Option<KeyStatus>,
-    /// The new ceiling in total; `Some(None)` removes it.
+    /// The new ceiling over the key's whole life; `Some(None)` removes the ceiling.
     pub ceiling: Option<Option<MicroRub>>,
-    /// The new ceiling per month; `Some(None)` removes it.
+    /// The new ceiling per month; `Some(None)` removes the ceiling.
     pub ceiling_month: Option<Option<MicroRub>>,
-    /// The new ceiling per day; `Some(None)` removes it.
+    /// The new ceiling per day; `Some(None)` removes the ceiling.
     pub ceiling_day: Option<Option<MicroRub>>,
-    /// Catalog names of the models that the key may call.
+    /// The catalog names of the models that the key may call.
     pub models: Option<Vec<String>>,
     /// The client addresses from which the key may be used.
     pub addresses: Option<Vec<ipnet::IpNet>>,
-    /// The limit of requests per second; `Some(None)` removes it.
+    /// The new limit of requests per second; `Some(None)` removes the limit.
     pub requests_per_second: Option<Option<u32>>,
-    /// The limit of requests per minute; `Some(None)` removes it.
+    /// The new limit of requests per minute; `Some(None)` removes the limit.
     pub requests_per_minute: Option<Option<u32>>,
-    /// The limit of tokens per minute; `Some(None)` removes it.
+    /// The new limit of tokens per minute; `Some(None)` removes the limit.
     pub tokens_per_minute: Option<Option<u32>>,
-    /// The group whose ceilings the key shares; `Some(None)` removes the key from its group.
+    /// The group whose ceilings apply to the key; `Some(None)` removes the key from its group.
     pub group: Option<Option<GroupId>>,
-    /// The maximum number of calls that may be open at once; `Some(None)` removes the limit.
+    /// How many calls of the key may be open at once; `Some(None)` removes the limit.
     pub concurrency: Option<Option<u32>>,
-    /// Whether answers to calls with an idempotency key are stored.
+    /// Whether the gateway stores the answers to the key's calls that have an idempotency key.
     pub idempotency: Option<bool>,
-    /// Whether holds of the key may grow with the output.
+    /// Whether a hold of the key starts small and grows with the output of its call.
     pub growing_holds: Option<bool>,
-    /// Unix time in milliseconds at which the key expires; `Some(None)` means never.
+    /// Unix time in milliseconds at which the key expires; `Some(None)` means that it never expires.
     pub expires_at_ms: Option<Option<u64>>,
-    /// The time of the change, in Unix milliseconds.
+    /// Unix time in milliseconds at which the change is made.
     pub changed_at_ms: Option<u64>,
 }
 
 impl KeyChange {
-    /// Applies the change to ceilings and returns the result.
+    /// Applies this change to the ceilings `before`, and returns the new ceilings.
     #[must_use]
     pub fn ceilings(&self, before: Ceilings) -> Ceilings {
         Ceilings {
@@ -197,7 +208,8 @@ impl KeyChange {
         }
     }
 
-    /// Applies the change to a record. The record does not contain the ceilings, so they are not changed here.
+    /// Applies this change to a key's record. [`KeyChange::ceilings`] applies the change to the ceilings, which are not
+    /// part of the record.
     pub fn apply(self, record: &mut KeyRecord) {
         fn set<T>(field: &mut T, value: Option<T>) {
             if let Some(value) = value {
@@ -205,7 +217,7 @@ impl KeyChange {
             }
         }
         set(&mut record.name, self.name);
-        // A special entry in a key's list of models makes it an owner key, so the list of an owner key must not change.
+        // An owner key is marked by a special entry in its list of models, so this list must not be replaced.
         if !record.is_owner() {
             set(&mut record.models, self.models);
         }

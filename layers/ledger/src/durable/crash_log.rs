@@ -1,22 +1,24 @@
-//! Recovery of calls that were running when the process died: the latest record of each call, and how the next process
-//! ends the call.
+//! Recovery of calls that were in flight when the process died: the latest record of each call determines how the next
+//! process ends the call.
 //!
-//! In rounds, the settler passes the costs so far of running calls to
+//! From time to time, the settler passes what in-flight calls have cost so far to
 //! [`Ledger::checkpoint`](crate::contract::Ledger::checkpoint). A ledger in a local file stores these checkpoints next
-//! to its books ([`note`], [`forget`], [`left`]). For a remote ledger the outbox stores them, and also how each call
-//! began and ended ([`CallNote`]). The file and the outbox both keep these rules:
+//! to its books ([`note`], [`forget`], [`left`]). For a remote ledger, the outbox stores them, together with each
+//! call's intent and its settlement or release ([`CallNote`]). Both follow these rules:
 //!
-//! - **The latest record counts.** It contains all data of the call's earlier records, which may be deleted.
-//! - **The record of a running call is how the call would end now** (`End::GatewayStopped`). A record that arrives
-//!   after the call's end changes nothing.
-//! - **An end is written before its effect or together with it, and a record is deleted before the ledger's result is
-//!   returned.** A file with the books deletes the record in the commit of the charge, or before it answers a release.
-//!   The outbox writes the end before it sends the end to the ledger, and marks it as done after the ledger has
-//!   acknowledged it. So if the process dies in between, an end may be sent again, but no charge is lost.
-//! - **Records are read once, before the gateway serves calls**, and are kept until the ledger has acknowledged them
-//!   all. A call with only an intent (to hold money) is released. A call with a checkpoint is settled at the cost in
-//!   the checkpoint. A call whose end was recorded is ended in the recorded way.
-//! - **Sending an end twice is harmless.** The ledger identifies the call by its number, and returns the first result.
+//! - **Only the latest record of a call counts.** It contains everything that the earlier records contain, so the
+//!   earlier records may be deleted.
+//! - **The record of an in-flight call is the settlement that the call would have if it ended now**
+//!   (`End::GatewayStopped`). A record that arrives after the call has ended is ignored.
+//! - **A settlement is written before its effect or together with it, and a record is deleted before the ledger's
+//!   result is returned.** A ledger file deletes the record in the commit of the charge, or before it answers a
+//!   release. The outbox writes a settlement before sending it to the ledger, and marks it as done after the ledger has
+//!   acknowledged it. If the process dies between these steps, a settlement may be sent twice, but no charge is lost.
+//! - **Records are read once, before the gateway serves calls**, and are kept until the ledger has acknowledged all of
+//!   them. A call with only an intent (to hold money) is released. A call with a checkpoint is settled at the cost in
+//!   the checkpoint. If the settlement or release of a call was recorded, it is sent again.
+//! - **Sending a settlement twice is harmless.** The ledger identifies the call by its number and returns the first
+//!   result.
 
 #[cfg(feature = "outbox")]
 use std::sync::Arc;
@@ -39,30 +41,30 @@ use crate::{contract::Settlement, number::RequestNumber};
 #[cfg(feature = "outbox")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallNote {
-    /// How the next process ends the call in the ledger if this process dies now.
+    /// The settlement or release that the next process sends if this process dies now.
     pub(crate) ending: Ending,
-    /// Whether the call has ended in this way. If false, the call is running.
+    /// Whether the call has ended. If false, the call is in flight.
     pub(crate) ended: bool,
     /// The time of the record, in Unix milliseconds.
     pub(crate) at_ms: u64,
 }
 
-/// A call that an earlier process left unfinished.
+/// A call of an earlier process that the next process must settle or release.
 #[cfg(feature = "outbox")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// Unix time in milliseconds of the step that determines how the call ends.
+    /// Unix time in milliseconds of the step from which `ending` was derived.
     pub at_ms: u64,
-    /// How to end the call in the ledger: a call with only an intent is released, a call with a checkpoint is settled.
+    /// The settlement or release to send. A call with only an intent is released; a call with a checkpoint is settled.
     pub ending: Ending,
-    /// Whether the ledger has acknowledged the end. Such a call is listed only if this was so recent that the end may
-    /// be sent again.
+    /// Whether the ledger has acknowledged the settlement or release. A call with `done` is listed only if the
+    /// acknowledgement is so recent that the settlement or release may have to be sent again.
     pub done: bool,
 }
 
 #[cfg(feature = "outbox")]
 impl CallNote {
-    /// The record written before a call's hold is requested from the ledger.
+    /// Returns the record that is written before the call's hold is requested from the ledger.
     pub(crate) fn intent(
         number: RequestNumber,
         account: AccountId,
@@ -81,7 +83,6 @@ impl CallNote {
         }
     }
 
-    /// The record of a running call's cost so far.
     pub(crate) fn checkpoint(settlement: Arc<Settlement>, at_ms: u64) -> Self {
         Self {
             ending: Ending::Settle(settlement),
@@ -98,8 +99,8 @@ impl CallNote {
         }
     }
 
-    /// The end that the next process must send for the call. `None` if the call's hold was refused: such a call has no
-    /// end.
+    /// Returns the call that the next process must settle or release. `None` if the call's hold was refused, because
+    /// then there is nothing to settle or release.
     pub(crate) fn pending(self, done: bool) -> Option<Pending> {
         let Self {
             ending,
@@ -114,7 +115,7 @@ impl CallNote {
     }
 }
 
-/// The table of checkpoints, in a file that also has the books.
+/// The SQL of the table of checkpoints, for a file that also contains the books.
 #[cfg(feature = "sqlite")]
 pub(crate) const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS running (
@@ -123,7 +124,7 @@ CREATE TABLE IF NOT EXISTS running (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// Stores checkpoints of running calls.
+/// Stores checkpoints of in-flight calls.
 #[cfg(feature = "sqlite")]
 pub(crate) fn note(conn: &Connection, running: &[Settlement]) -> rusqlite::Result<()> {
     let sql = "INSERT INTO running (number, settlement) VALUES (?1, ?2)
@@ -137,7 +138,6 @@ pub(crate) fn note(conn: &Connection, running: &[Settlement]) -> rusqlite::Resul
     Ok(())
 }
 
-/// Deletes the checkpoint of a call that has ended.
 #[cfg(feature = "sqlite")]
 pub(crate) fn forget(conn: &Connection, number: RequestNumber) -> rusqlite::Result<()> {
     let sql = "DELETE FROM running WHERE number = ?1";
@@ -146,7 +146,7 @@ pub(crate) fn forget(conn: &Connection, number: RequestNumber) -> rusqlite::Resu
     Ok(())
 }
 
-/// Returns the checkpoints that an earlier process left, in the order in which the calls began.
+/// Returns the checkpoints that an earlier process left, oldest call first.
 #[cfg(feature = "sqlite")]
 pub(crate) fn left(conn: &Connection) -> rusqlite::Result<Vec<Settlement>> {
     conn.prepare("SELECT settlement FROM running ORDER BY number")?
@@ -154,7 +154,7 @@ pub(crate) fn left(conn: &Connection) -> rusqlite::Result<Vec<Settlement>> {
         .collect()
 }
 
-/// Deletes all checkpoints, once their calls are settled.
+/// Deletes all checkpoints, after their calls were settled.
 #[cfg(feature = "sqlite")]
 pub(crate) fn forget_all(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute("DELETE FROM running", []).map(drop)

@@ -1,4 +1,4 @@
-//! Code that all SQLite files of this crate share: the lock, the checks before a file is used, and the reading of
+//! Shared code for all SQLite files of this crate: the lock, the checks before a file is used, and the parsing of
 //! columns.
 
 use std::{
@@ -16,32 +16,45 @@ use uuid::fmt::Hyphenated;
 
 use crate::{BoxError, number::RequestNumber};
 
-/// The time for which a statement waits for another connection's lock, such as a backup's or a console's.
+/// How long a statement waits if another connection has locked the file, for example for a backup.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A kind of SQLite file, with the settings and the tables that a new file of this kind gets.
+/// A kind of SQLite file: its identification, and the settings and tables that a new file gets.
 pub(crate) struct Kind {
-    /// Identifies the kind of file, for this crate and for `file(1)`.
+    /// Identifies the kind of file, for this crate and for the command `file(1)`.
     pub(crate) application_id: i64,
     pub(crate) schema_version: i64,
     pub(crate) schema: &'static str,
-    /// The settings of the connection that writes.
+    /// The SQL that configures the connection that writes.
     pub(crate) pragmas: &'static str,
 }
 
 /// A file that was opened and locked.
 pub(crate) struct SqliteFile {
-    /// The absolute path, with symbolic links resolved.
+    /// The absolute path of the file, with symbolic links resolved.
     pub(crate) path: PathBuf,
     pub(crate) conn: Connection,
-    /// The file's lock, which must be kept until the connection is closed.
-    pub(crate) lock: File,
+    /// The file's lock. It must be kept until the connection is closed.
+    pub(crate) lock: FileLock,
 }
 
-/// The size of the smallest page, which contains the file's header. Every SQLite file has at least this size.
+/// A lock on a file. Dropping it unlocks the file.
+#[derive(Debug)]
+pub(crate) struct FileLock(pub(super) File);
+
+impl Drop for FileLock {
+    /// Unlocks the file explicitly. Closing it would not be enough: a child process that is started at this moment has
+    /// a copy of the handle, and the copy keeps the file locked.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}
+
+/// The size in bytes of the smallest SQLite page, which contains the file header. Every SQLite file has at least this
+/// size.
 const HEADER_BYTES: u64 = 512;
 
-/// The reason why a file was not opened. Each store turns it into an error text for its operator.
+/// The reason why a file was not opened. Each store converts it to an error text for operators.
 #[derive(Debug)]
 pub(crate) enum NotOpened {
     InUse {
@@ -69,17 +82,17 @@ pub(crate) enum NotOpened {
 }
 
 impl Kind {
-    /// Opens a file of this kind for writing, exclusively, or creates it.
+    /// Opens a file of this kind for writing, or creates it. No other process can open it this way at the same time.
     pub(crate) fn open(&self, path: &Path) -> Result<SqliteFile, NotOpened> {
-        // An absolute path is never one of SQLite's special names. Links are resolved, so that all paths of a file lead
-        // to one lock.
+        // The path is made absolute, because SQLite treats some relative names specially. Links are resolved, so that
+        // all paths of a file lead to the same lock.
         let path = std::path::absolute(path).map_err(|source| NotOpened::Io {
             path: path.to_owned(),
             source,
         })?;
         let path = path.canonicalize().unwrap_or(path);
         let lock = lock(&path)?;
-        // SQLite treats a truncated file as an empty file, and would overwrite it.
+        // SQLite treats a truncated file as an empty file and would overwrite it.
         let length = std::fs::metadata(&path).map_or(0, |file| file.len());
         if (1..HEADER_BYTES).contains(&length) {
             return Err(NotOpened::Foreign { path });
@@ -95,8 +108,8 @@ impl Kind {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_CREATE
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        // SQLite would create a file that everybody can read. The files that SQLite creates next to it get the same
-        // mode.
+        // The file is created here with restricted permissions, because SQLite would create a file that all users can
+        // read. SQLite gives the files next to it the same permissions.
         #[cfg(unix)]
         {
             use std::os::unix::fs::OpenOptionsExt;
@@ -106,8 +119,8 @@ impl Kind {
                 .truncate(false)
                 .mode(0o600)
                 .open(&path);
-            // This is checked before SQLite creates further files next to this file: those files would not be writable
-            // either.
+            // A file that cannot be written to is refused before SQLite opens it. Otherwise SQLite would create files
+            // next to it that cannot be written to either.
             if let Err(error) = made
                 && path.exists()
                 && matches!(
@@ -121,7 +134,7 @@ impl Kind {
         let mut conn = Connection::open_with_flags(&path, flags).map_err(failed)?;
         conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
         let fresh = self.is_fresh(&conn, &path, failed)?;
-        // If the file is not writable, SQLite opens it read-only without an error.
+        // SQLite opens a file that is not writable as read-only, without an error.
         if conn.is_readonly(MAIN_DB).map_err(failed)? {
             return Err(NotOpened::ReadOnly { path });
         }
@@ -164,8 +177,10 @@ impl Kind {
     fn prepare(&self, conn: &mut Connection, fresh: bool) -> rusqlite::Result<()> {
         let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
         if mode != "wal" {
-            // Acknowledged changes must be in the write-ahead log; no other journal mode is tested.
-            let why = format!("the file system allows no write-ahead log (journal mode {mode})");
+            // Acknowledged changes must be in the write-ahead log. No other journal mode is tested.
+            let why = format!(
+                "the file system does not support SQLite's write-ahead log: the journal mode is {mode}"
+            );
             return Err(rusqlite::Error::ToSqlConversionFailure(why.into()));
         }
         conn.execute_batch(self.pragmas)?;
@@ -180,8 +195,8 @@ impl Kind {
     }
 }
 
-/// Writes in one transaction, which is committed completely or not at all. `BEGIN` and `COMMIT` are cached as prepared
-/// statements; `Connection::transaction` would parse them for each commit.
+/// Runs `write` in one transaction, which is committed completely or not at all. `BEGIN` and `COMMIT` are cached as
+/// prepared statements, because `Connection::transaction` would parse them for each commit.
 pub(crate) fn in_one_commit<T>(
     conn: &mut Connection,
     write: impl FnOnce(&Connection) -> rusqlite::Result<T>,
@@ -192,18 +207,18 @@ pub(crate) fn in_one_commit<T>(
         conn.prepare_cached("COMMIT")?.execute([])?;
         Ok(written)
     });
-    // After some errors, such as a full disk, SQLite has rolled back already.
+    // After some errors, for example a full disk, SQLite has already rolled the transaction back.
     if written.is_err() && !conn.is_autocommit() {
-        // The error of the write is reported, so an error of the rollback is ignored.
+        // An error of the rollback is ignored, because the error of the write is reported.
         let _ = conn.execute_batch("ROLLBACK");
     }
     written
 }
 
-/// Takes the lock that excludes a second gateway. The lock is a separate file, for two reasons. SQLite's exclusive mode
-/// would also block this process's reader and the operator's backup. And a lock on the database file is released when
-/// any other handle on that file is closed.
-fn lock(path: &Path) -> Result<File, NotOpened> {
+/// Takes the lock that excludes a second gateway. A separate file is locked, for two reasons: SQLite's exclusive mode
+/// would also block this process's reader and the operator's backup, and a lock on the database file would be released
+/// when any other handle of that file is closed.
+fn lock(path: &Path) -> Result<FileLock, NotOpened> {
     let mut lock_path = OsString::from(path);
     lock_path.push(".lock");
     let failed = |source| NotOpened::Io {
@@ -218,7 +233,7 @@ fn lock(path: &Path) -> Result<File, NotOpened> {
         .open(&lock_path)
         .map_err(failed)?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(FileLock(file)),
         Err(TryLockError::WouldBlock) => Err(NotOpened::InUse {
             path: path.to_owned(),
         }),
@@ -235,12 +250,12 @@ pub(crate) fn one(changed: usize) -> rusqlite::Result<()> {
     }
 }
 
-/// Converts a call number to the form that files store.
+/// Returns a call number in the form in which files store it.
 pub(crate) fn number_text(number: RequestNumber, buffer: &mut [u8; Hyphenated::LENGTH]) -> &str {
     number.uuid().as_hyphenated().encode_lower(buffer)
 }
 
-/// Converts a count to SQLite's integers. Counts above 2⁶³ cannot be stored; they are clamped.
+/// Converts a count to SQLite's integer type. A count of 2⁶³ or more cannot be stored and becomes the largest integer.
 pub(crate) fn integer(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
@@ -272,4 +287,21 @@ pub(crate) fn from_json<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rus
 
 pub(crate) fn unreadable(index: usize, why: BoxError) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(index, Type::Text, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropped_lock_is_free_even_if_a_child_process_has_a_copy_of_its_handle() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger.db");
+        let held = lock(&path).unwrap();
+        let inherited = held.0.try_clone().unwrap();
+        assert!(matches!(lock(&path), Err(NotOpened::InUse { .. })));
+        drop(held);
+        lock(&path).unwrap();
+        drop(inherited);
+    }
 }

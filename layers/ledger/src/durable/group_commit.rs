@@ -1,22 +1,22 @@
-//! Writes a file from one thread, through a queue. Changes that arrive together share a commit.
+//! A queue whose changes one thread writes to a file. Changes that arrive together share a commit.
 //!
-//! A store defines what a queued change is, when it is due, and which statements it becomes ([`WriteQueue`], and the
-//! closure that the thread is started with). This module implements the rest for all stores:
+//! A store defines what a queued change is, when the change is due, and which SQL statements write it: see
+//! [`WriteQueue`] and the closure `commit` of [`GroupCommit::start`]. This module implements the rest for all stores:
 //!
-//! - **Order.** A change is made and queued under one lock, so that changes reach the file in the order in which they
-//!   were made.
-//! - **Gathering.** Due changes wait at most [`Pace::window`] for more changes, unless [`Pace::enough`] are queued or a
-//!   change is urgent. The thread is woken only if the time at which it must act has changed, since each wake-up is a
-//!   system call.
+//! - **Order.** A change is made and queued under one lock, so the file gets changes in the order in which they were
+//!   made.
+//! - **Batching.** Changes that are due wait at most [`Pace::window`] for more changes, unless [`Pace::enough`] changes
+//!   are queued or a change is urgent. The thread is woken only if it must act earlier than planned, because each
+//!   wake-up is a system call.
 //! - **Acknowledging.** A waiting caller is answered after the commit that contains its change and all earlier changes.
-//!   If the commit fails, the caller's sender is dropped; the [`Fault`] is set by then.
-//! - **Failing.** A commit is written whole or not at all. A store may take a failed batch back, to be retried every
-//!   [`Pace::retry`]. Otherwise nothing more is written until a restart. A panic of the thread has the same effect.
+//!   If the commit fails, the caller's sender is dropped, and the caller finds the reason in [`Fault`].
+//! - **Failing.** A commit is written completely or not at all. A store may take a failed batch back, which is then
+//!   retried every [`Pace::retry`]. If the store does not take it back, or if the thread panics, nothing more is
+//!   written until the process is restarted.
 //! - **Closing.** New changes are refused, the queue is written, the connection is closed, and the lock is released.
-//!   The lock is last, since otherwise the next gateway would find an open file.
+//!   The lock comes last, because otherwise the next gateway could open a file that is still in use.
 
 use std::{
-    fs::File,
     io, mem,
     sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
@@ -26,123 +26,124 @@ use std::{
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use super::file::FileLock;
 use crate::BoxError;
 
-/// Real time: a test that pauses tokio's clock does not stop the thread.
+/// The thread uses real time, so a test that pauses tokio's clock does not stop it.
 #[expect(
     clippy::disallowed_types,
-    reason = "the writer's thread must use real time, even if tests pause tokio's clock"
+    reason = "the writer thread must use real time, even if a test pauses tokio's clock"
 )]
 pub(crate) type Moment = std::time::Instant;
 
-/// Resolves when the change, and every earlier change, is in the file.
+/// Resolves when the caller's change and all earlier changes are in the file.
 pub(crate) type Committed = oneshot::Receiver<()>;
 
-/// The changes that wait to be written. The writer's lock protects them.
+/// The changes that wait to be written. The lock of the writer protects them.
 pub(crate) trait WriteQueue: Send + 'static {
-    /// The changes that are written in one commit.
+    /// The changes that one commit writes.
     type Batch: Send;
 
-    /// The name of the writer's thread.
+    /// The name of the writer thread.
     const THREAD: &'static str;
-    /// How soon, and with how many changes, the thread commits.
+    /// How long, and for how many changes, the thread waits before it commits.
     const PACE: Pace;
 
-    /// The number of queued changes.
     fn len(&self) -> usize;
 
-    /// Returns when a queued change must be written although no caller waits for it; `None` if there is no such
-    /// change.
+    /// Returns when the queued changes must be written even if no caller waits for them; `None` if no such time is set.
     fn due(&self, now: Moment) -> Option<Moment>;
 
-    /// Takes the changes that are due at this time; `None` takes all changes.
+    /// Takes the changes that are due at the time `due`, or all changes if `due` is `None`.
     fn take(&mut self, due: Option<Moment>) -> Self::Batch;
 
-    /// Returns the number of changes in a batch.
     fn size(batch: &Self::Batch) -> usize;
 
     /// Drops the changes of a written batch. Called without the lock, after waiting callers were answered.
     fn empty(batch: &mut Self::Batch);
 
-    /// Takes back an emptied batch, to reuse its buffers or to queue further work that it contains.
+    /// Takes back an emptied batch, to reuse its buffers or to continue the work that it still contains.
     fn reuse(&mut self, batch: Self::Batch);
 
-    /// Takes back a batch that could not be written, if a retry may succeed. Returns whether the queue took it back. By
-    /// default every fault is permanent.
+    /// Takes back a batch that could not be written, if a retry may succeed. Returns whether the batch was taken back.
+    /// The default treats every fault as permanent.
     fn put_back(&mut self, batch: Self::Batch, cause: &rusqlite::Error) -> bool {
         let _ = (batch, cause);
         false
     }
 
-    /// Called at the first successful commit after a batch was put back.
+    /// Called after the first successful commit since a batch was taken back.
     fn recovered(&mut self) {}
 
-    /// Returns the error text that callers get while nothing is written.
+    /// Returns the error text for callers while nothing is written.
     fn explain(fault: &Fault) -> String;
 
     /// Writes an incident to the log.
     fn report(incident: &Incident<'_>);
 }
 
-/// How soon, and with how many changes, a writer commits.
+/// How long, and for how many changes, a writer thread waits before it commits.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// The time for which due changes wait for more changes, to share a commit.
+    /// How long changes that are due wait for more changes, to share a commit.
     pub(crate) window: Duration,
-    /// With this many changes queued, a commit does not wait for more.
+    /// If this many changes are queued, a commit does not wait for more.
     pub(crate) enough: usize,
-    /// The largest number of queued changes ([`WriterState::is_full`]).
+    /// The largest number of queued changes (see [`WriterState::is_full`]).
     pub(crate) queue_max: usize,
-    /// The interval at which a batch that was put back is retried.
+    /// How often a batch that was taken back is retried.
     pub(crate) retry: Duration,
 }
 
-/// How soon the thread must act on what a caller has queued.
+/// How soon the thread must handle the changes that a caller has queued.
 #[cfg_attr(
     not(feature = "outbox"),
-    allow(dead_code, reason = "only the outbox has changes that may wait")
+    allow(
+        dead_code,
+        reason = "only the outbox has changes that are due at a later time"
+    )
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// Nothing is queued.
+    /// The caller has queued nothing.
     None,
     /// Commit at this time.
-    Due(Moment),
-    /// Commit soon; may wait for more changes to share the commit.
-    Gather,
-    /// Commit immediately, with all queued changes.
-    Hurry,
+    At(Moment),
+    /// Commit soon, but wait for more changes to share the commit.
+    Batch,
+    /// Commit immediately, together with all queued changes.
+    Immediate,
 }
 
 /// The reason why no changes are written.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// A commit failed and is retried.
+    /// A commit failed and will be retried.
     Passing(Arc<str>),
     /// A commit failed permanently.
     Broken(Arc<str>),
-    /// The thread panicked.
+    /// The writer thread panicked.
     Stopped,
     /// The queue was closed.
     Closed,
 }
 
-/// A fault that operators must see.
+/// A fault that is reported to operators.
 #[derive(Debug)]
 pub(crate) enum Incident<'a> {
     /// A commit failed permanently.
     Broken {
         cause: &'a rusqlite::Error,
-        /// The number of changes in the commit.
+        /// The number of changes in the failed commit.
         changes: usize,
     },
-    /// The file was not closed cleanly.
+    /// The file could not be closed cleanly.
     NotClosed(&'a rusqlite::Error),
-    /// The writer's thread panicked.
+    /// The writer thread panicked.
     Panicked,
 }
 
-/// A queue with its thread. The thread ends when the queue is closed or dropped.
+/// A queue and its writer thread. The thread ends when the queue is closed or dropped.
 pub(crate) struct GroupCommit<Q: WriteQueue> {
     shared: Arc<Shared<Q>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -157,23 +158,24 @@ struct Shared<Q: WriteQueue> {
 pub(crate) struct WriterState<Q> {
     pub(crate) queue: Q,
     waiting: Vec<oneshot::Sender<()>>,
-    /// An empty buffer that replaces `waiting` while the list of waiting callers is in a batch.
+    /// An empty buffer that takes the place of `waiting` while the list of waiting callers is part of a batch.
     waiting_spare: Vec<oneshot::Sender<()>>,
-    hurry: bool,
+    is_urgent: bool,
     asleep: Asleep,
     closing: bool,
     fault: Option<Fault>,
 }
 
-/// The condition under which the thread must be woken.
+/// The condition under which the writer thread must be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asleep {
-    /// Never: the thread is running, or wakes up by itself.
+    /// The thread need not be woken: it is running, or will wake up by itself.
     No,
-    /// If a change becomes due before this time. `None` means at any due change.
+    /// The thread must be woken if a change becomes due before this time. If the time is `None`, every change that
+    /// becomes due must wake the thread.
     Until(Option<Moment>),
-    /// If enough changes are queued for a commit.
-    Gathering,
+    /// The thread must be woken if enough changes are queued for a commit.
+    Batching,
 }
 
 struct Batch<Q: WriteQueue> {
@@ -182,12 +184,12 @@ struct Batch<Q: WriteQueue> {
 }
 
 impl<Q: WriteQueue> GroupCommit<Q> {
-    /// Starts the thread. `commit` writes a batch, whole or not at all, and leaves further work in the batch, if any.
-    /// The flag that `commit` gets is whether a caller waits for this commit.
+    /// Starts the writer thread. `commit` writes a batch completely or not at all; it may leave unfinished work in the
+    /// batch for a later commit. The `bool` passed to it is true if a caller waits for the commit.
     pub(crate) fn start(
         queue: Q,
         conn: Connection,
-        lock: File,
+        lock: FileLock,
         commit: impl FnMut(&mut Connection, &mut Q::Batch, bool) -> rusqlite::Result<()>
         + Send
         + 'static,
@@ -203,7 +205,7 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         })
     }
 
-    /// Creates a queue without a thread, for tests.
+    /// Creates a queue without a writer thread, for tests.
     #[cfg(test)]
     pub(crate) fn without_thread(queue: Q) -> Self {
         Self {
@@ -212,7 +214,7 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         }
     }
 
-    /// Makes the state say that the thread sleeps until `until`, for callers that submit changes.
+    /// Marks the thread as asleep until `until`, so that a test can check which changes would wake it.
     #[cfg(test)]
     pub(crate) fn pretend_asleep(&self, until: Moment) {
         self.shared.lock().asleep = Asleep::Until(Some(until));
@@ -223,20 +225,20 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         self.shared.lock().asleep == Asleep::No
     }
 
-    /// Locks the queue. Fails if a caller has panicked under the lock; the store decides whether its queue is still
-    /// valid.
+    /// Locks the queue. Fails if a caller has panicked while it had the lock; the store decides whether the queue is
+    /// still valid.
     pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, WriterState<Q>>> {
         self.shared.state.lock()
     }
 
-    /// Unlocks the queue, and wakes the thread if the change affects when the thread must act.
+    /// Unlocks the queue. Wakes the thread if it must now act earlier than planned.
     pub(crate) fn submit(&self, mut state: MutexGuard<'_, WriterState<Q>>, urgency: Urgency) {
-        state.hurry |= urgency == Urgency::Hurry;
+        state.is_urgent |= urgency == Urgency::Immediate;
         let wakes = match (state.asleep, urgency) {
             (Asleep::No, _) | (_, Urgency::None) => false,
-            (Asleep::Until(until), Urgency::Due(due)) => until.is_none_or(|until| due < until),
-            (Asleep::Until(_), Urgency::Gather | Urgency::Hurry) => true,
-            (Asleep::Gathering, _) => !state.waits_for_more(),
+            (Asleep::Until(until), Urgency::At(due)) => until.is_none_or(|until| due < until),
+            (Asleep::Until(_), Urgency::Batch | Urgency::Immediate) => true,
+            (Asleep::Batching, _) => !state.waits_for_more(),
         };
         if wakes {
             state.asleep = Asleep::No;
@@ -247,7 +249,7 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         }
     }
 
-    /// Waits for a commit. Fails with the store's error text if it failed.
+    /// Waits for a commit. If the commit fails, returns the store's error text.
     pub(crate) async fn committed(&self, committed: Committed) -> Result<(), BoxError> {
         match committed.await {
             Ok(()) => Ok(()),
@@ -258,18 +260,18 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         }
     }
 
-    /// Returns the reason why no changes are written now, if there is one.
+    /// Returns the reason why no changes are written now; `None` if changes are written.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.shared.lock().fault.clone()
     }
 
-    /// Refuses new changes. The thread ends after it has written the queue.
+    /// Refuses new changes. The thread writes the queue and then ends.
     #[cfg(feature = "outbox")]
     pub(crate) fn stop(&self) {
         self.shared.stop();
     }
 
-    /// Calls `first`, refuses new changes, and waits until the file is closed. If called twice, only the first call
+    /// Calls `first`, refuses new changes, and waits until the file is closed. Only the first call of this method
     /// waits.
     pub(crate) async fn close(&self, first: impl FnOnce() + Send + 'static) {
         let thread = self
@@ -291,13 +293,14 @@ impl<Q: WriteQueue> GroupCommit<Q> {
 
 impl<Q: WriteQueue> Drop for GroupCommit<Q> {
     fn drop(&mut self) {
-        // The thread is not joined, since the drop may happen on an async thread. It writes the queue and ends.
+        // The writer's thread is not joined, because this drop may run on an async thread. The writer's thread writes
+        // the queue and then ends by itself.
         self.shared.stop();
     }
 }
 
 impl<Q: WriteQueue> WriterState<Q> {
-    /// Fails if nothing more will be written. A temporary fault does not count.
+    /// Fails if nothing will be written any more. A temporary fault does not count.
     pub(crate) fn takes_more(&self) -> Result<(), BoxError> {
         match &self.fault {
             None | Some(Fault::Passing(_)) => Ok(()),
@@ -305,7 +308,7 @@ impl<Q: WriteQueue> WriterState<Q> {
         }
     }
 
-    /// Fails as long as the queue cannot be written.
+    /// Fails while the queue cannot be written, whether temporarily or permanently.
     pub(crate) fn can_write(&self) -> Result<(), BoxError> {
         match &self.fault {
             None => Ok(()),
@@ -313,12 +316,13 @@ impl<Q: WriteQueue> WriterState<Q> {
         }
     }
 
-    /// Returns whether the queue is full, so that callers should make no more changes.
+    /// Returns whether the queue is full. Callers should then make no more changes.
     pub(crate) fn is_full(&self) -> bool {
         self.len() >= Q::PACE.queue_max
     }
 
-    /// Waits until everything queued by now is written. The change must be submitted with [`Urgency::Gather`] or more.
+    /// Returns a receiver that resolves when everything queued so far is written. The caller must submit its change
+    /// with [`Urgency::Batch`] or a higher urgency.
     pub(crate) fn wait(&mut self) -> Committed {
         let (sender, committed) = oneshot::channel();
         self.waiting.push(sender);
@@ -330,7 +334,7 @@ impl<Q: WriteQueue> WriterState<Q> {
     }
 
     fn waits_for_more(&self) -> bool {
-        !self.hurry && !self.closing && self.fault.is_none() && self.len() < Q::PACE.enough
+        !self.is_urgent && !self.closing && self.fault.is_none() && self.len() < Q::PACE.enough
     }
 
     fn due(&self, now: Moment) -> Option<Moment> {
@@ -341,17 +345,18 @@ impl<Q: WriteQueue> WriterState<Q> {
         }
     }
 
-    /// Takes due changes, or all changes if a caller waits.
+    /// Takes the changes that are due, or all changes if a caller waits.
     fn take(&mut self) -> Batch<Q> {
-        let all = self.hurry || self.closing || self.fault.is_some() || !self.waiting.is_empty();
-        self.hurry = false;
+        let all =
+            self.is_urgent || self.closing || self.fault.is_some() || !self.waiting.is_empty();
+        self.is_urgent = false;
         Batch {
             work: self.queue.take((!all).then(Moment::now)),
             waiting: mem::replace(&mut self.waiting, mem::take(&mut self.waiting_spare)),
         }
     }
 
-    /// Takes back a written batch. While the queue is closing, the batch's further work is dropped.
+    /// Takes back a written batch. If the queue is closing, the work that remains in the batch is dropped.
     fn take_back(&mut self, done: Batch<Q>) {
         self.waiting_spare = done.waiting;
         if !self.closing {
@@ -365,14 +370,14 @@ impl<Q: WriteQueue> Batch<Q> {
         self.waiting.is_empty() && Q::size(&self.work) == 0
     }
 
-    /// Reports a commit to the callers that wait for it.
+    /// Answers the callers that wait for this commit.
     fn acknowledge(&mut self) {
         for committed in self.waiting.drain(..) {
-            // A caller may have stopped waiting; its change is written all the same.
+            // The caller may have stopped waiting. Its change was written anyway.
             let _ = committed.send(());
         }
         Q::empty(&mut self.work);
-        // Gives memory back after an unusually large batch.
+        // Frees the memory of an unusually long list.
         self.waiting.shrink_to(WAITING_SPARE_MAX);
     }
 }
@@ -386,7 +391,7 @@ impl<Q: WriteQueue> Shared<Q> {
             queue,
             waiting: Vec::new(),
             waiting_spare: Vec::new(),
-            hurry: false,
+            is_urgent: false,
             asleep: Asleep::No,
             closing: false,
             fault: None,
@@ -397,8 +402,8 @@ impl<Q: WriteQueue> Shared<Q> {
         }
     }
 
-    /// Locks the state and ignores poisoning, to use all fields except the store's queue. A caller that panics leaves
-    /// these fields consistent.
+    /// Locks the state and ignores poisoning, for code that does not use the store's queue. All other fields are
+    /// consistent after a caller's panic.
     fn lock(&self) -> MutexGuard<'_, WriterState<Q>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -415,10 +420,10 @@ impl<Q: WriteQueue> Shared<Q> {
     fn run(
         &self,
         mut conn: Connection,
-        lock: File,
+        lock: FileLock,
         mut commit: impl FnMut(&mut Connection, &mut Q::Batch, bool) -> rusqlite::Result<()>,
     ) {
-        // When dropped, refuses further changes, also after a panic.
+        // When this guard is dropped, even by a panic, further changes are refused.
         let stopped = StopGuard(self);
         let (mut done, mut failing) = (None, false);
         while let Some(mut batch) = self.next_batch(done.take()) {
@@ -446,8 +451,8 @@ impl<Q: WriteQueue> Shared<Q> {
         drop(lock);
     }
 
-    /// Returns the next batch: the due changes, or all changes if a caller waits; `None` after the queue is closed and
-    /// written. The batch may be empty while a failed commit is retried.
+    /// Returns the next batch: the changes that are due, or all changes if a caller waits. `None` after the queue is
+    /// closed and written. The batch may be empty while a failed commit is retried.
     fn next_batch(&self, done: Option<Batch<Q>>) -> Option<Batch<Q>> {
         let mut state = self.lock();
         if let Some(done) = done {
@@ -466,7 +471,7 @@ impl<Q: WriteQueue> Shared<Q> {
             if state.waits_for_more() {
                 let more = |state: &mut WriterState<Q>| {
                     let more = state.waits_for_more();
-                    state.asleep = if more { Asleep::Gathering } else { Asleep::No };
+                    state.asleep = if more { Asleep::Batching } else { Asleep::No };
                     more
                 };
                 (state, _) = self
@@ -485,7 +490,7 @@ impl<Q: WriteQueue> Shared<Q> {
         }
     }
 
-    /// Waits until a change is due. Each wake-up computes the due time again, since it may have moved or disappeared.
+    /// Waits until a change is due. Each wake-up computes the time again, because changes may have been added or taken.
     fn wait_until_due<'a>(
         &self,
         mut state: MutexGuard<'a, WriterState<Q>>,
@@ -517,8 +522,8 @@ impl<Q: WriteQueue> Shared<Q> {
         state.queue.recovered();
     }
 
-    /// Handles a failed commit and returns whether it will be retried. Drops the senders of waiting callers, which
-    /// makes their wait fail.
+    /// Handles a failed commit, and returns whether it will be retried. Drops the senders of waiting callers, so their
+    /// wait fails.
     fn fail(&self, batch: Batch<Q>, cause: &rusqlite::Error) -> bool {
         let Batch { work, waiting } = batch;
         let changes = Q::size(&work).max(waiting.len());

@@ -1,4 +1,4 @@
-//! Code shared by the stores that write files.
+//! Shared code for stores that write SQLite files.
 
 #[cfg(any(feature = "sqlite", feature = "outbox"))]
 pub(crate) mod crash_log;
@@ -6,3 +6,6 @@ pub(crate) mod crash_log;
 pub(crate) mod file;
 #[cfg(feature = "sqlite")]
 pub(crate) mod group_commit;
+#[cfg(test)]
+#[cfg(feature = "sqlite")]
+pub(crate) mod test_files;

@@ -1,4 +1,4 @@
-//! The events of the embedded stores, and the documents next to their books.
+//! The events and documents of the embedded stores.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,11 +13,11 @@ use crate::{
     happening::{Event, Happening, Levels, Watched},
 };
 
-/// The last event's number, the names of events that are emitted once, and the documents.
+/// The number of the last event, the emitted events that may be emitted only once, and the documents.
 #[derive(Debug, Default)]
 pub(super) struct EventState {
     last: u64,
-    /// The time of emission of each named event. An event with the same name is not emitted again.
+    /// When each event that may be emitted only once was emitted, by the event's name.
     reported: HashMap<String, Millis>,
     documents: BTreeMap<String, Document>,
 }
@@ -29,7 +29,7 @@ impl EventState {
         happened: Vec<(Option<KeyId>, Happening)>,
         at_ms: Millis,
     ) -> Vec<Event> {
-        // Most charges emit no event, and then this allocates nothing.
+        // Most charges emit no event, so usually nothing is allocated here.
         let event = |(key, what)| {
             self.last += 1;
             Event {
@@ -45,15 +45,14 @@ impl EventState {
 }
 
 impl State {
-    /// Takes the new events of an account out of the book, and numbers them.
-    pub(super) fn tell_of(&mut self, account: &AccountId, at_ms: Millis) -> Vec<Event> {
+    /// Removes the new events of an account from the book, and numbers them.
+    pub(super) fn take_events(&mut self, account: &AccountId, at_ms: Millis) -> Vec<Event> {
         let happened = self.book.account_mut(account);
         let happened = happened.map(|account| account.happened());
         self.feed
             .events_of(account, happened.unwrap_or_default(), at_ms)
     }
 
-    /// Returns the number of the last event.
     pub(crate) const fn last_event(&self) -> u64 {
         self.feed.last
     }
@@ -74,7 +73,7 @@ impl State {
         Ok(((), Some(record)))
     }
 
-    /// Restores levels from a store's file. `None` if the account, key or group does not exist.
+    /// Sets alert levels that were read from a store's file. `None` if the account, key or group does not exist.
     pub(crate) fn put_levels(
         &mut self,
         account: &AccountId,
@@ -117,7 +116,7 @@ impl State {
             key: event.key.clone(),
             what: event.what.clone(),
         };
-        (true, Some(Record::Told { event, once }))
+        (true, Some(Record::EmittedOnce { event, once }))
     }
 
     pub(crate) fn document(&self, name: &str) -> Option<Document> {
@@ -151,7 +150,7 @@ impl State {
         (true, Some(Record::Document(document)))
     }
 
-    /// Restores a document from a store's file.
+    /// Adds a document that was read from a store's file.
     pub(crate) fn restore_document(&mut self, document: Document) {
         if document.text.is_empty() {
             self.feed.documents.remove(&document.name);
@@ -160,7 +159,8 @@ impl State {
         }
     }
 
-    /// Restores from a store's file the number of the last event, and when each named event was emitted.
+    /// Sets the number of the last event, and the times of events that may be emitted only once, as read from a store's
+    /// file.
     #[cfg(feature = "sqlite")]
     pub(crate) fn restore_feed(&mut self, last: u64, reported: HashMap<String, Millis>) {
         (self.feed.last, self.feed.reported) = (last, reported);

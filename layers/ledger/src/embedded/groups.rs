@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl GroupRow {
-    pub(super) fn of(account: &Account, id: &GroupId) -> Option<Self> {
+    pub(super) fn for_group(account: &Account, id: &GroupId) -> Option<Self> {
         let group = account.group(id)?;
         Some(Self {
             id: id.clone(),
@@ -17,7 +17,7 @@ impl GroupRow {
             removed: group.removed,
             ceilings: group.money.ceilings,
             carried: group.carried,
-            used: Used::of(&group.money),
+            used: Used::from_money(&group.money),
         })
     }
 }
@@ -79,7 +79,7 @@ impl State {
     ) -> Result<Journaled<GroupView>, BookError> {
         let book = self.book.account(account).ok_or(BookError::NotFound)?;
         let view = book.group_view(id, now).ok_or(BookError::NotFound)?;
-        let record = GroupRow::of(book, id).map(|group| Record::Group {
+        let record = GroupRow::for_group(book, id).map(|group| Record::Group {
             account: account.clone(),
             group,
         });
@@ -103,7 +103,7 @@ impl State {
         Ok(account.bind(&record.id, record.group.as_ref(), record.concurrency)?)
     }
 
-    /// Fails unless a key may join the group.
+    /// Fails unless the group exists and keys may join it.
     pub(super) fn has_group(
         &self,
         account: &AccountId,

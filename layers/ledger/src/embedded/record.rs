@@ -1,4 +1,4 @@
-//! The changes of the state, as a durable store writes them.
+//! Records: the changes of the state in the form in which a durable store writes them.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use crate::{
 /// A result, and the record that a durable store must write before it returns the result.
 pub(crate) type Journaled<T> = (T, Option<Record>);
 
-/// A change as a durable store writes it. Amounts are new values, not differences, so that writing the records again,
-/// in the same order, changes nothing.
+/// A change in the form in which a durable store writes it. Amounts are absolute values and not differences, so writing
+/// the same records again in the same order changes nothing.
 #[derive(Debug)]
 #[cfg_attr(
     not(feature = "sqlite"),
-    allow(dead_code, reason = "used only by the durable store")
+    allow(dead_code, reason = "only durable stores use this item")
 )]
 #[expect(
     clippy::large_enum_variant,
-    reason = "most records are receipts: boxing them would cost more than it saves"
+    reason = "most records are receipts, so boxing receipts would cost more than it saves"
 )]
 pub(crate) enum Record {
     Account {
@@ -43,7 +43,7 @@ pub(crate) enum Record {
     Key {
         record: Arc<KeyRecord>,
         ceilings: Ceilings,
-        /// The groups that the key has joined or left, as they are after the change.
+        /// The groups that the key has joined or left, with their values after the change.
         groups: Vec<GroupRow>,
     },
     /// A group of an account's keys.
@@ -52,25 +52,25 @@ pub(crate) enum Record {
         receipt: Receipt,
         balance: MicroRub,
         loss: MicroRub,
-        /// The key's usage, if the key is one of the account's.
+        /// The key's spending; `None` if the account has no such key.
         used: Option<Used>,
-        /// The usage of the key's group, if the key is in a group.
+        /// The spending of the key's group; `None` if the key is in no group.
         group: Option<(GroupId, Used)>,
-        /// Whether the call had a checkpoint in the store.
+        /// Whether the store has a checkpoint of this call, which must be deleted.
         noted: bool,
         /// The events that the change emits.
         events: Vec<Event>,
     },
-    /// Checkpoints of the running calls: their costs so far.
+    /// Checkpoints of in-flight calls: what they have cost so far.
     Noted(Vec<Settlement>),
-    /// The number of a call that had a checkpoint and ended without a charge.
+    /// The number of a call whose checkpoint must be deleted because the call has ended without a charge.
     Forgotten(RequestNumber),
     Tariff {
         version: TariffVersion,
         fingerprint: String,
     },
-    /// An event that a gateway reported, and its name: an event with the same name is not emitted again.
-    Told { event: Event, once: String },
+    /// An event that a gateway reported, and its name. A further event with the same name is not emitted.
+    EmittedOnce { event: Event, once: String },
     Levels {
         account: AccountId,
         of: Watched,
@@ -78,20 +78,20 @@ pub(crate) enum Record {
     },
     /// A document. An empty text deletes it.
     Document(Document),
-    /// Sums of the roll-up, with their new version.
+    /// Roll-up sums, with their new version.
     Summed {
         change: rollup::Change,
         version: u64,
     },
-    /// Deletes all sums of the roll-up.
+    /// All roll-up sums are deleted.
     SumsCleared { version: u64 },
 }
 
-/// A key's total usage, and its usage before its current month and its current day.
+/// A key's total spending, and its spending before its current month and before its current day.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(
     not(feature = "sqlite"),
-    allow(dead_code, reason = "used only by the durable store")
+    allow(dead_code, reason = "only durable stores use this item")
 )]
 pub(crate) struct Used {
     pub(crate) in_all: MicroRub,
@@ -100,7 +100,7 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    pub(super) const fn of(key: &KeyBook) -> Self {
+    pub(super) const fn from_money(key: &KeyBook) -> Self {
         Self {
             in_all: key.used,
             month: key.month,
@@ -109,11 +109,11 @@ impl Used {
     }
 }
 
-/// A group as a durable store writes it.
+/// A group in the form in which a durable store writes it.
 #[derive(Clone, Debug)]
 #[cfg_attr(
     not(feature = "sqlite"),
-    allow(dead_code, reason = "used only by the durable store")
+    allow(dead_code, reason = "only durable stores use this item")
 )]
 pub(crate) struct GroupRow {
     pub(crate) id: GroupId,

@@ -1,4 +1,4 @@
-//! Idempotency claims and answers in memory. They are lost when the process ends.
+//! Idempotency claims and stored responses in memory. They are lost when the process ends.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{AnswerStore, Bounds, Claim, Claimed, Digest, Earlier, Finished, Outcome, Stage};
 use crate::{BoxError, account::AccountId, number::RequestNumber};
 
-/// Stored answers, in the memory of one process. Clones share them.
+/// A store of claims and responses in the memory of one process. Clones share it.
 #[derive(Clone)]
 pub struct MemoryAnswers(Arc<Inner>);
 
@@ -23,13 +23,14 @@ struct Inner {
 
 type Key = (AccountId, Digest);
 
-/// If the queue has more entries of deleted claims than this, they are removed from it.
+/// If the queue contains more entries of deleted claims than this, these entries are removed.
 const GONE_MAX: usize = 1024;
 
 #[derive(Default)]
 struct Table {
     rows: HashMap<Key, Row>,
-    /// Expiry times in the order in which claims were made. Entries of deleted claims are removed later.
+    /// The expiry time of each claim, in the order in which claims were made. The entries of deleted claims are removed
+    /// later.
     expiring: VecDeque<(Instant, Key, RequestNumber)>,
     sums: HashMap<AccountId, Sums>,
     bytes: u64,
@@ -79,7 +80,8 @@ impl MemoryAnswers {
         let mut table = self.table();
         table.sweep(now);
         let key = (claim.account.clone(), claim.id);
-        // The sweep may not have removed this claim: its entry in the queue may follow entries that expire later.
+        // The sweep may have missed this expired claim: its entry in the queue may come after an entry that expires
+        // later.
         if table.rows.get(&key).is_some_and(|row| row.expires <= now) {
             table.remove(&key);
         }
@@ -198,7 +200,7 @@ impl Table {
             self.expiring.pop_front();
             match self.rows.get(&key) {
                 Some(row) if row.first != first => {}
-                // The claim's expiry has moved, because its call was still running.
+                // The claim was renewed while its call was in flight, so it expires later now.
                 Some(row) if row.expires > now => {
                     self.expiring.push_back((row.expires, key, first));
                 }
@@ -207,8 +209,8 @@ impl Table {
         }
     }
 
-    /// Removes queue entries whose claims were deleted. Claims of free calls are deleted long before they expire; this
-    /// keeps the queue proportional to the stored claims.
+    /// Removes the queue entries of deleted claims. The claim of a free call is deleted long before it expires, and
+    /// without this function its entry would stay in the queue until then.
     fn forget_gone(&mut self) {
         if self.expiring.len() > 2 * self.rows.len() + GONE_MAX {
             let rows = &self.rows;
@@ -237,7 +239,8 @@ impl Table {
 }
 
 impl Row {
-    /// Sets the time until which a call may run without renewing its claim. The claim does not expire before that time.
+    /// Sets the time until which the call may run without renewing its claim. The claim does not expire before that
+    /// time.
     fn run_until(&mut self, until: Instant) {
         self.state = State::Running { until };
         self.expires = self.expires.max(until);

@@ -1,10 +1,11 @@
-//! Claims on calls with an idempotency key, and their answers: which call runs, and how earlier calls were answered.
+//! Claims on idempotency keys: which call runs under an idempotency key, and the stored responses of earlier calls.
 //!
-//! The store of claims is not part of the books: it may lose its contents, and a repeated call then runs as a new call.
-//! Only the ledger decides whether an earlier call was charged. A store never gets a caller's text: the id and the
-//! fingerprint are keyed digests, and the code that uses the store encrypts the answer.
+//! This store is not part of the books. It may lose its contents; a repeated call then runs as a new call. Only the
+//! ledger decides whether an earlier call was charged. The store never receives a caller's text: ids and fingerprints
+//! are keyed digests, and the user of the store encrypts responses.
 //!
-//! A claim has a request number as its fencing token: a call that has lost its claim cannot change anything.
+//! Each claim contains a request number as its fencing token. A call that has lost its claim can therefore change
+//! nothing.
 
 mod memory;
 #[cfg(feature = "redis")]
@@ -23,7 +24,7 @@ pub use self::redis::RedisAnswers;
 pub use self::sqlite::SqliteAnswers;
 use crate::{BoxError, account::AccountId, number::RequestNumber};
 
-/// A keyed digest of an idempotency key or of a request.
+/// A keyed digest of an idempotency key or of a request body.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest(pub [u8; 32]);
 
@@ -39,88 +40,88 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// A claim: a call's attempt to become the only call that runs under its idempotency key.
+/// A claim: it makes a call the only one that runs under its idempotency key.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// The account whose limits on claims and stored answers apply.
+    /// The account whose limits apply to the claim and the response.
     pub account: AccountId,
-    /// Identifies the claim within the account. The digest includes the caller's API key.
+    /// Identifies the claim within the account. The caller's API key is part of the digest.
     pub id: Digest,
-    /// A digest of the call's request.
+    /// A digest of the request, to detect a different request under the same idempotency key.
     pub fingerprint: Digest,
     /// The number of the call that makes the claim.
     pub number: RequestNumber,
-    /// The time for which a running call keeps the claim unless it renews or finishes it.
+    /// How long an in-flight call keeps the claim without renewing it.
     pub lease: Duration,
-    /// The time for which the claim, and later its answer, is stored.
+    /// How long the claim, and later the response, is stored.
     pub stored: Duration,
 }
 
-/// The result of a claim.
+/// The result of an attempt to claim an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimed {
-    /// This call has the claim and runs. No other call under this idempotency key runs.
+    /// This call has the claim and may run. No other call runs under this idempotency key.
     Mine,
-    /// An earlier call has claimed the idempotency key.
+    /// Another call has claimed the idempotency key before.
     Earlier(Earlier),
-    /// The account already has as many claims as it may have.
+    /// The account has reached its limit of claims.
     Full,
 }
 
-/// The call that has claimed the idempotency key.
+/// The call that has claimed the idempotency key before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Earlier {
-    /// The number of that call.
+    /// The number of the earlier call.
     pub number: RequestNumber,
-    /// The digest of that call's request.
+    /// The digest of the earlier call's request.
     pub fingerprint: Digest,
-    /// The state of that call.
+    /// The state of the earlier call.
     pub stage: Stage,
 }
 
 /// The state of a claimed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The call runs. Its claim expires after this time unless it is renewed.
+    /// The call is in flight. Its claim expires after this time, unless it is renewed.
     Running(Duration),
-    /// The call has not ended, and its claim was not renewed in time.
+    /// The call has not ended, but its claim was not renewed in time.
     Abandoned,
-    /// The call has ended with this answer, encrypted.
+    /// The call has ended with this response, which is encrypted.
     Answered(Vec<u8>),
-    /// The call was charged, but has no answer that could be replayed.
+    /// The call was charged, but there is no stored response to replay.
     Unanswered,
 }
 
-/// The way in which a call ended.
+/// How a call ended, as recorded in its claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome<'a> {
-    /// The call ended with this answer, encrypted.
+    /// The call has ended with this response, which is encrypted.
     Answered(&'a [u8]),
-    /// The call was charged, but has no answer that could be replayed.
+    /// The call was charged, but there is no response to replay.
     Unanswered,
-    /// The call was free of charge, so the claim is deleted and the same request may run again.
+    /// The call was free, so its claim is deleted and the same request may run again.
     Free,
 }
 
-/// The result of storing an outcome.
+/// The result of storing the outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finished {
-    /// The outcome is stored.
+    /// The outcome was stored.
     Kept,
-    /// The answer would exceed a bound, so the outcome is stored without the answer.
+    /// The response would exceed a limit, so the outcome was stored without it.
     TooMuch,
-    /// Another call has the claim, so nothing is stored.
+    /// Another call has the claim now, so nothing was stored.
     NotMine,
 }
 
-/// Limits on stored claims and answers.
+/// Limits of the stored claims and responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// The largest number of claims per account.
     pub account_calls_max: u64,
-    /// The largest number of bytes of answers per account.
+    /// The largest total size of the stored responses per account, in bytes.
     pub account_bytes_max: u64,
-    /// The largest number of bytes of answers over all accounts.
+    /// The largest total size of all stored responses, in bytes.
     pub bytes_max: u64,
 }
 
@@ -134,10 +135,10 @@ impl Default for Bounds {
     }
 }
 
-/// Stores claims and answers.
+/// Stores claims and responses.
 pub trait AnswerStore: Send + Sync + 'static {
-    /// Claims a call. With `from`, takes over the abandoned claim of the call with that number. The claim is made
-    /// atomically. If it is repeated under the same number, the same result is returned.
+    /// Claims an idempotency key in one atomic step. With `from`, takes over the abandoned claim of the call with that
+    /// number. A repeated claim with the same number gets the same result.
     ///
     /// # Errors
     /// An error if the store did not answer, or if its answer was lost.
@@ -147,13 +148,13 @@ pub trait AnswerStore: Send + Sync + 'static {
         from: Option<RequestNumber>,
     ) -> impl Future<Output = Result<Claimed, BoxError>> + Send;
 
-    /// Renews the claim of a running call. Returns whether the call still has the claim.
+    /// Renews the claim of an in-flight call. Returns whether the call still has the claim.
     ///
     /// # Errors
     /// An error if the store did not answer, or if its answer was lost.
     fn renew(&self, claim: &Claim) -> impl Future<Output = Result<bool, BoxError>> + Send;
 
-    /// Ends the claim and stores the outcome of the call.
+    /// Stores the outcome of the call in its claim.
     ///
     /// # Errors
     /// The errors of [`AnswerStore::claim`].
@@ -164,7 +165,7 @@ pub trait AnswerStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Finished, BoxError>> + Send;
 }
 
-/// A duration in milliseconds, at most one year, so that every store can represent it.
+/// Returns a duration in milliseconds, at most one year, so that every store can represent it.
 #[cfg(any(feature = "redis", feature = "sqlite"))]
 fn millis(duration: Duration) -> u64 {
     const MAX: u64 = 365 * 24 * 3_600_000;

@@ -1,15 +1,15 @@
-//! Idempotency claims and answers in Redis, shared by many gateways. They are stored in the account's slot. Each
-//! operation is one script, whose time is the server's clock.
+//! Idempotency claims and stored responses in Redis, shared by many gateways. They are stored in the slot of their
+//! account. Each operation is one script that uses the server's clock.
 //!
 //! ```text
 //! tg:{A}:i:<id>   HASH  f fingerprint, n number, s running|answered|unanswered, u runs until, h hour, x kept until,
-//!                       a the sealed answer
+//!                       a the encrypted response
 //! tg:{A}:iu       HASH  e<hour>, b<hour>: calls and bytes claimed in that hour, for the account's bounds
-//! tg:answers      HASH  <hour>: bytes of all accounts
+//! tg:answers        HASH  <hour>: bytes of all accounts
 //! ```
 //!
-//! Redis deletes expired claims by itself, and reports nothing. So the account's usage is counted by the hour, and is
-//! overestimated by the claims of at most one hour.
+//! Redis deletes expired claims without a notification. So an account's usage of its limits is counted per hour, and
+//! includes claims that have expired in the last hour.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Stored answers, in Redis. Clones share the connection.
+/// A store of claims and responses in Redis. Clones share the connection.
 #[derive(Clone)]
 pub struct RedisAnswers(Arc<Inner>);
 
@@ -50,7 +50,7 @@ impl RedisAnswers {
         }))
     }
 
-    /// Reserves `bytes` of the limit over all accounts, if they are free. A negative number gives bytes back.
+    /// Reserves `bytes` of the limit over all accounts, if they are available. A negative number gives bytes back.
     async fn has_room(&self, bytes: i64, stored: Duration) -> Result<bool, RedisFault> {
         let Inner {
             conn, room, bounds, ..
@@ -145,8 +145,8 @@ impl AnswerStore for RedisAnswers {
             .eval(script, &keys(claim), args, OPERATOR_TIMEOUT)
             .await;
         if word == "answered" && !finished.as_ref().is_ok_and(|word| word == "kept") {
-            // The answer was not stored, because it exceeds the account's own limit or was stored before. So its bytes
-            // are given back.
+            // The response was not stored: it exceeds the account's limit, or it was stored before. So the room for its
+            // bytes is given back.
             let given_back = self.has_room(-bytes, claim.stored).await;
             if finished.is_ok() {
                 given_back?;

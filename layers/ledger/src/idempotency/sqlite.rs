@@ -1,22 +1,17 @@
-//! Idempotency claims and answers in a file next to the ledger's file. The file has no books: it may be deleted while
-//! no gateway runs.
+//! Idempotency claims and stored responses in a SQLite file next to the ledger file. The file is not part of the books:
+//! it may be deleted while no gateway runs.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{OptionalExtension, Transaction, params};
 use uuid::Uuid;
 
 use super::{
     AnswerStore, Bounds, Claim, Claimed, Digest, Earlier, Finished, Outcome, Stage, millis,
 };
-use crate::{BoxError, embedded::now_ms, number::RequestNumber};
+use crate::{BoxError, embedded::now_ms, number::RequestNumber, sqlite::side_file::SideFile};
 
-/// Triggers keep the sums of claims and bytes, so that no row is counted twice or missed.
+/// Triggers maintain the sums of claims and bytes, so that every row is counted exactly once.
 const SCHEMA: &str = "
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = FULL;
@@ -46,54 +41,30 @@ const UNANSWERED: u8 = 2;
 /// The largest number of expired rows that one claim deletes.
 const SWEPT_MAX: u32 = 64;
 
-/// Stored answers in one SQLite file. The first claim creates the file. Clones share it.
+/// A store of claims and responses in one SQLite file, which the first claim creates. Clones share it.
 ///
-/// Queries run on tokio's blocking threads, so a tokio runtime is needed.
-#[derive(Clone)]
-pub struct SqliteAnswers(Arc<Inner>);
-
-struct Inner {
-    path: PathBuf,
+/// A tokio runtime is needed, because queries run on its blocking threads.
+#[derive(Clone, Debug)]
+pub struct SqliteAnswers {
+    file: SideFile,
     bounds: Bounds,
-    conn: Mutex<Option<Connection>>,
 }
 
 impl SqliteAnswers {
-    /// Opens the store of answers in the file `path`.
+    /// Creates a store in the file `path`.
     #[must_use]
     pub fn new(path: &Path, bounds: Bounds) -> Self {
-        Self(Arc::new(Inner {
-            path: path.to_owned(),
-            bounds,
-            conn: Mutex::default(),
-        }))
+        let file = SideFile::new(Some(path), SCHEMA);
+        Self { file, bounds }
     }
 
     async fn ask<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&Transaction<'_>, &Bounds, i64) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, BoxError> {
-        let inner = Arc::clone(&self.0);
-        let requested = tokio::task::spawn_blocking(move || -> Result<T, BoxError> {
-            let mut conn = inner.conn.lock().unwrap_or_else(PoisonError::into_inner);
-            let conn = match &mut *conn {
-                Some(conn) => conn,
-                none => none.insert(open(&inner.path)?),
-            };
-            let step = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let answer = ask(&step, &inner.bounds, signed(now_ms()))?;
-            step.commit()?;
-            Ok(answer)
-        });
-        requested.await?
-    }
-}
-
-impl fmt::Debug for SqliteAnswers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteAnswers")
-            .field("path", &self.0.path)
-            .finish_non_exhaustive()
+        let bounds = self.bounds;
+        let step = move |step: &Transaction<'_>| ask(step, &bounds, signed(now_ms()));
+        self.file.transact(step).await
     }
 }
 
@@ -171,7 +142,8 @@ fn claim_in(
     if calls >= bounds.account_calls_max || bytes >= bounds.account_bytes_max {
         return Ok(Claimed::Full);
     }
-    // Deletes an expired row of the same idempotency key that no sweep has deleted yet, to make room for the claim.
+    // An expired row of the same idempotency key may not have been swept yet. It is deleted here to make room for the
+    // new claim.
     step.prepare_cached("DELETE FROM answers WHERE account = ?1 AND id = ?2")?
         .execute(params![&*claim.account, claim.id.0])?;
     step.prepare_cached("INSERT INTO answers VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6, 0, NULL)")?
@@ -186,7 +158,6 @@ fn claim_in(
     Ok(Claimed::Mine)
 }
 
-/// Returns the earlier call with the same idempotency key.
 fn earlier_of(
     step: &Transaction<'_>,
     now: i64,
@@ -258,7 +229,7 @@ fn finish_in(
     })
 }
 
-/// Returns the claims and the bytes of an account; with an empty name, of all accounts.
+/// Returns the number of claims and of bytes of an account, or of all accounts if the name is empty.
 fn sums(step: &Transaction<'_>, account: &str) -> rusqlite::Result<(u64, u64)> {
     let found = step
         .prepare_cached("SELECT calls, bytes FROM sums WHERE account = ?1")?
@@ -270,26 +241,11 @@ fn sums(step: &Transaction<'_>, account: &str) -> rusqlite::Result<(u64, u64)> {
     Ok(found.unwrap_or_default())
 }
 
-fn open(path: &Path) -> rusqlite::Result<Connection> {
-    // SQLite would create a file that everybody can read. If creating the file here fails, SQLite reports why.
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        let mut options = std::fs::OpenOptions::new();
-        let made = options.write(true).create(true).truncate(false).mode(0o600);
-        drop(made.open(path));
-    }
-    let conn = Connection::open(path)?;
-    conn.busy_timeout(Duration::from_secs(5))?;
-    conn.execute_batch(SCHEMA)?;
-    Ok(conn)
-}
-
 fn bytes_of(number: RequestNumber) -> [u8; 16] {
     *number.uuid().as_bytes()
 }
 
-/// Converts a count to SQLite's integers.
+/// Converts a count to SQLite's integer type.
 fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

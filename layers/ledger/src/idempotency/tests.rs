@@ -1,4 +1,4 @@
-//! Tests of the contract that every store of answers keeps.
+//! Tests of the contract that every store of claims and responses must keep.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn earlier(claimed: Claimed) -> Earlier {
     }
 }
 
-/// Tests the contract with one store.
+/// Runs the contract tests on one store.
 async fn contract(store: &impl AnswerStore) {
     one_call_runs_and_the_others_get_its_state(store).await;
     a_free_call_may_run_again(store).await;
@@ -44,7 +44,7 @@ async fn contract(store: &impl AnswerStore) {
 async fn one_call_runs_and_the_others_get_its_state(store: &impl AnswerStore) {
     let (first, second) = (claim("acme", 1), claim("acme", 1));
     assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
-    // The answer to a claim was lost, so the claim is made again.
+    // The answer to the claim was lost, so the claim is made again.
     assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
     let reported = earlier(store.claim(&second, None).await.unwrap());
     assert_eq!(
@@ -60,13 +60,13 @@ async fn one_call_runs_and_the_others_get_its_state(store: &impl AnswerStore) {
         .finish(&first, Outcome::Answered(b"\0sealed\xff"))
         .await;
     assert_eq!(answered.unwrap(), Finished::Kept);
-    // Finishing a call twice has the effect of finishing it once.
+    // Storing the outcome twice has the same effect as storing it once.
     let again = store.finish(&first, Outcome::Free).await;
     assert_eq!(again.unwrap(), Finished::Kept);
     let reported = earlier(store.claim(&second, None).await.unwrap());
     assert_eq!(reported.stage, Stage::Answered(b"\0sealed\xff".to_vec()));
     assert_eq!(reported.number, first.number);
-    // The same idempotency key in another account is another claim.
+    // The same idempotency key in another account is a different claim.
     assert_eq!(
         store.claim(&claim("other", 1), None).await.unwrap(),
         Claimed::Mine
@@ -101,23 +101,23 @@ async fn an_abandoned_call_is_taken_over_once(store: &impl AnswerStore) {
     assert_eq!(taken, Claimed::Mine);
     let late = store.claim(&third, Some(first.number)).await.unwrap();
     assert_eq!(earlier(late).number, second.number);
-    // A call that has lost its claim changes nothing.
+    // A call that has lost its claim cannot change anything.
     assert!(!store.renew(&first).await.unwrap());
     let lost = store.finish(&first, Outcome::Answered(b"late")).await;
     assert_eq!(lost.unwrap(), Finished::NotMine);
     assert!(store.renew(&second).await.unwrap());
 }
 
-/// A running call keeps its claim longer than `kept`, which is very short here.
+/// An in-flight call keeps its claim even after `stored`, which is very short here.
 async fn a_running_call_does_not_expire(store: &impl AnswerStore) {
     let (mut first, second) = (claim("long", 1), claim("long", 1));
-    // The claim lives long enough for a busy machine to renew it in time.
+    // The claim must be long enough for a busy machine to renew it in time.
     first.lease = 5 * LEASE;
     first.stored = LEASE / 3;
     assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
     for _ in 0..5 {
         tokio::time::sleep(2 * LEASE).await;
-        // Each claim deletes expired rows, but not the row of the running call.
+        // Each claim deletes expired rows, but not the row of the in-flight call.
         store.claim(&claim("long", 2), None).await.unwrap();
         assert!(store.renew(&first).await.unwrap());
     }
@@ -142,21 +142,21 @@ async fn bounds_are_kept(store: &impl AnswerStore) {
         store.finish(&calls[1], sixty).await.unwrap(),
         Finished::Kept
     );
-    // The account would have 120 bytes of stored answers; 100 are allowed.
+    // The account would have 120 bytes of stored responses, but 100 are allowed.
     assert_eq!(
         store.finish(&calls[2], sixty).await.unwrap(),
         Finished::TooMuch
     );
     let reported = earlier(store.claim(&of(3), None).await.unwrap());
     assert_eq!(reported.stage, Stage::Unanswered);
-    // All accounts together may store 150 bytes: 60 are stored below, and at least some were stored above.
+    // All accounts together may store 150 bytes. 60 are stored below, and some were stored above.
     let (one, two) = (claim("d", 1), claim("e", 1));
     for call in [&one, &two] {
         assert_eq!(store.claim(call, None).await.unwrap(), Claimed::Mine);
     }
     let all = Outcome::Answered(&[7; 90]);
     assert_eq!(store.finish(&one, all).await.unwrap(), Finished::TooMuch);
-    // An answer that exceeded its account's limit does not use the limit over all accounts.
+    // A response that exceeds its account's limit uses nothing of the limit over all accounts.
     let few = Outcome::Answered(&[7; 75]);
     assert_eq!(store.finish(&two, few).await.unwrap(), Finished::Kept);
 }
@@ -181,7 +181,7 @@ async fn answer_store_in_memory_passes_the_contract_tests() {
 }
 
 #[tokio::test]
-async fn claims_of_free_calls_do_not_accumulate_in_memory() {
+async fn idempotency_claims_of_free_calls_do_not_accumulate_in_memory() {
     let store = MemoryAnswers::new(bounds());
     let one = claim("acme", 1);
     for _ in 0..10_000 {

@@ -1,5 +1,5 @@
-//! Tests changes of holds that a lease granted to calls: which changes the lease makes by itself, and which amounts its
-//! next turn requests from the ledger.
+//! Tests changes of the amount that a call holds against a lease: which changes the lease decides in memory, and which
+//! amounts its next turn (request to the ledger) requests.
 
 use std::time::Duration;
 
@@ -8,44 +8,37 @@ use uuid::Uuid;
 
 use super::{
     Now, Step, Turn, TurnAnswer, Word,
-    lease::{Adjusting, Lease, NOTHING, Raised, Size},
+    lease::{Adjusting, Lease, NOTHING, Size},
+    raises::Raised,
 };
 use crate::{
-    account::{AccountId, KeyId},
+    account::KeyId,
     ceiling::Ceiling,
     contract::{Adjusted, Adjustment, Hold, Item, Refusal, Settlement},
     money::MicroRub,
-    number::RequestNumber,
+    testing::given::{acme as account, number},
     usage::End,
 };
 
-/// The time for which the lease may grant holds after a turn of the lease, in milliseconds.
+/// How long a lease may grant holds after each answered turn, in milliseconds.
 const GRANTS_MS: u64 = 1_000;
 const AT: Now = Now {
     steady: 100,
     wall: 100,
 };
-/// A time at which the lease may no longer grant holds.
+/// A time after the lease's permission to grant holds has ended.
 const LATER: Now = Now {
     steady: 100 + GRANTS_MS,
     wall: 100 + GRANTS_MS,
 };
-/// A lease of this size keeps its free money.
+/// With this target size, a lease neither requests money nor gives money back.
 const KEEP: Size = Size {
     free: MicroRub::new(100),
     short_of: MicroRub::ZERO,
 };
 
-fn account() -> AccountId {
-    "acme".parse().unwrap()
-}
-
 fn key() -> KeyId {
     "k1".parse().unwrap()
-}
-
-const fn number(n: u128) -> RequestNumber {
-    RequestNumber::from_uuid(Uuid::from_u128(n))
 }
 
 fn to(n: u128, sequence: u32, amount: i64) -> Adjustment {
@@ -71,7 +64,7 @@ fn answer(word: Word, left: i64, free: i64) -> TurnAnswer {
     }
 }
 
-/// A lease of 100 µ₽ whose calls 1, 2, … hold these amounts.
+/// Creates a lease of 100 µ₽ in which call 1 holds the first amount, call 2 the second, and so on.
 fn lease(holds: &[i64]) -> Lease {
     let mut lease = Lease::new(number(1_000), &account(), &key(), GRANTS_MS);
     let open = lease.turn(KEEP, AT, Uuid::now_v7());
@@ -102,7 +95,8 @@ fn settlement(n: u128, cost: i64) -> Settlement {
     }
 }
 
-/// Changes a call's hold and returns the lease's own answer. Panics if the lease must wait for the ledger.
+/// Changes a call's hold and returns the result that the lease decided in memory. Panics if the lease must wait for the
+/// ledger.
 fn local_answer(lease: &mut Lease, adjustment: &Adjustment, now: Now) -> Adjusted {
     match lease.adjust(adjustment, now) {
         Some(Adjusting::Done(adjusted)) => adjusted,
@@ -111,14 +105,15 @@ fn local_answer(lease: &mut Lease, adjustment: &Adjustment, now: Now) -> Adjuste
     }
 }
 
-/// Changes a call's hold and returns the receiver of the ledger's answer. Panics if the lease answers by itself.
+/// Changes a call's hold and returns the receiver of the ledger's answer. Panics if the lease decides the change in
+/// memory.
 fn waits(
     lease: &mut Lease,
     adjustment: &Adjustment,
     now: Now,
 ) -> tokio::sync::oneshot::Receiver<Raised> {
     match lease.adjust(adjustment, now) {
-        Some(Adjusting::Waits(hears)) => hears,
+        Some(Adjusting::Waits(receiver)) => receiver,
         Some(Adjusting::Done(adjusted)) => panic!("the lease decided alone: {adjusted:?}"),
         None => panic!("the lease does not have the call"),
     }
@@ -136,12 +131,12 @@ fn in_lease(lease: &Lease) -> (i64, i64) {
     (lease.held_by_calls().micro(), lease.free().micro())
 }
 
-fn received(hears: &mut tokio::sync::oneshot::Receiver<Raised>) -> Result<Adjusted, Refusal> {
-    hears.try_recv().unwrap().unwrap()
+fn received(receiver: &mut tokio::sync::oneshot::Receiver<Raised>) -> Result<Adjusted, Refusal> {
+    receiver.try_recv().unwrap().unwrap()
 }
 
 #[test]
-fn changed_hold_is_decided_in_memory_while_the_lease_has_the_money() {
+fn hold_is_changed_in_memory_while_the_lease_has_enough_money() {
     let mut lease = lease(&[60]);
     for (sequence, amount) in [(1, 10), (2, 100), (3, 0), (4, 40)] {
         assert_eq!(
@@ -157,12 +152,13 @@ fn changed_hold_is_decided_in_memory_while_the_lease_has_the_money() {
 }
 
 #[test]
-fn hold_can_be_lowered_in_memory_but_not_raised_after_the_lease_stopped_granting() {
+fn hold_can_be_lowered_in_memory_but_not_raised_after_the_lease_stopped_granting_holds() {
     let mut lease = lease(&[60]);
     assert_eq!(local_answer(&mut lease, &to(1, 1, 20), LATER), held(20));
     assert_eq!(in_lease(&lease), (20, 80));
-    // The ledger decides on the whole increase: the lease may not use its own free money now.
-    let mut hears = waits(&mut lease, &to(1, 2, 50), LATER);
+    // The lease is not allowed to grant now, so it must not use its free money: the ledger decides on the whole
+    // increase.
+    let mut receiver = waits(&mut lease, &to(1, 2, 50), LATER);
     let turn = lease.turn(NOTHING, LATER, Uuid::now_v7());
     assert_eq!(
         (turn.step, turn.give.micro(), turn.raise.micro()),
@@ -170,14 +166,14 @@ fn hold_can_be_lowered_in_memory_but_not_raised_after_the_lease_stopped_granting
     );
     lease.answered(&turn, &answer(Word::Refused, 20, 500));
     assert!(matches!(
-        received(&mut hears),
+        received(&mut receiver),
         Err(Refusal::DoesNotFit { .. })
     ));
     assert_eq!(in_lease(&lease), (20, 0));
 }
 
 #[test]
-fn a_refused_raise_gets_the_reason_of_the_ledger() {
+fn raise_that_the_ledger_refuses_fails_with_the_ledgers_reason() {
     let by_group = Refusal::DoesNotFit {
         free: MicroRub::new(7),
         held: MicroRub::new(300),
@@ -185,7 +181,7 @@ fn a_refused_raise_gets_the_reason_of_the_ledger() {
     };
     let found = |refusal| {
         let mut lease = lease(&[60]);
-        let mut hears = waits(&mut lease, &to(1, 1, 900), AT);
+        let mut receiver = waits(&mut lease, &to(1, 1, 900), AT);
         let turn = next_turn(&mut lease, AT);
         let word = match refusal {
             Some(Refusal::Disabled | Refusal::CeilingUsedUp(_)) => Word::Refused,
@@ -196,13 +192,13 @@ fn a_refused_raise_gets_the_reason_of_the_ledger() {
             ..answer(word, 100, 5)
         };
         lease.answered(&turn, &answer);
-        received(&mut hears)
+        received(&mut receiver)
     };
     let used_up = Refusal::CeilingUsedUp(Ceiling::Total);
     for refusal in [Refusal::Disabled, used_up] {
         assert_eq!(found(Some(refusal)), Err(refusal));
     }
-    // The amount that the lease's own calls hold comes from the lease, not from the ledger.
+    // In the refusal, `held` is the amount that the lease's calls hold by the lease's count, not by the ledger's count.
     for (refusal, ceiling) in [(Some(by_group), Some(Ceiling::GroupTotal)), (None, None)] {
         let free = MicroRub::new(45);
         let held = MicroRub::new(60);
@@ -216,13 +212,13 @@ fn a_refused_raise_gets_the_reason_of_the_ledger() {
 }
 
 #[test]
-fn next_turn_requests_the_money_that_raised_holds_need_beyond_the_lease() {
+fn next_lease_turn_requests_the_money_that_the_lease_lacks_for_raised_holds() {
     let mut lease = lease(&[60, 20]);
     let mut first = waits(&mut lease, &to(1, 1, 90), AT);
     let mut second = waits(&mut lease, &to(2, 1, 45), AT);
     assert!(lease.has_raises());
     let turn = next_turn(&mut lease, AT);
-    // The holds of the two calls grow by 55 together. The lease has 20 free, so it requests 35 from the ledger.
+    // The holds of the two calls grow by 55 in total. The lease has 20 free, so its turn requests 35 from the ledger.
     assert_eq!(turn.raise.micro(), 35);
     assert!(matches!(first.try_recv(), Err(TryRecvError::Empty)));
     lease.answered(&turn, &answer(Word::Done, 135 + turn.more.micro(), 365));
@@ -233,7 +229,7 @@ fn next_turn_requests_the_money_that_raised_holds_need_beyond_the_lease() {
 }
 
 #[test]
-fn holds_are_raised_in_the_order_of_their_requests_while_money_lasts() {
+fn hold_raises_are_granted_in_order_until_the_money_is_used_up() {
     let mut lease = lease(&[50, 50]);
     let mut large = waits(&mut lease, &to(1, 1, 90), AT);
     let mut small = waits(&mut lease, &to(2, 1, 60), AT);
@@ -254,7 +250,7 @@ fn holds_are_raised_in_the_order_of_their_requests_while_money_lasts() {
 }
 
 #[test]
-fn changes_of_holds_fail_if_their_turn_gets_no_answer() {
+fn hold_changes_fail_if_the_lease_turn_that_requests_them_gets_no_answer() {
     let mut lease = lease(&[100]);
     let mut first = waits(&mut lease, &to(1, 1, 150), AT);
     let turn = next_turn(&mut lease, AT);
@@ -268,7 +264,7 @@ fn changes_of_holds_fail_if_their_turn_gets_no_answer() {
         "the same turn is sent again"
     );
     lease.answered(&repeated, &answer(Word::Done, 150, 0));
-    // The answered turn of the lease was made before the second change was requested, so its answer does not cover that
+    // The answered turn was built before the second change was requested, so its answer does not decide the second
     // change.
     assert!(matches!(again.try_recv(), Err(TryRecvError::Empty)));
     let next = next_turn(&mut lease, AT);
@@ -279,21 +275,21 @@ fn changes_of_holds_fail_if_their_turn_gets_no_answer() {
 }
 
 #[test]
-fn no_money_is_requested_for_a_raised_hold_whose_caller_has_left() {
+fn no_money_is_requested_for_a_raised_hold_after_its_caller_disconnected() {
     let mut lease = lease(&[100]);
     drop(waits(&mut lease, &to(1, 1, 150), AT));
     assert_eq!(next_turn(&mut lease, AT).raise.micro(), 0);
 }
 
 #[test]
-fn hold_of_an_ended_call_is_not_changed() {
+fn hold_change_has_no_effect_after_the_call_has_ended() {
     let mut lease = lease(&[50, 50]);
     let mut first = waits(&mut lease, &to(1, 1, 90), AT);
     let turn = next_turn(&mut lease, AT);
     assert_eq!(turn.raise.micro(), 40);
     lease.settle(&settlement(1, 50), AT).unwrap();
     assert!(lease.release(number(2), &key()));
-    // The money that was requested for the ended call is in the lease now, and no call holds it.
+    // The money that was requested for the ended call is in the lease now, as free money.
     lease.answered(&turn, &answer(Word::Done, 140, 0));
     assert_eq!(received(&mut first), Ok(Adjusted::Gone));
     assert_eq!(in_lease(&lease), (0, 90));
@@ -302,13 +298,13 @@ fn hold_of_an_ended_call_is_not_changed() {
 }
 
 #[test]
-fn hold_from_a_lost_lease_can_be_lowered_but_not_raised() {
+fn hold_against_a_lost_lease_can_be_lowered_but_not_raised() {
     let mut lease = lease(&[60]);
     let mut waiting = waits(&mut lease, &to(1, 1, 200), AT);
     let turn = next_turn(&mut lease, AT);
     lease.answered(&turn, &answer(Word::Gone, 0, 0));
     assert_eq!(received(&mut waiting), Ok(Adjusted::Gone));
     assert_eq!(local_answer(&mut lease, &to(1, 2, 70), AT), Adjusted::Gone);
-    // A call of a lost lease can still hold less than before.
+    // A call's hold against a lost lease can still be lowered.
     assert_eq!(local_answer(&mut lease, &to(1, 3, 30), AT), held(30));
 }

@@ -1,10 +1,10 @@
-//! A lease as its gateway sees it. A pure state machine: its input is times and the ledger's answers, its output is
-//! turns of the lease, which are requests to the ledger.
+//! A lease in its gateway's memory, as a pure state machine. It receives times and the ledger's answers, and creates
+//! turns: requests about the lease to the ledger.
 //!
-//! A [`Book`] of one account and one key decides what the lease grants. The book's balance is the part of the lease's
-//! money that was not charged for any call. The ledger must never have less money in the lease than the book grants
-//! from. So an amount that the gateway gives back leaves the book before the turn is sent, and an added amount enters
-//! the book after the ledger's answer.
+//! A [`Book`] with one account and one key decides which holds the lease grants. The book's balance is the lease's
+//! money minus all charges. The book must never have more money than the lease has in the ledger. Therefore money that
+//! the gateway gives back leaves the book before the turn is sent, and money that the ledger adds enters the book after
+//! the ledger's answer.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,7 +15,11 @@ use std::{
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::{Now, Step, Turn, TurnAnswer, TurnEnd, Word, ttl_ms};
+use super::{
+    Now, Step, Turn, TurnAnswer, TurnEnd, Word,
+    raises::{Raised, Raises},
+    ttl_ms,
+};
 use crate::{
     BoxError,
     account::{AccountId, KeyId},
@@ -26,39 +30,31 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The largest number of ends of calls that one turn of a lease reports.
+/// The largest number of settlements that one lease turn reports.
 pub(crate) const ENDS_MAX: usize = 256;
-/// The largest number of past turns of a lease whose names are stored. For the busiest lease these are the turns of a
-/// few seconds, for other leases those of minutes.
-const WORDS_MAX: usize = 4_096;
+/// How many of a lease's last turns are remembered by name. For the busiest lease these are the turns of a few seconds,
+/// for other leases the turns of several minutes.
+const TURN_NAMES_MAX: usize = 4_096;
 
-/// The ledger's result for the end of a call, or the reason why the ledger has not answered.
+/// The ledger's result for a settlement, or the reason why the ledger did not answer.
 pub(crate) type Acknowledged = Result<Settled, Arc<BoxError>>;
-/// The ledger's answer to a change of a hold, or the reason why the ledger has not answered.
-pub(crate) type Raised = Result<Result<Adjusted, Refusal>, Arc<BoxError>>;
 
-/// The lease's answer to a change of a hold, or the receiver of the ledger's answer.
+/// The lease's own answer to a hold change, or the receiver of the ledger's answer.
 pub(crate) enum Adjusting {
     Done(Adjusted),
     Waits(oneshot::Receiver<Raised>),
 }
 
-/// A change of a hold that the ledger must decide, and the sender of its answer.
-struct Raise {
-    adjustment: Adjustment,
-    answered_to: oneshot::Sender<Raised>,
-}
-
-/// The size that a lease should have.
+/// The target size of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// Free money in the lease, in addition to what running calls hold.
+    /// The target for the lease's free money: the money that no in-flight call holds.
     pub(crate) free: MicroRub,
-    /// If the account has less free money outside the lease than this, the ledger does not enlarge the lease.
+    /// The ledger does not enlarge the lease if the account has less free money than this amount outside its leases.
     pub(crate) short_of: MicroRub,
 }
 
-/// The size of a lease that its gateway gives back as its calls end.
+/// The target size of a lease that is being given back: calls keep their holds, and all other money goes back.
 pub(crate) const NOTHING: Size = Size {
     free: MicroRub::ZERO,
     short_of: MicroRub::ZERO,
@@ -69,39 +65,37 @@ pub(crate) struct Lease {
     account: AccountId,
     key: KeyId,
     book: Book,
-    /// The amount that the ledger has in the lease, according to its last answer.
+    /// The lease's money in the ledger, according to the ledger's last answer.
     ledger_has: MicroRub,
-    word: String,
-    /// The names of the last turns of this lease, oldest first.
-    words: VecDeque<Uuid>,
-    /// The name of this lease's last turn in the ledger, if the lease is lost because the ledger fell back to older
-    /// data. If set, no other gateway continues the lease.
+    /// The name of the last turn that the ledger has answered; empty before the first answer.
+    last_turn: String,
+    /// The names of the last [`TURN_NAMES_MAX`] turns of this lease, oldest first.
+    turn_names: VecDeque<Uuid>,
+    /// Set if the lease is lost because the ledger fell back to older data: the name of the lease's last turn in that
+    /// data. In this case no other gateway continues the lease.
     fell_back_to: Option<Uuid>,
     state: State,
-    /// Ends of calls that the ledger has not acknowledged. `queue` has the numbers of the calls whose ends no turn of
-    /// the lease has reported yet.
+    /// Settlements that the ledger has not acknowledged, by call. `queue` lists the calls among them whose settlement
+    /// has not been put into a turn yet.
     ends: HashMap<RequestNumber, End, Hashing>,
     queue: VecDeque<RequestNumber>,
-    /// Changes of holds that the ledger must decide, oldest first. The first `raises_sent` of these changes are in the
-    /// lease's turn that has no answer yet.
-    raises: VecDeque<Raise>,
-    raises_sent: usize,
-    /// The turn of the lease that has no answer yet, and when this turn was made.
+    raises: Raises,
+    /// The turn that was sent but not answered, and the time at which it was created.
     under_way: Option<(Turn, Now)>,
-    /// The longest time to live of any hold of the lease's calls.
+    /// The longest time to live among the holds of the lease's calls.
     ttl: Duration,
-    /// How long after a turn of the lease it may grant holds, in milliseconds.
+    /// How long the lease may grant holds after each turn, in milliseconds.
     grants_ms: u64,
     grants_until: Option<Now>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The ledger has not yet answered the turn that opens the lease.
+    /// The ledger has not answered the lease's first turn yet.
     Opening,
     Open,
-    /// Another owner has the lease, or the ledger does not have it. The lease grants nothing; the ends of its calls are
-    /// still reported.
+    /// Another owner has the lease, or the ledger does not have it. The lease grants no more holds, but still reports
+    /// settlements of its calls.
     Lost,
     /// The lease was given back, or was never opened.
     Closed,
@@ -111,11 +105,12 @@ struct End {
     settlement: Arc<Settlement>,
     cover: MicroRub,
     at: Millis,
-    answered_to: Vec<oneshot::Sender<Acknowledged>>,
+    /// Tasks that wait for the ledger's result for this settlement.
+    waiting: Vec<oneshot::Sender<Acknowledged>>,
 }
 
 impl Lease {
-    /// Creates a lease that has no money until the ledger has answered its first turn.
+    /// Creates a lease. It has no money until the ledger answers its first turn.
     pub(crate) fn new(
         number: RequestNumber,
         account: &AccountId,
@@ -134,14 +129,13 @@ impl Lease {
             key: key.clone(),
             book,
             ledger_has: MicroRub::ZERO,
-            word: String::new(),
-            words: VecDeque::new(),
+            last_turn: String::new(),
+            turn_names: VecDeque::new(),
             fell_back_to: None,
             state: State::Opening,
             ends: HashMap::default(),
             queue: VecDeque::new(),
-            raises: VecDeque::new(),
-            raises_sent: 0,
+            raises: Raises::default(),
             under_way: None,
             ttl: Duration::ZERO,
             grants_ms,
@@ -153,45 +147,43 @@ impl Lease {
         self.number
     }
 
-    /// Makes the ledger keep the lease for at least this long after each turn of the lease.
+    /// Makes the ledger keep the lease for at least `ttl` after each turn.
     pub(crate) fn lives_for(&mut self, ttl: Duration) {
         self.ttl = self.ttl.max(ttl);
     }
 
-    /// Holds money for a call if the lease has the whole amount that the call requests. Returns `None` if the ledger
-    /// must decide.
+    /// Holds money for a call in memory, if the lease has the full amount. Returns `None` if the ledger must decide.
     pub(crate) fn reserve(&mut self, hold: &Hold, now: Now) -> Option<Result<Reserved, Refusal>> {
         if self.ends.contains_key(&hold.number) {
             return Some(Err(Refusal::Gone));
         }
         let free = self.free();
-        // If a lease has no money, it does not follow that its account is active. So the ledger decides even about free
-        // calls.
+        // A lease may be empty because its account is suspended. Therefore an empty lease does not even admit free
+        // calls: the ledger decides.
         let pays = hold.want <= free && free > MicroRub::ZERO;
         let has = self.may_grant(now) && hold.least <= hold.want && pays;
-        if !has && !self.of_account().knows(hold.number) {
+        if !has && !self.of_account().has_hold(hold.number) {
             return None;
         }
         self.ttl = self.ttl.max(hold.ttl);
         Some(self.book.reserve(hold, now.steady))
     }
 
-    /// Ends a call with a charge. The receiver yields the ledger's result; `None` if the call is not held from this
-    /// lease.
+    /// Ends a call's hold and queues its settlement. The receiver yields the ledger's result. Returns `None` if the
+    /// call has no hold against this lease.
     pub(crate) fn settle(
         &mut self,
         settlement: &Settlement,
         now: Now,
     ) -> Option<oneshot::Receiver<Acknowledged>> {
         let number = settlement.number;
-        let (answered_to, hears) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         if let Some(end) = self.ends.get_mut(&number) {
-            // The call's end was sent before, but the ledger has not acknowledged it.
+            // The settlement was queued before, and the ledger has not acknowledged it yet.
             Arc::make_mut(&mut end.settlement).fresh = settlement.fresh;
-            end.answered_to
-                .retain(|answered_to| !answered_to.is_closed());
-            end.answered_to.push(answered_to);
-            return Some(hears);
+            end.waiting.retain(|sender| !sender.is_closed());
+            end.waiting.push(sender);
+            return Some(receiver);
         }
         let cover = self.book.settle_and_forget(
             number,
@@ -205,17 +197,17 @@ impl Lease {
             settlement,
             cover,
             at,
-            answered_to: vec![answered_to],
+            waiting: vec![sender],
         };
         self.ends.insert(number, end);
         self.queue.push_back(number);
-        Some(hears)
+        Some(receiver)
     }
 
-    /// Ends a call without a charge and without a message to the ledger. Returns whether the call was held from this
-    /// lease.
+    /// Ends a call's hold without a charge. The ledger need not be informed. Returns whether the call had a hold
+    /// against this lease.
     pub(crate) fn release(&mut self, number: RequestNumber, key: &KeyId) -> bool {
-        // A call that was charged cannot be released.
+        // A call whose settlement is queued cannot be released.
         self.ends.contains_key(&number) || self.book.release_and_forget(number, &self.account, key)
     }
 
@@ -224,46 +216,39 @@ impl Lease {
         self.book.extend(number, &self.account, ttl, now.steady)
     }
 
-    /// Changes the amount that a call holds. The lease decides by itself if it has enough money; otherwise its next
-    /// turn requests the increase from the ledger. `None` if the call is not held from this lease.
+    /// Changes the amount that a call holds. If the lease has enough free money, it decides in memory; otherwise its
+    /// next turn requests the increase from the ledger. Returns `None` if the call has no hold against this lease.
     pub(crate) fn adjust(&mut self, adjustment: &Adjustment, now: Now) -> Option<Adjusting> {
         if self.ends.contains_key(&adjustment.number) {
             return Some(Adjusting::Done(Adjusted::Gone));
         }
-        if !self.of_account().knows(adjustment.number) {
+        if !self.of_account().has_hold(adjustment.number) {
             return None;
         }
         let growth = self.of_account().growth(adjustment);
         let decides = self.may_grant(now) && growth <= self.free();
         if growth == MicroRub::ZERO || decides {
             let adjusted = self.book.adjust(adjustment, now.steady);
-            // The lease's book has no ceilings, and it has enough free money for the increase, so it cannot refuse the
-            // change.
+            // The book has enough free money for the increase and has no ceilings, so it cannot refuse the change.
             return Some(Adjusting::Done(adjusted.unwrap_or(Adjusted::Gone)));
         }
         if matches!(self.state, State::Lost | State::Closed) {
             return Some(Adjusting::Done(Adjusted::Gone));
         }
-        let (answered_to, hears) = oneshot::channel();
-        let adjustment = adjustment.clone();
-        self.raises.push_back(Raise {
-            adjustment,
-            answered_to,
-        });
-        Some(Adjusting::Waits(hears))
+        Some(Adjusting::Waits(self.raises.push(adjustment.clone())))
     }
 
-    /// Returns whether a change of a hold waits for the ledger's answer.
+    /// Returns whether a hold change is waiting for the ledger's answer.
     pub(crate) fn has_raises(&self) -> bool {
         !self.raises.is_empty()
     }
 
-    /// Returns whether the call belongs to this lease: it runs, or the ledger has not acknowledged its end.
-    pub(crate) fn knows(&self, number: RequestNumber) -> bool {
-        self.ends.contains_key(&number) || self.of_account().knows(number)
+    /// Returns whether the call belongs to this lease: it is in flight, or its settlement is not acknowledged yet.
+    pub(crate) fn has_call(&self, number: RequestNumber) -> bool {
+        self.ends.contains_key(&number) || self.of_account().has_hold(number)
     }
 
-    /// The amount that the lease can grant now; zero if it may not grant.
+    /// Returns the amount that the lease can grant now; zero if it may not grant.
     pub(crate) fn free(&self) -> MicroRub {
         let account = self.of_account();
         account.balance.minus_or_zero(account.held)
@@ -273,12 +258,12 @@ impl Lease {
         self.queue.len()
     }
 
-    /// The amount that the ledger has in the lease, according to its last answer.
+    /// Returns the lease's money in the ledger, according to the ledger's last answer.
     pub(crate) const fn leased(&self) -> MicroRub {
         self.ledger_has
     }
 
-    /// Returns the amount that the lease's running calls hold.
+    /// Returns the sum of the holds that in-flight calls have against this lease.
     pub(crate) fn held_by_calls(&self) -> MicroRub {
         self.of_account().held
     }
@@ -295,33 +280,32 @@ impl Lease {
         matches!(self.state, State::Lost)
     }
 
-    /// Returns whether no call holds money of the lease, and the ledger has acknowledged all ends.
+    /// Returns whether no call has a hold against the lease and the ledger has acknowledged all settlements.
     pub(crate) fn is_idle(&self) -> bool {
         self.of_account().holds_open() == 0 && self.ends.is_empty()
     }
 
-    /// Returns whether a turn of the lease was sent and is not answered yet.
+    /// Returns whether a turn of this lease was sent and is not answered yet.
     pub(crate) const fn has_turn_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// Returns how long the ledger keeps the lease if it receives no turn of the lease.
+    /// Returns how long the ledger keeps the lease after its last turn.
     pub(crate) const fn ttl(&self) -> Duration {
         self.ttl
     }
 
-    /// Returns whether the lease may grant holds by itself.
+    /// Returns whether the lease may grant holds in memory at this time.
     pub(crate) fn may_grant(&self, now: Now) -> bool {
         let in_time = |until: Now| now.steady < until.steady && now.wall < until.wall;
         self.is_open() && self.grants_until.is_some_and(in_time)
     }
 
-    /// The lease's next turn to send to the ledger. `word` is the turn's unique name. While a turn has no answer, this
-    /// turn is returned again.
-    pub(crate) fn turn(&mut self, size: Size, now: Now, word: Uuid) -> Turn {
+    /// Returns the next turn to send to the ledger, with the unique name `name`. If an earlier turn is not answered
+    /// yet, returns that turn again.
+    pub(crate) fn turn(&mut self, size: Size, now: Now, name: Uuid) -> Turn {
         if let Some((turn, _)) = &mut self.under_way {
-            // A repeated turn of the lease has the same contents, except that the ends of calls in it may no longer be
-            // fresh.
+            // A repeated turn has the same contents, except that its settlements may no longer be marked as fresh.
             for end in &mut turn.ends {
                 if let Some(known) = self.ends.get(&end.settlement.number) {
                     end.settlement = Arc::clone(&known.settlement);
@@ -329,7 +313,7 @@ impl Lease {
             }
             return turn.clone();
         }
-        // Ends expired holds: the tasks of their calls no longer exist and cannot end them.
+        // A hold that has expired belongs to a call whose task no longer exists, so nothing else would end the hold.
         self.book.expire(usize::MAX, now.steady);
         let count = self.queue.len().min(ENDS_MAX);
         let ends = self.queue.drain(..count).filter_map(|number| {
@@ -342,7 +326,7 @@ impl Lease {
         let mut turn = Turn {
             short_of: size.short_of,
             ends: ends.collect(),
-            ..self.plain_turn(word)
+            ..self.plain_turn(name)
         };
         match self.state {
             State::Opening => {
@@ -357,15 +341,16 @@ impl Lease {
         turn
     }
 
-    /// Creates a turn of the lease that reports ends of calls and changes nothing else.
-    fn plain_turn(&self, word: Uuid) -> Turn {
+    /// Creates a turn that has no effect on the lease and reports no settlements; the caller then adds an effect and
+    /// settlements.
+    fn plain_turn(&self, name: Uuid) -> Turn {
         Turn {
             lease: self.number,
             account: self.account.clone(),
             key: self.key.clone(),
             step: Step::Tell,
-            before: self.word.clone(),
-            this: word.simple().to_string(),
+            before: self.last_turn.clone(),
+            this: name.simple().to_string(),
             give: MicroRub::ZERO,
             more: MicroRub::ZERO,
             raise: MicroRub::ZERO,
@@ -387,9 +372,11 @@ impl Lease {
             return;
         }
         turn.step = Step::GoOn;
-        let growth = self.growth();
-        // While the lease may not grant, the ledger decides on the whole increase, even if the lease has enough free
-        // money.
+        let account = self.book.account(&self.account);
+        let account = account.expect("the book of a lease contains the lease's account");
+        let growth = self.raises.growth(account);
+        // If the lease is not allowed to grant now, the ledger decides on the whole increase, even if the lease has
+        // enough free money.
         let own = match self.may_grant(now) {
             true => free.min(growth),
             false => MicroRub::ZERO,
@@ -407,62 +394,19 @@ impl Lease {
         }
     }
 
-    /// The sum of the increases of holds that wait for the ledger. The lease's next turn requests this sum.
-    fn growth(&mut self) -> MicroRub {
-        // A call whose caller has disconnected needs no larger hold, so its requested change is dropped.
-        self.raises.retain(|raise| !raise.answered_to.is_closed());
-        self.raises_sent = self.raises.len();
-        let account = self.of_account();
-        let raises = self.raises.iter();
-        let growths = raises.map(|raise| account.growth(&raise.adjustment));
-        growths.fold(MicroRub::ZERO, MicroRub::plus_or_max)
-    }
-
-    /// Answers the changes of holds that the lease's turn requested, in order. An increase is granted if it fits into
-    /// the rest of `available`. Otherwise it is refused for the reason in the ledger's answer.
-    fn raise(&mut self, mut available: MicroRub, turn: &TurnAnswer, now: Millis) {
-        for _ in 0..std::mem::take(&mut self.raises_sent) {
-            let Some(Raise {
-                adjustment,
-                answered_to,
-            }) = self.raises.pop_front()
-            else {
-                return;
-            };
-            let growth = self.of_account().growth(&adjustment);
-            let answer = if growth <= available {
-                available = available.minus_or_zero(growth);
-                self.book.adjust(&adjustment, now)
-            } else {
-                let does_not_fit = |ceiling| Refusal::DoesNotFit {
-                    free: available.plus_or_max(turn.free),
-                    held: self.held_by_calls(),
-                    ceiling,
-                };
-                Err(match turn.refusal {
-                    None => does_not_fit(None),
-                    Some(Refusal::DoesNotFit { ceiling, .. }) => does_not_fit(ceiling),
-                    Some(refusal) => refusal,
-                })
-            };
-            // The caller may have disconnected, so the receiver may be gone.
-            let _ = answered_to.send(Ok(answer));
-        }
-    }
-
-    /// Removes from the lease's book an amount that the lease gives back. From then on the lease must not grant this
-    /// amount, even if the ledger has not received the turn that gives it back.
+    /// Removes from the book an amount that the lease gives back. The lease must not grant this amount any more,
+    /// although the ledger has not received the turn yet.
     fn take_out(&mut self, amount: MicroRub) {
         let account = self.of_account_mut();
         account.balance = account.balance.minus_or_zero(amount);
     }
 
-    /// Handles the ledger's answer to a turn of the lease. Ignores a second answer to the same turn. Returns the time
-    /// at which the oldest end of a call in the turn was queued.
+    /// Handles the ledger's answer to a turn; a second answer to the same turn is ignored. Returns when the oldest
+    /// settlement in the turn was queued.
     pub(crate) fn answered(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
         let same = |(under_way, _): &mut (Turn, Now)| under_way.this == turn.this;
         let (turn, made) = self.under_way.take_if(same)?;
-        let oldest = self.answered_to(&turn, answer);
+        let oldest = self.acknowledge_ends(&turn, answer);
         if turn.step == Step::Tell {
             self.close_if_done();
             return oldest;
@@ -470,7 +414,7 @@ impl Lease {
         match answer.word {
             Word::Fenced => {
                 let last = Uuid::parse_str(&answer.last).ok();
-                self.lose(last.filter(|last| self.words.contains(last)));
+                self.lose(last.filter(|last| self.turn_names.contains(last)));
             }
             Word::Gone => self.lose(None),
             Word::Short | Word::Refused
@@ -483,28 +427,29 @@ impl Lease {
         oldest
     }
 
-    /// A turn of the lease has reported ends of calls. Sends the results of these ends to the tasks that wait for them.
-    fn answered_to(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
+    /// Sends the results of the turn's settlements to the tasks that wait for them. Returns when the oldest of these
+    /// settlements was queued.
+    fn acknowledge_ends(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
         let mut oldest: Option<Millis> = None;
         for (end, settled) in turn.ends.iter().zip(&answer.ends) {
             let Some(known) = self.ends.remove(&end.settlement.number) else {
                 continue;
             };
             oldest = Some(oldest.map_or(known.at, |oldest| oldest.min(known.at)));
-            for answered_to in known.answered_to {
-                // The waiting task may have been dropped.
-                let _ = answered_to.send(Ok(*settled));
+            for sender in known.waiting {
+                // The task that waits for this result may have been dropped, so an error of `send` is ignored.
+                let _ = sender.send(Ok(*settled));
             }
         }
         oldest
     }
 
     fn resized(&mut self, turn: &Turn, made: Now, answer: &TurnAnswer) {
-        if self.words.len() == WORDS_MAX {
-            self.words.pop_front();
+        if self.turn_names.len() == TURN_NAMES_MAX {
+            self.turn_names.pop_front();
         }
-        self.words.extend(Uuid::parse_str(&turn.this));
-        self.word.clone_from(&turn.this);
+        self.turn_names.extend(Uuid::parse_str(&turn.this));
+        self.last_turn.clone_from(&turn.this);
         let covers = turn.ends.iter().map(|end| end.cover);
         let covers = covers.fold(MicroRub::ZERO, MicroRub::plus_or_max);
         let after_ends = self.ledger_has.minus_or_zero(covers);
@@ -515,7 +460,7 @@ impl Lease {
         let gained = answer.left.minus_or_zero(expected);
         self.ledger_has = answer.left;
         if answer.left < expected || gained > turn.more.plus_or_max(turn.raise) {
-            // The ledger reports an amount in the lease that contradicts its last answers, so the ledger has lost data.
+            // The lease's money in the ledger contradicts the earlier answers, so the ledger has lost data.
             return self.lose(Uuid::parse_str(&turn.this).ok());
         }
         let account = self.of_account_mut();
@@ -528,34 +473,27 @@ impl Lease {
             }),
             _ => None,
         };
-        // Money that was in the lease before this turn may be granted only if the ledger lets the lease grant again.
+        // If the ledger does not let the lease grant holds, only the money that this turn has added is available for
+        // hold changes.
         let available = self.grants_until.map_or(gained, |_| self.free());
-        self.raise(available, answer, made.steady);
+        let (book, account) = (&mut self.book, &self.account);
+        (self.raises).answer_sent(book, account, available, answer, made.steady);
     }
 
-    /// Handles a turn of the lease that got no answer. The ledger may or may not have carried out the turn, so the turn
-    /// is sent again.
+    /// Handles a turn that got no answer. The ledger may have carried it out, so the same turn will be sent again.
     pub(crate) fn unanswered(&mut self, cause: BoxError) {
         let cause = Arc::new(cause);
         if self.under_way.is_none() {
             return;
         }
-        // Ends of calls that wait for the lease's following turn fail too: the ledger cannot acknowledge them before it
-        // answers again.
+        // Settlements that were queued for the following turn fail, too: the ledger cannot acknowledge these
+        // settlements before it answers again.
         for end in self.ends.values_mut() {
-            for answered_to in end.answered_to.drain(..) {
-                let _ = answered_to.send(Err(Arc::clone(&cause)));
+            for sender in end.waiting.drain(..) {
+                let _ = sender.send(Err(Arc::clone(&cause)));
             }
         }
-        self.answer_raises(|| Err(Arc::clone(&cause)));
-    }
-
-    /// Gives the same answer to all changes of holds that wait.
-    fn answer_raises(&mut self, answer: impl Fn() -> Raised) {
-        self.raises_sent = 0;
-        for raise in self.raises.drain(..) {
-            let _ = raise.answered_to.send(answer());
-        }
+        self.raises.answer_all(|| Err(Arc::clone(&cause)));
     }
 
     fn lose(&mut self, fell_back_to: Option<Uuid>) {
@@ -564,11 +502,11 @@ impl Lease {
         self.grants_until = None;
         let account = self.of_account_mut();
         account.balance = account.held;
-        self.answer_raises(|| Ok(Ok(Adjusted::Gone)));
+        self.raises.answer_all(|| Ok(Ok(Adjusted::Gone)));
         self.close_if_done();
     }
 
-    /// Closes a lost lease after its last call.
+    /// Closes a lost lease once no call has a hold and all settlements are acknowledged.
     pub(crate) fn close_if_done(&mut self) {
         let lost = self.state == State::Lost && self.under_way.is_none();
         if lost && self.is_idle() {
@@ -576,18 +514,19 @@ impl Lease {
         }
     }
 
-    /// The turn that gives back money of a lost lease, if the ledger still has the money because it fell back to older
-    /// data. No other owner can give that money back.
-    pub(crate) fn left_behind(&self, word: Uuid) -> Option<Turn> {
+    /// Returns a turn that gives back the money of a lost lease, if the ledger lost data and may have the lease's money
+    /// again. No other gateway would give this money back.
+    pub(crate) fn left_behind(&self, name: Uuid) -> Option<Turn> {
         let before = self.fell_back_to.filter(|_| self.is_closed())?;
         Some(Turn {
             step: Step::Close,
             before: before.simple().to_string(),
-            ..self.plain_turn(word)
+            ..self.plain_turn(name)
         })
     }
 
-    /// The least money that the ledger must have in the lease, and the exact amount if the last turn was answered.
+    /// Returns the least money that the ledger must have for this lease, and the exact amount if the last turn was
+    /// answered.
     #[cfg(test)]
     pub(crate) fn must_be_there(&self) -> (i64, Option<i64>) {
         let ends = self.ends.values();
@@ -602,12 +541,12 @@ impl Lease {
     fn of_account(&self) -> &Account {
         self.book
             .account(&self.account)
-            .expect("the lease's book has its account")
+            .expect("the book of a lease contains the lease's account")
     }
 
     fn of_account_mut(&mut self) -> &mut Account {
         self.book
             .account_mut(&self.account)
-            .expect("the lease's book has its account")
+            .expect("the book of a lease contains the lease's account")
     }
 }

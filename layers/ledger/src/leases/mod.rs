@@ -1,5 +1,5 @@
-//! Leases: money that this gateway has taken out of an account in advance, so that it can hold the money for calls
-//! without a request to the ledger.
+//! Leases: money that a gateway takes out of an account in advance. The gateway then holds this money for calls in
+//! memory, without a request to the ledger.
 //!
 //! ```text
 //! pace   how fast a key spends: whether a lease is worth it, and how large
@@ -10,9 +10,9 @@
 //! recall recalls money from leases before a call is refused
 //! ```
 //!
-//! If a key has no lease, or its lease has too little money, the hold of a call is made in the ledger, as without
-//! leases. So this module refuses no call for lack of money. The ledger is any implementation of [`LeaseLedger`]; the
-//! clocks are a [`LeaseSource`].
+//! If a key has no lease, or its lease has too little money, the call's hold is made in the ledger. Therefore a lease
+//! never causes a refusal for lack of money. The ledger is any implementation of [`LeaseLedger`]; clocks and unique
+//! names come from a [`LeaseSource`].
 
 #[cfg(test)]
 mod adjust_tests;
@@ -20,6 +20,7 @@ pub(crate) mod lease;
 #[cfg(any(test, feature = "testing"))]
 pub mod model;
 mod pace;
+mod raises;
 mod recall;
 mod slot;
 mod source;
@@ -57,35 +58,36 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The largest number of keys whose pace is tracked. If more keys make calls, the pace of all keys without a lease is
-/// forgotten.
+/// The largest number of keys whose call rate is tracked. If more keys make calls, the rates of all keys without a
+/// lease are dropped.
 const SLOTS_MAX: usize = 20_000;
-/// The largest number of new leases that wait for the task that sends their turns.
+/// The largest number of new leases in the queue of the task that sends turns to the ledger.
 const NEW_MAX: usize = 1_024;
-/// The interval at which a stopping gateway checks whether all its leases were given back.
+/// How often a stopping gateway checks whether all of its leases were given back.
 const LOOK_EVERY: Duration = Duration::from_millis(15);
-/// The time for which a stopping gateway waits for its leases to be given back.
+/// How long a stopping gateway waits until all of its leases are given back.
 const GIVE_BACK_WAIT: Duration = Duration::from_secs(2);
-/// The longest time for which any gateway grants holds from a lease after a turn of the lease.
+/// The longest time for which any gateway may grant holds from a lease after a turn of this lease.
 pub const LEASE_MAX: Duration = Duration::from_secs(10);
-/// The amount by which a gateway's clock may run behind the server's clock while the gateway has a lease.
+/// How far the gateway's clock may be behind the ledger server's clock at most.
 const CLOCK_SLACK: Duration = Duration::from_millis(20);
-/// The longest time to live of a hold: one year. Keeps expiry times below 2⁵³.
+/// The longest time to live of a hold: one year. Limited because Lua stores numbers as doubles: expiry times in
+/// milliseconds must stay below 2⁵³ to be exact.
 pub(crate) const TTL_MS_MAX: u64 = 365 * 24 * 3_600_000;
 
-/// Settings: when and how a gateway takes leases.
+/// Settings of a gateway's leases.
 #[derive(Clone, Debug)]
 pub struct LeaseSettings {
-    /// The time for which a gateway may grant holds from a lease without an answer from the ledger.
+    /// How long a gateway may grant holds from a lease without an answer from the ledger.
     pub lease_max: Duration,
-    /// Keys with fewer calls per second get no lease.
+    /// A key gets a lease only if it makes at least this many calls per second.
     pub calls_per_second_min: u64,
-    /// The gateway's name in lists of leases, for operators.
+    /// The gateway's name in the lists of leases that operators see.
     pub owner: String,
 }
 
 impl LeaseSettings {
-    /// Creates the default settings, with this `lease_max`.
+    /// Creates the default settings with this `lease_max` and `owner`.
     #[must_use]
     pub fn new(lease_max: Duration, owner: impl Into<String>) -> Self {
         Self {
@@ -96,33 +98,33 @@ impl LeaseSettings {
     }
 }
 
-/// Counters of leases since the gateway was started.
+/// Lease counters since the gateway was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseCounts {
     /// The number of open leases.
     pub open: u64,
-    /// The sum of the money in open leases, according to the ledger's last answers.
+    /// The sum of the money in this gateway's open leases, according to the ledger's last answers.
     pub leased_rub: MicroRub,
-    /// The number of holds that were granted from a lease.
+    /// The number of holds that this gateway has granted from its leases.
     pub granted: u64,
-    /// The number of turns of leases that the ledger has answered.
+    /// The number of lease turns that the ledger has answered.
     pub turns: u64,
-    /// The number of ends of calls that answered turns of leases have reported.
+    /// The number of settlements that lease turns have reported and the ledger has answered.
     pub ends: u64,
-    /// The sum, over all turns of leases, of the time for which the oldest end of a call in the turn waited for the
-    /// turn's answer.
+    /// The sum of the waiting times of all answered lease turns. A turn's waiting time begins when the oldest of the
+    /// settlements in the turn was queued, and ends with the ledger's answer.
     pub ends_waited: Duration,
-    /// The number of leases that the ledger has reported as another owner's, or as not existing.
+    /// The number of leases that the ledger has reported as missing or as owned by another gateway.
     pub lost: u64,
-    /// The number of times that this gateway has recalled leases before it refused a call.
+    /// How often this gateway has recalled leases before refusing a call.
     pub recalls: u64,
-    /// The number of times that this gateway gave a lease back because another process recalled it.
+    /// How often this gateway has given a lease back because another process made a recall.
     pub recalls_heard: u64,
-    /// The number of calls that were refused although leases had been recalled.
+    /// The number of calls that were refused although leases had been recalled first.
     pub refused: u64,
 }
 
-/// The counters of [`LeaseCounts`], updated in place.
+/// The counters from which [`LeaseCounts`] is read.
 #[derive(Default)]
 struct Counters {
     granted: AtomicU64,
@@ -135,28 +137,28 @@ struct Counters {
     refused: AtomicU64,
 }
 
-/// The leases of a gateway.
+/// All leases of a gateway.
 pub struct Leases {
     settings: LeaseSettings,
     source: Box<dyn LeaseSource>,
-    /// Leases by key. The hash has no random state, so that a simulation can be repeated.
+    /// The leases by key. The hash function has no random state, so that simulations are repeatable.
     slots: RwLock<HashMap<KeyId, Arc<Slot>, Hashing>>,
     new: mpsc::Sender<Arc<Slot>>,
-    /// Receives keys with a new lease. Locked by the task that sends the leases' turns.
+    /// Receives the slots of keys that have just taken a lease. Locked by the task that sends the turns.
     slots_in: tokio::sync::Mutex<mpsc::Receiver<Arc<Slot>>>,
     counters: Counters,
-    /// If true, all leases are being given back, and no new lease is taken.
+    /// If true, all leases are being given back and no new lease is taken.
     stopping: AtomicBool,
 }
 
 impl Leases {
-    /// Creates a gateway's leases. No lease is open at first.
+    /// Creates the leases of a gateway; at first no lease is open.
     #[must_use]
     pub fn new(settings: LeaseSettings) -> Self {
         Self::by(settings, System::default())
     }
 
-    /// Creates leases as [`Self::new`] does, with the clocks and names of `source`.
+    /// Creates leases as [`Self::new`] does, with the clocks and unique names of `source`.
     #[must_use]
     pub fn by(settings: LeaseSettings, source: impl LeaseSource) -> Self {
         let (new, slots_in) = mpsc::channel(NEW_MAX);
@@ -171,7 +173,7 @@ impl Leases {
         }
     }
 
-    /// Returns the gateway's name in lists of leases.
+    /// Returns the gateway's name in the lists of leases that operators see.
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.settings.owner
@@ -185,7 +187,7 @@ impl Leases {
         ttl_ms(self.settings.lease_max.min(LEASE_MAX))
     }
 
-    /// Returns how long a lease may grant holds after a turn of the lease, by the ledger's clock.
+    /// Returns how long a lease may grant holds after each turn, measured by the ledger's clock.
     #[cfg(feature = "redis")]
     pub(crate) fn grants_for(&self) -> Duration {
         Duration::from_millis(self.lease_ms()) + CLOCK_SLACK
@@ -195,10 +197,10 @@ impl Leases {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Grants or refuses a hold from a lease; `None` if the ledger must decide.
+    /// Grants or refuses a hold in memory. Returns `None` if the ledger must decide.
     ///
     /// # Errors
-    /// The [`Refusal`] with which the lease's book refused the hold.
+    /// A [`Refusal`] if the lease's book refuses the hold.
     pub fn reserve(&self, hold: &Hold) -> Option<Result<Reserved, Refusal>> {
         let slot = self.slot_for(hold);
         let (answer, is_new) = slot.reserve(hold, self, self.now());
@@ -211,31 +213,31 @@ impl Leases {
         answer
     }
 
-    /// Settles a call whose hold a lease granted, and waits until the ledger has acknowledged the settlement. `None` if
-    /// no lease has the call.
+    /// Settles a call that has a hold against a lease, and waits for the ledger's acknowledgement. Returns `None` if no
+    /// lease has the call.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`] if the ledger did not answer the turn of the lease that reports this settlement, or
-    /// if the task that sends turns of leases has ended.
+    /// [`LedgerError::Unavailable`] if the turn that reports this settlement got no answer, or if the task that sends
+    /// turns has ended.
     pub async fn settle(&self, settlement: &Settlement) -> Option<Result<Settled, LedgerError>> {
         let acknowledged = self.slot(&settlement.key)?.settle(settlement, self.now())?;
         Some(match acknowledged.await {
             Ok(Ok(settled)) => Ok(settled),
             Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotAcknowledged(cause)))),
-            // The task that sends turns of leases has ended; another process settles the call.
+            // The task that sends turns has ended, so another process must settle the call.
             Err(_) => Err(LedgerError::Unavailable(
                 "the task for leases has ended".into(),
             )),
         })
     }
 
-    /// Releases a call whose hold a lease granted. Returns false if no lease has the call.
+    /// Ends the hold that a call has against a lease, without a charge. Returns false if no lease has the call.
     #[must_use]
     pub fn release(&self, number: RequestNumber, key: &KeyId) -> bool {
         self.slot(key).is_some_and(|slot| slot.release(number, key))
     }
 
-    /// Sets the expiry of a hold that a lease granted to `ttl` from now. Returns false if no lease has the call.
+    /// Sets the expiry time of a hold against a lease to `ttl` from now. Returns false if no lease has the call.
     #[must_use]
     pub fn extend(&self, number: RequestNumber, account: &AccountId, ttl: Duration) -> bool {
         let now = self.now();
@@ -243,12 +245,12 @@ impl Leases {
         of_account.iter().any(|slot| slot.extend(number, ttl, now))
     }
 
-    /// Changes the amount that a call holds, if a lease granted this hold; `None` otherwise. If the lease has too
-    /// little money, its next turn requests the missing amount.
+    /// Changes the amount that a call holds against a lease; returns `None` if no lease has the call. If the lease has
+    /// too little money, its next turn requests the missing amount from the ledger.
     ///
     /// # Errors
-    /// [`LedgerError::Refused`] if the larger amount does not fit, or [`LedgerError::Unavailable`] if the ledger did
-    /// not answer the turn of the lease that requests the larger amount.
+    /// [`LedgerError::Refused`] if an increase does not fit. [`LedgerError::Unavailable`] if the turn that requests the
+    /// increase got no answer.
     pub async fn adjust(&self, adjustment: &Adjustment) -> Option<Result<Adjusted, LedgerError>> {
         let adjusting = self.slot(&adjustment.key)?.adjust(adjustment, self.now())?;
         Some(match adjusting {
@@ -256,14 +258,14 @@ impl Leases {
             Adjusting::Waits(raised) => match raised.await {
                 Ok(Ok(answer)) => answer.map_err(LedgerError::Refused),
                 Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotAcknowledged(cause)))),
-                // The lease was closed before the ledger had answered.
+                // The lease was closed before the ledger answered.
                 Err(_) => Ok(Adjusted::Gone),
             },
         })
     }
 
-    /// Handles a recall of the account's money, made by a call of this gateway, without waiting for the ledger to
-    /// report it.
+    /// Handles a recall that a call of this gateway makes: this gateway's own leases of the account give money back at
+    /// once, and do not wait until an answer of the ledger reports the recall.
     pub(crate) fn recalled(&self, account: &AccountId) {
         let now = self.now();
         self.slots_of(account)
@@ -283,13 +285,14 @@ impl Leases {
         of_account.cloned().collect()
     }
 
-    /// The lease that holds money for the call, if any.
+    /// Returns the number of the lease against which the call has a hold, if there is such a lease.
     #[must_use]
     pub fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
         self.slot(key)?.lease_of(number)
     }
 
-    /// Amount that running calls hold from this lease, if it is one of this gateway's; otherwise `None`.
+    /// Returns the sum of the holds that in-flight calls have against this lease; `None` if this gateway does not have
+    /// the lease.
     pub(crate) fn held_by_calls(&self, key: &KeyId, lease: RequestNumber) -> Option<MicroRub> {
         self.slot(key)?.held_by_calls(lease)
     }
@@ -313,7 +316,8 @@ impl Leases {
         Arc::clone(slot)
     }
 
-    /// Gives back all money that no call holds, and takes no lease from now on. Returns whether all leases were closed.
+    /// Gives back all leased money that no call holds, and takes no further lease. Waits until all leases are closed,
+    /// at most two seconds. Returns whether they are closed.
     pub async fn give_back(&self) -> bool {
         self.stopping.store(true, Ordering::Relaxed);
         let ended = async {
@@ -329,7 +333,7 @@ impl Leases {
         timeout(GIVE_BACK_WAIT, ended).await.is_ok()
     }
 
-    /// Returns the current counters.
+    /// Returns the current values of the counters.
     #[must_use]
     pub fn counts(&self) -> LeaseCounts {
         let counters = &self.counters;
@@ -360,8 +364,8 @@ impl fmt::Debug for Leases {
     }
 }
 
-/// The error of a call's end that the ledger has not acknowledged: the turn of the lease that reports the end got no
-/// answer. All ends in this turn share the same cause.
+/// The error of a settlement that the ledger has not acknowledged, because the turn that reports it got no answer. All
+/// settlements of that turn share the cause.
 #[derive(Debug)]
 struct NotAcknowledged(Arc<BoxError>);
 
@@ -377,18 +381,20 @@ impl std::error::Error for NotAcknowledged {
     }
 }
 
-/// Returns how long an operator's command must wait until leases that were granted before the command cannot grant
-/// holds any more. Both times are of the ledger's clock: `now`, and the time until which those leases may grant.
+/// Returns how long an operator's command must wait until every lease that existed before the command has stopped
+/// granting holds. Both arguments are times of the ledger's clock: `now`, and the latest time until which one of these
+/// leases may grant holds.
 #[must_use]
 pub fn until_heard(now: Millis, grants_until: Millis) -> Duration {
     match grants_until.saturating_sub(now) {
         0 => Duration::ZERO,
-        // If a clock was set back, `grants_until` may be hours ahead, so the wait is limited.
+        // If the server's clock was set back, `grants_until` may be hours ahead, so the wait is limited to
+        // [`LEASE_MAX`].
         left => Duration::from_millis(left).min(LEASE_MAX) + CLOCK_SLACK,
     }
 }
 
-/// A time to live in milliseconds, clamped to [`TTL_MS_MAX`].
+/// Returns a time to live in milliseconds, at most [`TTL_MS_MAX`].
 pub(crate) fn ttl_ms(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_millis())
         .unwrap_or(u64::MAX)
@@ -400,12 +406,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn longest_expiry_time_of_a_hold_is_an_exact_integer_in_lua() {
+    fn latest_expiry_time_of_a_hold_is_an_exact_integer_in_lua() {
         assert_eq!(ttl_ms(Duration::from_millis(1_500)), 1_500);
         assert_eq!(ttl_ms(Duration::MAX), TTL_MS_MAX);
     }
 
-    /// A hold that a new lease grants at once must last, even if no further turn of the lease reaches the ledger.
+    /// A new lease must live as long as the first hold that it grants, even if no further turn reaches the ledger.
     #[test]
     fn new_lease_expires_no_earlier_than_its_first_hold() {
         let settings = LeaseSettings {
@@ -446,11 +452,11 @@ mod tests {
         }
     }
 
-    /// If the ledger fell back to older data, the last turn of the lease in its data may be an earlier turn from this
-    /// gateway. Then this gateway gives the lease back. If the last turn is from another gateway, that gateway owns the
+    /// If the ledger lost data, the lease's last turn in the remaining data may be an earlier turn of this gateway;
+    /// then this gateway gives the lease back. If that last turn is another gateway's, the other gateway owns the
     /// lease.
     #[test]
-    fn lease_lost_by_the_ledger_is_returned_unless_another_gateway_owns_it() {
+    fn lost_lease_is_given_back_unless_another_gateway_owns_it() {
         let number = RequestNumber::now_v7();
         let size = lease::Size {
             free: MicroRub::new(100),
@@ -465,7 +471,7 @@ mod tests {
             (answer(Word::Fenced, 0, &others), None),
             (answer(Word::Fenced, 0, ""), None),
             (answer(Word::Gone, 0, ""), None),
-            // The ledger has carried out the third turn, but reports less money in the lease than before.
+            // The ledger has carried out the third turn, but the lease has less money than the ledger reported before.
             (answer(Word::Done, 40, ""), Some(&third)),
         ] {
             let (account, key) = ("acme".parse().unwrap(), "k1".parse().unwrap());
@@ -485,8 +491,8 @@ mod tests {
         }
     }
 
-    /// A ledger that grants every request. At the second turn of the lease it falls back to its state after the first
-    /// turn.
+    /// A ledger that grants every request, and that falls back to its state after the first turn when it receives the
+    /// second.
     #[derive(Default)]
     struct FallsBack(std::sync::Mutex<Vec<(Turn, tokio::time::Instant)>>);
 
@@ -511,7 +517,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lease_is_returned_30_seconds_after_the_ledger_lost_data() {
+    async fn lost_lease_is_given_back_30_seconds_after_the_ledger_lost_data() {
         let settings = LeaseSettings {
             calls_per_second_min: 0,
             ..LeaseSettings::new(Duration::from_secs(1), "one")
@@ -547,10 +553,10 @@ mod tests {
         assert!(*at - *fenced_at >= Duration::from_secs(30));
     }
 
-    /// If the end of a call gets an error, the outbox writes the end to the disk and does not wait for a turn of the
-    /// lease that may never be answered.
+    /// A settlement that fails is written to the outbox at once. Otherwise the outbox would wait for a turn that may
+    /// never be answered.
     #[tokio::test]
-    async fn end_of_a_call_queued_after_a_failed_turn_gets_the_error_of_that_turn() {
+    async fn settlement_queued_after_a_failed_lease_turn_fails_with_the_error_of_that_turn() {
         let (account, key): (AccountId, KeyId) = ("acme".parse().unwrap(), "k1".parse().unwrap());
         let number = RequestNumber::now_v7();
         let mut lease = lease::Lease::new(number, &account, &key, 60_000);
@@ -586,14 +592,16 @@ mod tests {
         assert!(under_way.ends.is_empty());
         lease.unanswered("gone".into());
         assert!(acknowledged.await.unwrap().is_err());
-        // The lease still reports the end later, and a repeated settlement gets its result.
+        // The lease still reports the settlement later. If the settlement is repeated, the repetition waits for the
+        // same report.
         assert!(lease.settle(&settlement, at).is_some());
         assert_eq!(lease.ends_waiting(), 1);
     }
 
-    /// A free call fits into any lease, but a lease without money would refuse it as if the account had no money.
+    /// A hold of zero fits into every lease that has money. A lease without money would refuse it, although the account
+    /// may have money, so the ledger decides.
     #[test]
-    fn free_call_is_reserved_in_the_ledger_if_its_lease_is_spent() {
+    fn free_call_is_reserved_in_the_ledger_if_the_lease_has_no_money() {
         let (account, key): (AccountId, KeyId) = ("acme".parse().unwrap(), "k1".parse().unwrap());
         let mut lease = lease::Lease::new(RequestNumber::now_v7(), &account, &key, 60_000);
         let size = lease::Size {
@@ -629,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_change_waits_at_most_ten_seconds_for_leases_after_a_clock_jump() {
+    fn after_a_clock_jump_a_command_waits_at_most_ten_seconds_for_leases() {
         let ms = Duration::from_millis;
         assert_eq!(until_heard(5_000, 0), Duration::ZERO);
         assert_eq!(until_heard(5_000, 5_000), Duration::ZERO);

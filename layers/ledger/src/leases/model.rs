@@ -1,29 +1,30 @@
-//! A model of how a ledger carries out turns of leases, over a [`Book`]: `turn.lua` and `recall.lua` in Rust, without a
-//! server. A test runs the same random commands against the model and the scripts.
+//! A model of a ledger that carries out lease turns, over a [`Book`]: the scripts `turn.lua` and `recall.lua` in Rust,
+//! without a server. A test runs the same random commands against the model and the scripts, and compares the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{RECALLED_FOR, Step, Turn, TurnAnswer, TurnEnd, Word};
 use crate::{
     account::AccountId,
-    book::{Book, Millis},
+    book::{Account, Book, Millis},
+    ceiling::Ceiling,
     contract::{Booked, Refusal, Settled, Settlement},
     money::MicroRub,
     number::RequestNumber,
     redis::names::begins,
 };
 
-/// The leases of all accounts. The holds of these leases are in a book.
+/// The leases of all accounts, without their money: the hold of each lease is in a [`Book`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LeaseBooks(BTreeMap<AccountId, OfAccount>);
+pub struct LeaseBooks(BTreeMap<AccountId, AccountLeases>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct OfAccount {
+struct AccountLeases {
     records: BTreeMap<RequestNumber, Record>,
-    /// Calls whose ends were reported by the owners of their leases. An owner reports each end once, so the ledger need
-    /// not look for an earlier charge of the call when it carries out an owner's turn.
-    told_by_owners: BTreeSet<RequestNumber>,
-    /// The leases that were given back.
+    /// Calls whose settlement was reported by the lease's owner. An owner reports each settlement once, so the ledger
+    /// need not search for an earlier charge when it handles an owner's turn.
+    reported_by_owners: BTreeSet<RequestNumber>,
+    /// The numbers of leases that were given back.
     closed: BTreeSet<RequestNumber>,
     recalled_at: Option<Millis>,
 }
@@ -36,43 +37,44 @@ struct Record {
     until: Millis,
 }
 
-/// A rule that the ledger follows when it carries out turns of leases. If the model leaves out a rule, a test must
-/// fail.
+/// A rule that the ledger follows when it carries out lease turns. The model can leave out one rule; some test must
+/// then fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// An end that is reported twice is charged once.
+    /// A settlement that is reported twice is charged once.
     EndOnce,
-    /// A turn of a lease that is sent twice is carried out once.
+    /// A turn that is sent twice is carried out once.
     TurnOnce,
-    /// A gateway that does not have the name of the lease's last turn cannot continue the lease.
+    /// A gateway can continue a lease only if it has the name of the lease's last turn.
     Fence,
-    /// An amount that a lease has paid is no longer in the lease.
+    /// Money that a lease has paid for calls is no longer in the lease.
     Paid,
     /// A lease pays only for calls of its own key.
     PaysItsOwn,
-    /// An amount that a lease gives back is no longer held.
+    /// Money that a lease gives back is no longer held on the account.
     GivenBack,
-    /// A lease gets at most the free money of the account.
+    /// A lease is enlarged by at most the free money of the account.
     Free,
-    /// A lease's amount counts against the ceilings of its key and its group.
+    /// The money of a lease counts against the ceilings of the lease's key and of its group.
     Ceilings,
-    /// A lease gets no money on an account or a key that is suspended, disabled or over a ceiling.
+    /// A lease gets no money if its account is suspended, its key is disabled, or a ceiling is exceeded.
     Forbidden,
-    /// Until the next turn of its lease is answered, a gateway may grant holds as its previous turn allows, even if the
-    /// key was suspended, disabled or over a ceiling meanwhile.
+    /// A gateway may grant holds until the time that its last answered turn allows, even if the key was suspended,
+    /// disabled or over a ceiling meanwhile.
     AnswerReceived,
-    /// A key with limited concurrency gets no lease.
+    /// A key with a limit of concurrent calls gets no lease.
     CallsLimited,
-    /// No lease is enlarged for a while after a recall.
+    /// For [`RECALLED_FOR`] after a recall, no lease of the account is enlarged.
     Recall,
-    /// Holds of running calls grow only by free money of the account.
+    /// An increase of the holds of in-flight calls is at most the free money of the account.
     RaiseFits,
-    /// Holds of running calls do not grow once their account or key is suspended, disabled or over a ceiling.
+    /// The holds of in-flight calls do not grow while the account is suspended, the key is disabled, or a ceiling is
+    /// exceeded.
     RaiseForbidden,
 }
 
 impl Rule {
-    /// All rules of the model.
+    /// All rules.
     pub const ALL: [Self; 14] = [
         Self::EndOnce,
         Self::TurnOnce,
@@ -92,8 +94,8 @@ impl Rule {
 }
 
 impl LeaseBooks {
-    /// Carries out a turn of a lease. `charged` returns the result of an earlier charge of a call, whether it was made
-    /// by a turn or by SETTLE. `without` is a rule that the model leaves out.
+    /// Carries out a turn. `charged` looks up the result of an earlier charge of a call, whether a turn or SETTLE made
+    /// it. `without` is the rule that the model leaves out.
     pub fn turn(
         &mut self,
         book: &mut Book,
@@ -106,184 +108,83 @@ impl LeaseBooks {
         let Some(account) = book.account(&turn.account) else {
             return no_account(turn);
         };
-        let of_account = self.0.entry(turn.account.clone()).or_default();
+        let leases = self.0.entry(turn.account.clone()).or_default();
         let refusal = account.refuses(&turn.key, now);
         let refused = refusal.is_some();
-        let (holder, booked) = match (account.hold(turn.lease), account.expired_hold(turn.lease)) {
-            (Some((key, ..)), _) => (key, Some(Booked::Held)),
-            (None, Some(key)) => (key, Some(Booked::Late)),
-            (None, None) => (&turn.key, None),
-        };
-        let stands = booked == Some(Booked::Held);
-        let is_of_key = *holder == turn.key;
-        let record = of_account.records.get(&turn.lease).cloned();
-        let (last, granted_until) = record.map(|record| (record.last, record.until)).unzip();
-        let again = turn.step != Step::Tell && last.as_ref() == Some(&turn.this);
-        let knows_the_last = last.as_ref() == Some(&turn.before) || !rules.keeps(Rule::Fence);
-        let is_new = (last.is_none() && !stands) || !rules.keeps(Rule::Fence);
-        let mut word = match turn.step {
-            Step::Tell => Word::Done,
-            _ if !is_of_key => Word::Fenced,
-            _ if again && stands => Word::Done,
-            _ if again => Word::Gone,
-            Step::Open if !is_new => Word::Fenced,
-            // The lease was opened before this turn arrived, and has expired or was given back since.
-            Step::Open
-                if booked == Some(Booked::Late) || of_account.closed.contains(&turn.lease) =>
-            {
-                Word::Gone
-            }
-            Step::Open => Word::Done,
-            Step::GoOn | Step::Close if !stands => Word::Gone,
-            Step::GoOn | Step::Close if !knows_the_last => Word::Fenced,
-            Step::GoOn | Step::Close => Word::Done,
-        };
-        if turn.step == Step::Open && is_of_key && !again {
-            // Forgets expired leases of this account: gateways that died have left them.
-            let records = &mut of_account.records;
-            records.retain(|lease, _| account.is_open(*lease));
+        let lease = LeaseState::read(leases, account, turn);
+        let mut word = lease.word_for(turn, rules);
+        if turn.step == Step::Open && lease.is_of_key && !lease.again {
+            // Removes leases of this account that have expired: their gateways have died.
+            leases.records.retain(|lease, _| account.is_open(*lease));
         }
-        let goes_on = word == Word::Done && !again && matches!(turn.step, Step::GoOn | Step::Close);
-        let again = again && rules.keeps(Rule::TurnOnce);
-
-        let numbers = turn.ends.iter().map(|end| end.settlement.number);
-        // A call that was released by a process that did not have the number of its lease stays released, unless the
-        // lease's owner continues the lease in this turn.
-        let forbidden = numbers.filter_map(|number| {
-            let buried = book.buried(number, &turn.account, now)?;
-            (!goes_on && buried.booked == Booked::Released).then_some((number, buried))
-        });
-        let forbidden: BTreeMap<RequestNumber, Settled> = forbidden.collect();
-        let told_by_owners = &of_account.told_by_owners;
-        let charged = |number| {
-            charged(number)
-                .filter(|_| !goes_on || !told_by_owners.contains(&number))
-                .filter(|first| first.booked != Booked::Stale)
-                .or_else(|| forbidden.get(&number).copied())
-        };
-        let ends = charge(book, turn, is_of_key.then_some(booked), now, charged, rules);
-        if goes_on {
-            let acknowledged = turn.ends.iter().map(|end| end.settlement.number);
-            of_account.told_by_owners.extend(acknowledged);
-        }
+        let goes_on =
+            word == Word::Done && !lease.again && matches!(turn.step, Step::GoOn | Step::Close);
+        let again = lease.again && rules.keeps(Rule::TurnOnce);
+        let ends = leases.charge_ends(book, turn, &lease, goes_on, now, charged, rules);
 
         let account = book
             .account(&turn.account)
-            .expect("the account was found above");
-        let limited = account
-            .key(&turn.key)
-            .is_some_and(|key| key.concurrency.is_some())
-            && rules.keeps(Rule::CallsLimited);
-        let forbidden =
-            (refused || account.is_over_a_ceiling(&turn.key, now)) && rules.keeps(Rule::Forbidden);
-        let may = !forbidden && !limited;
-        let (mut free, ceiling) = if rules.keeps(Rule::Ceilings) {
-            account.room(&turn.key, now)
-        } else {
-            (account.balance.minus_or_zero(account.held), None)
-        };
-        let held = account
-            .key(&turn.key)
-            .map_or(MicroRub::ZERO, |key| key.held);
+            .expect("the account of the turn exists: this was checked at the beginning");
+        let recalled = leases.is_recalled(now) && rules.keeps(Rule::Recall);
+        let mut money = Money::read(account, turn, refused, now, rules);
+        let short = !money.may || money.free < turn.short_of || recalled;
         let mut refusal = refusal.filter(|_| turn.raise > MicroRub::ZERO);
-        if account.key(&turn.key).is_none() {
-            free = account.balance.minus_or_zero(account.held);
-        }
-        let recalled_for = u64::try_from(RECALLED_FOR.as_millis()).unwrap_or(Millis::MAX);
-        let recalled = of_account
-            .recalled_at
-            .is_some_and(|at| now.abs_diff(at) < recalled_for)
-            && rules.keeps(Rule::Recall);
-        let short = !may || free < turn.short_of || recalled;
-        let mut left = account
-            .hold(turn.lease)
-            .map_or(MicroRub::ZERO, |(_, held, _)| held);
         let mut resized = word == Word::Done && turn.step != Step::Tell && !again;
         let mut given = MicroRub::ZERO;
-        if again && word == Word::Done && !may {
+        if again && word == Word::Done && !money.may {
             word = Word::Refused;
         }
         if resized {
-            let before = left;
-            if turn.give > MicroRub::ZERO || turn.step == Step::Close {
-                given = if turn.step == Step::Close {
-                    left
-                } else {
-                    turn.give.min(left)
-                };
-                left = left.minus_or_zero(given);
-            } else if turn.more > MicroRub::ZERO && !short {
-                let leases = of_account.records.len() + usize::from(last.is_none());
-                left = left.plus_or_max(if rules.keeps(Rule::Free) {
-                    turn.more.min(share(free, leases))
-                } else {
-                    turn.more
-                });
-            }
-            free = free.plus_or_max(before).minus_or_zero(left);
-            let raised = raised(turn, refused, free, rules);
-            left = left.plus_or_max(raised);
-            free = free.minus_or_zero(raised);
-            if raised < turn.raise && !refused {
-                refusal = Some(Refusal::DoesNotFit {
-                    free,
-                    held: held.minus_or_zero(before).plus_or_max(left),
-                    ceiling,
-                });
-            }
-            if turn.step == Step::Open && left == MicroRub::ZERO {
+            let count = leases.records.len() + usize::from(lease.last.is_none());
+            given = money.resize(turn, count, short, rules);
+            refusal = money.raise(turn, refused, rules).or(refusal);
+            if turn.step == Step::Open && money.left == MicroRub::ZERO {
                 word = if refused { Word::Refused } else { Word::Short };
                 resized = false;
-                // From here on the gateway that sent this turn has no lease. A late copy of the turn must not open a
-                // lease.
-                of_account.closed.insert(turn.lease);
-            } else if !may {
+                // The gateway drops this lease. A late copy of the turn must not open the lease.
+                leases.closed.insert(turn.lease);
+            } else if !money.may {
                 word = Word::Refused;
             }
         }
         let closes = resized && turn.step == Step::Close;
         if closes {
-            of_account.records.remove(&turn.lease);
-            of_account.closed.insert(turn.lease);
+            leases.records.remove(&turn.lease);
+            leases.closed.insert(turn.lease);
         } else if resized || (again && word == Word::Done) {
-            let until = match granted_until {
-                _ if turn.grants_ms == 0 => 0,
-                _ if may => now.saturating_add(turn.grants_ms),
-                Some(until) if rules.keeps(Rule::AnswerReceived) => until,
-                _ => 0,
-            };
+            let until = lease.next_grants_until(turn, money.may, now, rules);
             let last = turn.this.clone();
-            of_account
-                .records
-                .insert(turn.lease, Record { last, until });
+            leases.records.insert(turn.lease, Record { last, until });
         }
         if closes && rules.keeps(Rule::GivenBack) {
             book.end_hold(turn.lease, &turn.account);
         } else if resized && (given == MicroRub::ZERO || rules.keeps(Rule::GivenBack)) {
             let due = now.saturating_add(turn.ttl_ms);
-            book.resize_hold(turn.lease, &turn.account, &turn.key, left, due);
+            book.resize_hold(turn.lease, &turn.account, &turn.key, money.left, due);
         }
         TurnAnswer {
             word,
-            left,
-            free,
+            left: money.left,
+            free: money.free,
             short: short || recalled,
             recalled,
             refusal,
-            last: last.filter(|_| word == Word::Fenced).unwrap_or_default(),
+            last: (lease.last)
+                .filter(|_| word == Word::Fenced)
+                .unwrap_or_default(),
             ends,
         }
     }
 
-    /// Returns whether the owner of a call's lease has reported the end of the call.
+    /// Returns whether the lease's owner has reported the settlement of the call.
     #[must_use]
-    pub fn is_told_by_owner(&self, account: &AccountId, number: RequestNumber) -> bool {
-        let of_account = self.0.get(account);
-        of_account.is_some_and(|of_account| of_account.told_by_owners.contains(&number))
+    pub fn is_reported_by_owner(&self, account: &AccountId, number: RequestNumber) -> bool {
+        let leases = self.0.get(account);
+        leases.is_some_and(|leases| leases.reported_by_owners.contains(&number))
     }
 
-    /// Carries out SETTLE. `charged` is the result of an earlier charge of the call, if a turn of a lease or SETTLE
-    /// made a charge.
+    /// Carries out SETTLE. `charged` is the result of an earlier charge of the call, if a turn or SETTLE has charged
+    /// it.
     pub fn settle(
         &self,
         book: &mut Book,
@@ -301,12 +202,12 @@ impl LeaseBooks {
         } = settlement;
         let buried = book.buried(*number, account, now);
         let first = charged.filter(|first| first.booked != Booked::Stale);
-        // A lease pays only for calls without a hold of their own. So if the ledger has an open hold for this call, an
-        // earlier charge by the lease's owner does not apply to it.
+        // A lease pays only for calls that have no hold of their own. So if the ledger has an open hold for this call,
+        // an earlier charge by the lease's owner was for another hold, and this settlement is not a repeat of it.
         let is_open = book
             .account(account)
             .is_some_and(|account| account.is_open(*number));
-        let first = first.filter(|_| !is_open || !self.is_told_by_owner(account, *number));
+        let first = first.filter(|_| !is_open || !self.is_reported_by_owner(account, *number));
         if let (None, Some(first)) = (buried, first) {
             book.end_hold(*number, account);
             return Settled {
@@ -317,26 +218,27 @@ impl LeaseBooks {
         book.settle(*number, account, key, *cost, *fresh, now)
     }
 
-    /// Recalls the account's leased money that no call holds. Returns the number of leases that may still grant holds.
+    /// Recalls the leased money of the account that no call holds. Returns how many leases may still grant holds.
     pub fn recall(&mut self, account: &AccountId, now: Millis) -> u64 {
-        let Some(of_account) = self.0.get_mut(account) else {
+        let Some(leases) = self.0.get_mut(account) else {
             return 0;
         };
-        let granting = of_account.records.values();
+        let granting = leases.records.values();
         let count = granting.filter(|record| record.until > now).count();
         if count > 0 {
-            of_account.recalled_at = Some(now);
+            leases.recalled_at = Some(now);
         }
         count as u64
     }
 
-    /// The time until which the account's leases may grant holds. An operator's command waits for this time.
+    /// Returns the latest time until which a lease of the account may grant holds. An operator's command waits for this
+    /// time.
     #[must_use]
     pub fn grants_until(&self, book: &Book, account: &AccountId) -> Millis {
-        let (Some(of_account), Some(account)) = (self.0.get(account), book.account(account)) else {
+        let (Some(leases), Some(account)) = (self.0.get(account), book.account(account)) else {
             return 0;
         };
-        let state = of_account.records.iter();
+        let state = leases.records.iter();
         state
             .filter(|(lease, _)| account.is_open(**lease))
             .map(|(_, record)| record.until)
@@ -344,9 +246,197 @@ impl LeaseBooks {
             .unwrap_or(0)
     }
 
-    /// Sets the time of the last recall; `None` if there was none.
+    /// Sets when leases of the account were last recalled; `None` if they never were.
     pub fn set_recalled(&mut self, account: &AccountId, at: Option<Millis>) {
         self.0.entry(account.clone()).or_default().recalled_at = at;
+    }
+}
+
+impl AccountLeases {
+    fn is_recalled(&self, now: Millis) -> bool {
+        let recalled_for = u64::try_from(RECALLED_FOR.as_millis()).unwrap_or(Millis::MAX);
+        self.recalled_at
+            .is_some_and(|at| now.abs_diff(at) < recalled_for)
+    }
+
+    /// Charges the settlements that a turn reports, except for calls that were charged, or finally released, before.
+    /// `goes_on` is true if the turn is one in which the owner continues its lease.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "needs the turn, the state before the turn, and the variant of the model"
+    )]
+    fn charge_ends(
+        &mut self,
+        book: &mut Book,
+        turn: &Turn,
+        lease: &LeaseState,
+        goes_on: bool,
+        now: Millis,
+        charged: impl Fn(RequestNumber) -> Option<Settled>,
+        rules: Rules,
+    ) -> Vec<Settled> {
+        let numbers = || turn.ends.iter().map(|end| end.settlement.number);
+        // A process that did not have the lease's number may have released the call. Such a call stays released, unless
+        // the lease's owner continues the lease in this turn.
+        let forbidden = numbers().filter_map(|number| {
+            let buried = book.buried(number, &turn.account, now)?;
+            (!goes_on && buried.booked == Booked::Released).then_some((number, buried))
+        });
+        let forbidden: BTreeMap<RequestNumber, Settled> = forbidden.collect();
+        let reported_by_owners = &self.reported_by_owners;
+        let charged = |number| {
+            charged(number)
+                .filter(|_| !goes_on || !reported_by_owners.contains(&number))
+                .filter(|first| first.booked != Booked::Stale)
+                .or_else(|| forbidden.get(&number).copied())
+        };
+        let booked = lease.is_of_key.then_some(lease.booked);
+        let ends = charge(book, turn, booked, now, charged, rules);
+        if goes_on {
+            self.reported_by_owners.extend(numbers());
+        }
+        ends
+    }
+}
+
+/// The state of a lease in the ledger when one of its turns arrives.
+struct LeaseState {
+    /// Whether the lease belongs to the turn's key. True if the lease does not exist.
+    is_of_key: bool,
+    /// How charges of the lease are booked: `Held` if it is open, `Late` if it has expired, `None` if it does not
+    /// exist.
+    booked: Option<Booked>,
+    /// The name of the lease's last turn.
+    last: Option<String>,
+    /// The time until which the last turn lets the owner grant holds.
+    granted_until: Option<Millis>,
+    /// Whether the owner has given the lease back.
+    is_closed: bool,
+    /// Whether the arriving turn repeats the lease's last turn.
+    again: bool,
+}
+
+impl LeaseState {
+    fn read(leases: &AccountLeases, account: &Account, turn: &Turn) -> Self {
+        let (holder, booked) = match (account.hold(turn.lease), account.expired_hold(turn.lease)) {
+            (Some((key, ..)), _) => (key, Some(Booked::Held)),
+            (None, Some(key)) => (key, Some(Booked::Late)),
+            (None, None) => (&turn.key, None),
+        };
+        let record = leases.records.get(&turn.lease).cloned();
+        let (last, granted_until) = record.map(|record| (record.last, record.until)).unzip();
+        Self {
+            is_of_key: *holder == turn.key,
+            booked,
+            again: turn.step != Step::Tell && last.as_ref() == Some(&turn.this),
+            last,
+            granted_until,
+            is_closed: leases.closed.contains(&turn.lease),
+        }
+    }
+
+    /// Returns the outcome of the turn, as far as it does not depend on money.
+    fn word_for(&self, turn: &Turn, rules: Rules) -> Word {
+        let is_open = self.booked == Some(Booked::Held);
+        let fences = rules.keeps(Rule::Fence);
+        let is_new = (self.last.is_none() && !is_open) || !fences;
+        match turn.step {
+            Step::Tell => Word::Done,
+            _ if !self.is_of_key => Word::Fenced,
+            _ if self.again && is_open => Word::Done,
+            _ if self.again => Word::Gone,
+            Step::Open if !is_new => Word::Fenced,
+            // The lease was opened by an earlier copy of this turn, and has expired or was given back since.
+            Step::Open if self.booked == Some(Booked::Late) || self.is_closed => Word::Gone,
+            Step::Open => Word::Done,
+            Step::GoOn | Step::Close if !is_open => Word::Gone,
+            Step::GoOn | Step::Close if fences && self.last.as_ref() != Some(&turn.before) => {
+                Word::Fenced
+            }
+            Step::GoOn | Step::Close => Word::Done,
+        }
+    }
+
+    /// Returns the time until which the owner may grant holds after the turn. `may` is true if the lease may get money
+    /// now.
+    fn next_grants_until(&self, turn: &Turn, may: bool, now: Millis, rules: Rules) -> Millis {
+        match self.granted_until {
+            _ if turn.grants_ms == 0 => 0,
+            _ if may => now.saturating_add(turn.grants_ms),
+            Some(until) if rules.keeps(Rule::AnswerReceived) => until,
+            _ => 0,
+        }
+    }
+}
+
+/// A lease's money, and the money available to it, while a turn is carried out.
+struct Money {
+    /// Whether the account's state, the key's state and the ceilings allow the lease to get money.
+    may: bool,
+    /// The lease's money.
+    left: MicroRub,
+    /// The money that is free outside the lease, and the ceiling that limits this amount.
+    free: MicroRub,
+    ceiling: Option<Ceiling>,
+    /// The amount that the key holds outside the lease.
+    held_otherwise: MicroRub,
+}
+
+impl Money {
+    fn read(account: &Account, turn: &Turn, refused: bool, now: Millis, rules: Rules) -> Self {
+        let key = account.key(&turn.key);
+        let limited =
+            key.is_some_and(|key| key.concurrency.is_some()) && rules.keeps(Rule::CallsLimited);
+        let forbidden =
+            (refused || account.is_over_a_ceiling(&turn.key, now)) && rules.keeps(Rule::Forbidden);
+        let (free, ceiling) = if key.is_some() && rules.keeps(Rule::Ceilings) {
+            account.room(&turn.key, now)
+        } else {
+            (account.balance.minus_or_zero(account.held), None)
+        };
+        let hold = account.hold(turn.lease);
+        let left = hold.map_or(MicroRub::ZERO, |(_, held, _)| held);
+        let held = key.map_or(MicroRub::ZERO, |key| key.held);
+        Self {
+            may: !forbidden && !limited,
+            left,
+            free,
+            ceiling,
+            held_otherwise: held.minus_or_zero(left),
+        }
+    }
+
+    /// Takes from the lease, or adds to it, the amount that the turn names. `leases` is the number of leases of the
+    /// account. Returns the amount taken.
+    fn resize(&mut self, turn: &Turn, leases: usize, short: bool, rules: Rules) -> MicroRub {
+        let (before, mut given) = (self.left, MicroRub::ZERO);
+        if turn.step == Step::Close {
+            given = self.left;
+        } else if turn.give > MicroRub::ZERO {
+            given = turn.give.min(self.left);
+        } else if turn.more > MicroRub::ZERO && !short {
+            let more = match rules.keeps(Rule::Free) {
+                true => turn.more.min(share(self.free, leases)),
+                false => turn.more,
+            };
+            self.left = self.left.plus_or_max(more);
+        }
+        self.left = self.left.minus_or_zero(given);
+        self.free = self.free.plus_or_max(before).minus_or_zero(self.left);
+        given
+    }
+
+    /// Adds the amount by which the holds of in-flight calls grow. If money is short and the holds cannot grow in full,
+    /// returns the reason.
+    fn raise(&mut self, turn: &Turn, refused: bool, rules: Rules) -> Option<Refusal> {
+        let raised = raised(turn, refused, self.free, rules);
+        self.left = self.left.plus_or_max(raised);
+        self.free = self.free.minus_or_zero(raised);
+        (raised < turn.raise && !refused).then_some(Refusal::DoesNotFit {
+            free: self.free,
+            held: self.held_otherwise.plus_or_max(self.left),
+            ceiling: self.ceiling,
+        })
     }
 }
 
@@ -382,15 +472,15 @@ const fn nothing(booked: Booked) -> Settled {
     }
 }
 
-/// The part of the free money that each lease may get: the leases share one half, and the other half is left for calls
-/// without a lease.
+/// Returns the largest amount that may be added to one lease: the leases share one half of the free money, and the
+/// other half is left for calls without a lease.
 fn share(free: MicroRub, leases: usize) -> MicroRub {
     let leases = i64::try_from(leases.max(1)).unwrap_or(i64::MAX);
     MicroRub::new(free.micro() / leases.saturating_mul(2))
 }
 
-/// The amount that a turn adds to the lease for larger holds of running calls. A turn that opens a lease adds no such
-/// amount, since no call has a hold from the lease yet.
+/// Returns the amount that a turn adds to the lease for larger holds of in-flight calls. A turn that opens a lease adds
+/// nothing for such holds, because no call has a hold against the lease yet.
 fn raised(turn: &Turn, refused: bool, free: MicroRub, rules: Rules) -> MicroRub {
     let forbidden = refused && rules.keeps(Rule::RaiseForbidden);
     if forbidden || turn.step != Step::GoOn {
@@ -402,9 +492,9 @@ fn raised(turn: &Turn, refused: bool, free: MicroRub, rules: Rules) -> MicroRub 
     }
 }
 
-/// Charges the ends of calls that a turn reports, in the order in which the script `turn.lua` receives them. `booked`
-/// is the kind of these charges: `Held` for an open lease, `Late` for an expired lease, `None` if the lease does not
-/// belong to the turn's key.
+/// Charges the settlements that a turn reports, in the order in which `turn.lua` receives them. `booked` is the way in
+/// which they are booked: `Held` for an open lease, `Late` for an expired lease, `None` if the lease does not belong to
+/// the turn's key.
 fn charge(
     book: &mut Book,
     turn: &Turn,
@@ -415,7 +505,7 @@ fn charge(
 ) -> Vec<Settled> {
     let account = book
         .account_mut(&turn.account)
-        .expect("the account was found above");
+        .expect("the account of the turn exists: this was checked at the beginning");
     let is_key = account.key(&turn.key).is_some();
     let mut ordered: Vec<&TurnEnd> = turn.ends.iter().collect();
     ordered.sort_by_key(|end| begins(end.settlement.number));

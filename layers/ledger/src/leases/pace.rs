@@ -1,23 +1,24 @@
-//! How fast a key spends money, which determines the size of the key's lease.
+//! The call rate and the spending rate of a key, which determine the size of the key's lease.
 
 use super::lease::Size;
 use crate::{book::Millis, money::MicroRub};
 
-/// Calls are counted in windows of this length, in milliseconds. A lease covers the calls of at least one window.
+/// The length of the windows in which calls are counted, in milliseconds. The target size of a lease is enough for the
+/// calls of at least one window.
 const WINDOW_MS: Millis = 200;
-/// A lease also covers the calls during this number of round trips to the ledger. An amount that a turn of the lease
-/// requests arrives one round trip later. Only then is the next turn made, which takes another round trip. The rest is
-/// for calls that are not evenly spaced.
+/// The target size of a lease is enough for the calls of at least this many round trips to the ledger. Money arrives
+/// one round trip after the turn that requests it. Only then is the next turn made, which takes another round trip. The
+/// remaining round trips are a reserve for calls that are not evenly spaced.
 const ROUND_TRIPS: Millis = 5;
-/// A longer round trip, in milliseconds, is counted as this long, so that one slow answer does not make leases huge.
+/// A round trip counts as at most this long, in milliseconds: one slow response must not make leases huge.
 const ROUND_TRIP_MS_MAX: Millis = 500;
-/// The free money of a lease is at least the key's largest hold, multiplied by this number.
+/// The target for a lease's free money is at least this many times the key's largest hold.
 const HOLDS_MIN: i64 = 8;
-/// The ledger enlarges a lease only if the account's free money outside the lease is at least the key's largest hold,
-/// multiplied by this number.
+/// The ledger enlarges a lease only if the account's free money outside its leases is at least this many times the
+/// key's largest hold.
 const HOLDS_BESIDE: i64 = 32;
 
-/// The calls of a key in the current window and in the previous window.
+/// A key's calls in the current window and in the previous window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
     window: u64,
@@ -43,32 +44,32 @@ impl Pace {
         self.last_call = now;
     }
 
-    /// Records the time until the ledger answered a turn of the lease. If the time is longer than before, it counts at
-    /// once; if shorter, gradually.
+    /// Records how long the ledger took to answer a turn. A longer time than before takes effect at once, a shorter
+    /// time gradually.
     pub(crate) fn note_round_trip(&mut self, took: Millis) {
         let less = self.round_trip - self.round_trip.div_ceil(8);
         self.round_trip = less.max(took.min(ROUND_TRIP_MS_MAX));
     }
 
-    /// Calls per second, according to the busier of the two windows.
+    /// Returns the calls per second in the busier one of the two windows.
     pub(crate) fn calls_per_second(&mut self, now: Millis) -> u64 {
         self.roll(now);
         self.now.calls.max(self.before.calls) * 1000 / WINDOW_MS
     }
 
-    /// Returns the time since the last call, in milliseconds.
-    pub(crate) const fn silent_ms(&self, now: Millis) -> Millis {
+    /// Returns how long ago the last call began, in milliseconds.
+    pub(crate) const fn idle_ms(&self, now: Millis) -> Millis {
         now.saturating_sub(self.last_call)
     }
 
-    /// The size that a lease should have for future calls.
+    /// Returns the target size of a lease that continues at the current call rate.
     pub(crate) fn size(&mut self, now: Millis) -> Size {
         self.roll(now);
         let largest = self.now.largest.max(self.before.largest);
         let wanted = self.now.wanted.max(self.before.wanted);
         let covered = WINDOW_MS.max(ROUND_TRIPS * self.round_trip);
         let wanted = in_time(wanted, covered);
-        // At least one micro-ruble, even if all calls are free: a lease without money cannot be opened.
+        // Even if all calls are free, the lease needs one micro-ruble: a lease without money cannot be opened.
         let floor = times(largest, HOLDS_MIN).max(MicroRub::new(1));
         Size {
             free: wanted.max(floor),
@@ -94,7 +95,7 @@ fn times(amount: MicroRub, count: i64) -> MicroRub {
     MicroRub::new(amount.micro().saturating_mul(count)).min(MicroRub::MAX)
 }
 
-/// The amount that calls hold in `covered` milliseconds, if they hold `wanted` per window.
+/// Returns the amount that calls hold in `covered` milliseconds, if they hold `wanted` per window.
 fn in_time(wanted: MicroRub, covered: Millis) -> MicroRub {
     let all = i128::from(wanted.micro()) * i128::from(covered) / i128::from(WINDOW_MS);
     MicroRub::of_sum(all).min(MicroRub::MAX)
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lease_has_money_for_the_recent_call_rate_and_a_minimum_number_of_holds() {
+    fn lease_size_suffices_for_the_recent_call_rate_and_at_least_eight_holds() {
         let mut pace = Pace::default();
         for n in 0..100 {
             pace.note(MicroRub::new(10), 1_000 + n);
@@ -116,17 +117,17 @@ mod tests {
         };
         assert_eq!(pace.size(1_100), size(1_000, 320));
         assert_eq!(pace.calls_per_second(1_199), 500);
-        // The previous window counts until it is two windows old.
+        // A window counts for at most two window lengths: while it is current and while it is the previous one.
         pace.note(MicroRub::new(7), 1_250);
         assert_eq!(pace.size(1_250), size(1_000, 320));
         assert_eq!(pace.size(1_400), size(56, 224));
         assert_eq!(pace.calls_per_second(1_650), 0);
         assert_eq!(pace.size(1_650), size(1, 0));
-        assert_eq!(pace.silent_ms(1_650), 400);
+        assert_eq!(pace.idle_ms(1_650), 400);
     }
 
     #[test]
-    fn lease_amount_covers_five_round_trips_to_a_distant_ledger() {
+    fn lease_size_suffices_for_the_calls_that_arrive_during_five_round_trips_to_the_ledger() {
         let mut pace = Pace::default();
         for n in 0..100 {
             pace.note(MicroRub::new(10), 1_000 + n);
@@ -136,7 +137,7 @@ mod tests {
         assert_eq!(free(&mut pace), 1_000);
         pace.note_round_trip(200);
         assert_eq!(free(&mut pace), 5_000);
-        // A slow round trip counts for half a second at most, and is forgotten gradually.
+        // A very slow round trip counts as half a second, and is forgotten gradually.
         pace.note_round_trip(60_000);
         assert_eq!(free(&mut pace), 12_500);
         for _ in 0..32 {

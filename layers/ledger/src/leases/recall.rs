@@ -1,5 +1,5 @@
-//! Recalls money from leases before a call is refused, so that no call is refused while leases have money that no call
-//! holds.
+//! Lease recalls. Before a call is refused for lack of money, all gateways are requested to give back leased money that
+//! no call holds.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -8,16 +8,16 @@ use tokio::time::{Instant, sleep};
 use super::{LeaseLedger, Leases};
 use crate::contract::{Adjusted, Adjustment, Hold, LedgerError, Refusal, Reserved};
 
-/// The time for which a call waits, before it is refused, for other gateways to give money back.
+/// How long a call waits for gateways to give leased money back before the call is refused.
 pub(crate) const RECALL_WAIT: Duration = Duration::from_millis(150);
-/// The interval at which a call retries its hold during a recall.
+/// How often a call retries its hold while it waits for recalled money.
 pub(crate) const RECALL_LOOK_EVERY: Duration = Duration::from_millis(15);
-/// The time for which a call waits, before it is refused, for the end of an earlier call. A caller that makes one call
-/// after another sends its next call while the end of its last call is still on its way to the ledger.
+/// How long a call waits for an earlier call's settlement before the waiting call is refused. A caller that makes one
+/// call after another sends the next call while the settlement of the previous one is still on its way to the ledger.
 const END_WAIT: Duration = Duration::from_millis(10);
 
-/// Makes a hold in a ledger of which this gateway may have leases. Before the hold is refused for lack of money, waits
-/// for ends of other calls and recalls leased money.
+/// Makes a hold, against a lease if possible and otherwise in the ledger. If the ledger refuses the hold for lack of
+/// money, waits for settlements of other calls, recalls leased money, and retries before returning the refusal.
 ///
 /// # Errors
 /// [`LedgerError::Refused`] or [`LedgerError::Unavailable`], as from [`LeaseLedger::hold`].
@@ -31,9 +31,9 @@ pub async fn reserve<L: LeaseLedger>(
     {
         return answer.map_err(LedgerError::Refused);
     }
-    // The first request accepts only the whole amount, so that no call gets less because money is leased or about to be
-    // released. If the gateway takes no leases, the hold is sent unchanged: a repeated hold is identified by all its
-    // fields.
+    // The first request is for the full amount or nothing: a smaller hold would be wrong while money is leased or
+    // about to be released. If the gateway takes no leases, the hold is sent unchanged, because a repeated hold is
+    // recognized only if all its fields are equal.
     let whole;
     let first = match leases {
         Some(_) => {
@@ -43,7 +43,8 @@ pub async fn reserve<L: LeaseLedger>(
         None => hold,
     };
     match ledger.hold(first).await {
-        // Boxed because this wait is rare: otherwise the future of every call would reserve space for it.
+        // Few calls have to wait. The wait is boxed, so that the futures of all other calls do not reserve space for
+        // it.
         Err(LedgerError::Refused(refusal @ Refusal::DoesNotFit { .. })) => {
             Box::pin(after_recall(ledger, leases, hold, first, refusal)).await
         }
@@ -54,8 +55,9 @@ pub async fn reserve<L: LeaseLedger>(
     }
 }
 
-/// Changes a hold in a ledger of which this gateway may have leases. A larger amount that does not fit is not refused
-/// at once: like a new hold, it waits for the ends of other calls and for leased money.
+/// Changes a hold: in the lease from which it was granted, or in the ledger if it is not from a lease. If an increase
+/// does not fit, it is retried like a new hold: after waiting for settlements of other calls and recalling leased
+/// money.
 ///
 /// # Errors
 /// [`LedgerError::Refused`] or [`LedgerError::Unavailable`], as from [`LeaseLedger::adjust_hold`].
@@ -112,8 +114,8 @@ async fn adjust_after_recall<L: LeaseLedger>(
     }
 }
 
-/// Retries a hold that was refused because too many calls were open. Before the retry, waits for the end of an open
-/// call.
+/// Retries a hold that was refused because the key has too many open calls. Waits first, so that the settlement of an
+/// open call can arrive.
 async fn behind_an_end<L: LeaseLedger>(
     ledger: &L,
     leases: Option<&Leases>,
@@ -129,7 +131,8 @@ async fn behind_an_end<L: LeaseLedger>(
     }
 }
 
-/// Returns whether the ends of running calls may free enough money for the whole hold, or for its smallest amount.
+/// Returns whether settlements of in-flight calls may free enough money for the full hold, or for the smallest
+/// acceptable one.
 fn may_fit_behind_ends(refusal: Refusal, hold: &Hold) -> bool {
     let Refusal::DoesNotFit { free, held, .. } = refusal else {
         return false;
@@ -138,8 +141,8 @@ fn may_fit_behind_ends(refusal: Refusal, hold: &Hold) -> bool {
     at_most >= hold.want || (free < hold.least && at_most >= hold.least)
 }
 
-/// Retries a hold that was refused in the form `first`. Before the call is refused, leased money that no call holds is
-/// recalled from this gateway and from others.
+/// Retries a hold after `first` was refused. Before returning the refusal, recalls leased money that no call holds,
+/// from this gateway and from all others.
 async fn after_recall<L: LeaseLedger>(
     ledger: &L,
     leases: Option<&Leases>,
@@ -154,7 +157,7 @@ async fn after_recall<L: LeaseLedger>(
             answer = ledger.hold(first).await;
         }
         return match answer {
-            // If the gateway takes no leases, the first request already allowed the smaller hold.
+            // If the gateway takes no leases, the first request already allowed a smaller hold.
             Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) if leases.is_some() => {
                 ledger.hold(hold).await
             }
@@ -168,7 +171,8 @@ async fn after_recall<L: LeaseLedger>(
     let (whole, until) = (hold.whole(), Instant::now() + RECALL_WAIT);
     while Instant::now() < until {
         sleep(RECALL_LOOK_EVERY).await;
-        // Counts the granting leases before it requests the hold, so that money given back in between is not missed.
+        // The number of leases that may still grant holds is read before the hold is requested. In the opposite order,
+        // money that is given back between the two requests could be missed.
         let left = ledger.recall(&hold.account).await?;
         match ledger.hold(&whole).await {
             Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) if left > 0 => {}
@@ -198,7 +202,7 @@ mod tests {
     const LEAST: MicroRub = MicroRub::new(20);
     const WANT: MicroRub = MicroRub::new(100);
 
-    /// A ledger that answers holds with these results, from the last to the first.
+    /// A ledger that answers holds with these results, the last one first.
     struct Ledger(Mutex<Vec<Result<Reserved, LedgerError>>>);
 
     impl LeaseLedger for Ledger {
@@ -234,7 +238,7 @@ mod tests {
         })
     }
 
-    /// Requests a hold. Returns the amount held, 0 if refused, and the number of times that the call waited.
+    /// Requests a hold. Returns the amount held (0 if refused), and how often the call waited.
     async fn requested(answers: Vec<Result<Reserved, LedgerError>>) -> (i64, u128) {
         let ledger = Ledger(Mutex::new(answers.into_iter().rev().collect()));
         let hold = Hold {
@@ -257,24 +261,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn hold_waits_once_for_reported_ends_of_calls_before_it_is_refused() {
+    async fn hold_waits_once_for_settlements_of_other_calls_before_it_is_refused() {
         assert_eq!(requested(vec![granted(100)]).await, (100, 0));
-        // The end of the key's last call arrives after the next call has requested its hold.
+        // The settlement of the key's previous call arrives only after the next call has requested its hold.
         assert_eq!(requested(vec![short(10, 90), granted(100)]).await, (100, 1));
-        // The whole hold would not fit even after all ends, but the smallest acceptable hold would.
+        // The full hold would not fit even after all settlements, but the smallest acceptable hold would.
         assert_eq!(requested(vec![short(10, 10), granted(20)]).await, (20, 1));
-        // The end does not arrive, because the call is still running.
+        // The call that holds the money is still in flight, so no settlement arrives.
         assert_eq!(requested(vec![short(10, 90), short(10, 90)]).await, (0, 1));
-        // Even the ends of all running calls would not free enough, so the call does not wait.
+        // Even the settlements of all in-flight calls would not free enough money, so the call does not wait.
         assert_eq!(requested(vec![short(10, 9)]).await, (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn call_beyond_the_concurrency_waits_once_for_the_end_of_an_earlier_call() {
+    async fn call_above_the_concurrency_limit_waits_once_for_the_end_of_an_earlier_call() {
         assert_eq!(requested(vec![too_many(), granted(100)]).await, (100, 1));
         assert_eq!(requested(vec![too_many(), too_many()]).await, (0, 1));
-        // The key's open calls have ended, but the hold does not fit: money is short, and the hold is retried like any
-        // other hold.
+        // The open calls have ended, but now money is short: the hold is retried like any other hold.
         let then_short = vec![too_many(), short(10, 90), granted(100)];
         assert_eq!(requested(then_short).await, (100, 2));
     }

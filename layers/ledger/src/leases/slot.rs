@@ -1,4 +1,4 @@
-//! A key's lease, shared by the key's calls and by the task that sends its turns to the ledger.
+//! A key's lease. Calls of the key and the task that sends the lease's turns to the ledger share it.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -21,30 +21,31 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The shortest time between two turns of a lease, in milliseconds. It is so short that the ledger acknowledges most
-/// ends of calls before the outbox would write these ends to its file.
+/// The shortest time between two turns of a lease, in milliseconds. It is short enough that the ledger acknowledges
+/// most settlements before the outbox would write them to its file.
 const GATHER_MS: Millis = 2;
-/// Ends of calls wait until about this number has arrived, so that one turn of the lease reports all of them. They wait
-/// at most [`GATHER_MS_MAX`].
+/// The number of settlements for which a turn waits, so that one turn reports all of them. The turn waits for at most
+/// [`GATHER_MS_MAX`].
 const GATHER_ENDS: u64 = 64;
 const GATHER_MS_MAX: Millis = 32;
-/// The interval of turns of a lease that grants, in milliseconds. A recall reaches the lease after at most this time.
+/// The interval between turns of a lease that may grant holds, in milliseconds. A recall reaches the lease after at
+/// most this time.
 const TURN_MS: Millis = 40;
-/// The interval of turns of a lease that grants nothing but has running calls, in milliseconds.
+/// The interval between turns of a lease that may not grant holds but has in-flight calls, in milliseconds.
 const QUIET_TURN_MS: Millis = 5_000;
-/// A key that makes no calls, or too few calls, for this many milliseconds gives its lease back.
-const SILENT_MS: Millis = 1_000;
-/// The longest wait before a turn of a lease that got no answer is sent again, in milliseconds.
+/// A key that makes no calls, or too few calls, for this time in milliseconds gives its lease back.
+const IDLE_MS: Millis = 1_000;
+/// The longest wait before an unanswered turn is sent again, in milliseconds.
 const RETRY_MAX_MS: Millis = 1_000;
 
-/// The effect of the ledger's answer to a turn of a lease on the lease's slot.
+/// The effects of the ledger's answer to a turn, for the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AnswerEffect {
-    /// Whether the ledger reports the lease as another owner's, or as not existing.
+    /// Whether the answer reports for the first time that the lease is missing or owned by another gateway.
     pub(crate) lost: bool,
-    /// Whether the lease's money is recalled, and this is the first answer that reports the recall.
+    /// Whether this answer is the first one to report a recall of leased money.
     pub(crate) recalled: bool,
-    /// The time for which the oldest end of a call in the turn has waited for this answer, in milliseconds.
+    /// How long the oldest settlement in the turn has waited for this answer, in milliseconds.
     pub(crate) waited: Millis,
 }
 
@@ -52,7 +53,7 @@ pub(crate) struct Slot {
     account: AccountId,
     key: KeyId,
     state: Mutex<State>,
-    /// Wakes the task that sends the turns of the slot's lease.
+    /// Wakes the task that sends the lease's turns.
     wake: Notify,
 }
 
@@ -60,23 +61,24 @@ pub(crate) struct Slot {
 struct State {
     pace: Pace,
     lease: Option<Lease>,
-    /// The time at which the key last had enough calls for a lease.
+    /// When the key last made enough calls to deserve a lease.
     busy_at: Millis,
-    /// Before this time the key takes no lease, because its account has too little free money.
+    /// The key takes no lease before this time, because its account has too little free money.
     short_until: Millis,
-    /// The account's free money outside the lease, according to the ledger's last answer.
+    /// The account's free money outside its leases, according to the ledger's last answer.
     free: MicroRub,
     last_turn: Millis,
-    /// How many consecutive turns of the lease got no answer.
+    /// The number of consecutive turns without an answer.
     unanswered: u32,
 }
 
-/// The next action of the slot's task.
+/// The next action of the task that sends a lease's turns.
 pub(crate) enum Due {
     Turn(Box<Turn>),
-    /// Wait for this long, or until woken.
+    /// Wait for this time, or until a wake-up.
     Wait(Duration),
-    /// The lease is closed. The turn, if any, gives back the lease's remaining money and is sent later.
+    /// The lease is closed. If there is a turn, send it later: it gives back money that the lost lease has in the
+    /// ledger.
     Done(Option<Box<Turn>>),
 }
 
@@ -106,8 +108,8 @@ impl Slot {
         self.lock().lease.is_some()
     }
 
-    /// Grants or refuses a hold from the lease, if the lease can decide. The second value is whether the key has just
-    /// taken a lease.
+    /// Grants or refuses a hold if the lease can decide. The second returned value is true if the key has just taken a
+    /// lease.
     pub(crate) fn reserve(
         &self,
         hold: &Hold,
@@ -115,7 +117,8 @@ impl Slot {
         now: Now,
     ) -> (Option<Result<Reserved, Refusal>>, bool) {
         if hold.account != self.account {
-            // The slot's key belongs to another account than the call's, so the ledger must refuse the call.
+            // The slot's key belongs to another account than the account of the call. The ledger must refuse such a
+            // call.
             return (None, false);
         }
         let mut state = self.lock();
@@ -128,8 +131,8 @@ impl Slot {
                 let number = RequestNumber::from_uuid(leases.source.name());
                 let grants_ms = leases.lease_ms();
                 let mut lease = Lease::new(number, &self.account, &self.key, grants_ms);
-                // The ledger must keep the lease for as long as the call may run, even if no further turn of the lease
-                // arrives.
+                // The ledger must keep the lease for the lifetime of this hold, even if the ledger receives no further
+                // turn.
                 lease.lives_for(hold.ttl);
                 state.lease = Some(lease);
             }
@@ -174,7 +177,7 @@ impl Slot {
         let lease = state.lease.as_mut();
         let released = lease.is_some_and(|lease| lease.release(number, key));
         if released {
-            // This may have been the lease's last call, so the lease may be given back now.
+            // If the released call was the lease's last, the lease can give its money back now.
             self.wake.notify_one();
         }
         released
@@ -186,7 +189,7 @@ impl Slot {
         lease.is_some_and(|lease| lease.extend(number, ttl, now))
     }
 
-    /// Changes the amount that a call holds, if a lease holds it.
+    /// Changes the amount that a call holds against the lease. Returns `None` if the call has no hold against it.
     pub(crate) fn adjust(&self, adjustment: &Adjustment, now: Now) -> Option<Adjusting> {
         if adjustment.account != self.account {
             return None;
@@ -194,8 +197,8 @@ impl Slot {
         let mut state = self.lock();
         let lease = state.lease.as_mut()?;
         let adjusting = lease.adjust(adjustment, now)?;
-        // If the lease may grant holds, its next turn is soon anyway. Otherwise the lease gives the freed money back at
-        // once.
+        // A lease that may grant holds sends its next turn soon anyway. Any other lease must send a turn now, to give
+        // the freed money back.
         if matches!(adjusting, Adjusting::Waits(_)) || !lease.may_grant(now) {
             self.wake.notify_one();
         }
@@ -205,28 +208,29 @@ impl Slot {
     pub(crate) fn lease_of(&self, number: RequestNumber) -> Option<RequestNumber> {
         let state = self.lock();
         let lease = state.lease.as_ref()?;
-        lease.knows(number).then(|| lease.number())
+        lease.has_call(number).then(|| lease.number())
     }
 
-    /// The amount that the ledger has in the lease, according to its last answer.
+    /// Returns the lease's money in the ledger, according to the ledger's last answer.
     pub(crate) fn leased(&self) -> MicroRub {
         let state = self.lock();
         state.lease.as_ref().map_or(MicroRub::ZERO, Lease::leased)
     }
 
-    /// Amount that running calls hold of the lease with this number, if it is this slot's lease.
+    /// Returns the sum of the holds that in-flight calls have against the lease `lease`; `None` if this slot does not
+    /// have it.
     pub(crate) fn held_by_calls(&self, lease: RequestNumber) -> Option<MicroRub> {
         let state = self.lock();
         let own = state.lease.as_ref().filter(|own| own.number() == lease)?;
         Some(own.held_by_calls())
     }
 
-    /// Drops a new lease for which no task can send turns. No request about it was sent to the ledger yet.
+    /// Drops a new lease whose turns no task can send. No request about this lease has reached the ledger yet.
     pub(crate) fn forget_lease(&self) {
         self.lock().lease = None;
     }
 
-    /// Makes the task give back, at once, the money that no call holds.
+    /// Wakes the task to give back immediately the leased money that no call holds.
     pub(crate) fn recalled(&self, now: Now) {
         let mut state = self.lock();
         state.is_short(now);
@@ -235,7 +239,6 @@ impl Slot {
         }
     }
 
-    /// Returns the work that is due now.
     pub(crate) fn due(&self, leases: &Leases, now: Now) -> Due {
         let state = &mut *self.lock();
         let Some(lease) = &mut state.lease else {
@@ -251,8 +254,8 @@ impl Slot {
         if state.pace.calls_per_second(now.steady) >= enough {
             state.busy_at = now.steady;
         }
-        // A short drop in the number of calls is not a reason to give the lease back.
-        let slow = now.steady.saturating_sub(state.busy_at) > SILENT_MS;
+        // A short drop in the call rate is not a reason to give the lease back.
+        let slow = now.steady.saturating_sub(state.busy_at) > IDLE_MS;
         let gives_back = slow || state.short_until > now.steady || leases.is_stopping();
         let size = wished(&mut state.pace, gives_back, now);
         let wait = next_turn(lease, size, gathers(&mut state.pace, now), state.unanswered);
@@ -297,7 +300,7 @@ impl Slot {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // After a panic the state is still consistent. Even an inconsistent state would lose no money, because the
+        // After a panic the state is still consistent. Even an inconsistent state could lose no money, because the
         // ledger decides about money.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -310,31 +313,29 @@ impl State {
     }
 }
 
-/// Returns the size that the lease should have now.
 fn wished(pace: &mut Pace, gives_back: bool, now: Now) -> Size {
-    if gives_back || pace.silent_ms(now.steady) > SILENT_MS {
+    if gives_back || pace.idle_ms(now.steady) > IDLE_MS {
         NOTHING
     } else {
         pace.size(now.steady)
     }
 }
 
-/// Returns how long an end of a call waits for further ends, to be reported in the same turn of the lease, in
-/// milliseconds.
+/// Returns how long a settlement waits for further settlements that the same turn can report, in milliseconds.
 fn gathers(pace: &mut Pace, now: Now) -> Millis {
     let a_second = pace.calls_per_second(now.steady).max(1);
     (GATHER_ENDS * 1_000 / a_second).clamp(GATHER_MS, GATHER_MS_MAX)
 }
 
-/// Returns how long after the last turn of the lease its next turn is due, in milliseconds.
+/// Returns how long after the last turn the next turn is due, in milliseconds.
 fn next_turn(lease: &Lease, size: Size, gathers: Millis, unanswered: u32) -> Millis {
     if lease.has_turn_under_way() {
         let wait = GATHER_MS.saturating_mul(1 << unanswered.min(10));
         return wait.min(RETRY_MAX_MS);
     }
     if !lease.is_open() {
-        // A lease that is being opened needs its first turn soon. A lost lease has ends to report, or waits for ends of
-        // calls.
+        // A lease that is being opened needs its first turn soon. A lost lease needs a turn soon only if it has
+        // settlements to report.
         let idle = lease.is_lost() && lease.ends_waiting() == 0;
         return if idle { QUIET_TURN_MS } else { GATHER_MS };
     }

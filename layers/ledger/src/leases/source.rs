@@ -1,11 +1,12 @@
-//! The clocks and random names that leases use: those of a gateway, or those of a simulation.
+//! The source of clocks and unique names for leases: the system, or a simulation.
 
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::{book::Millis, embedded::now_ms};
 
-/// A gateway's clocks: a monotonic clock, and the wall clock, which continues while the machine sleeps.
+/// The current time on two clocks: a monotonic clock, and the wall clock. Unlike the monotonic clock, the wall clock
+/// advances while the machine sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// Milliseconds since an arbitrary moment.
@@ -14,16 +15,16 @@ pub struct Now {
     pub wall: Millis,
 }
 
-/// A source of the time, and of unique names for leases and turns.
+/// A source of times, and of unique names for leases and their turns.
 pub trait LeaseSource: Send + Sync + 'static {
     /// Returns the current time.
     fn now(&self) -> Now;
 
-    /// Returns a unique name for a lease or a turn: a UUIDv7.
+    /// Returns a unique name for a lease or for one of its turns: a UUIDv7.
     fn name(&self) -> Uuid;
 }
 
-/// The system's clocks.
+/// The system's clocks and random generator.
 pub(super) struct System {
     began: Instant,
 }

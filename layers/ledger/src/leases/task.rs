@@ -1,4 +1,4 @@
-//! The task that sends the turns of leases to the ledger.
+//! The task that sends the turns of all leases to the ledger.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -14,21 +14,20 @@ use super::{
 };
 use crate::settle::cause_of;
 
-/// How long a gateway leaves a lost lease in a ledger that fell back to older data, before the gateway gives the lease
-/// back. Meanwhile the gateway reports again the ends of calls that the ledger has lost, and the lease pays for these
-/// calls.
+/// How long a gateway waits before it gives a lost lease back to a ledger that fell back to older data. In this time
+/// the gateway reports again the settlements that the ledger has lost, and the lease pays for them.
 const LEFT_BEHIND: Duration = Duration::from_secs(30);
-/// The number of attempts to give back a lost lease, each after a wait of [`LEFT_BEHIND`]. After the last attempt, the
-/// lease expires in the ledger.
+/// How often a gateway attempts to give back a lost lease, each time after a wait of [`LEFT_BEHIND`]. After the last
+/// attempt, the lease stays in the ledger until it expires.
 const LEFT_BEHIND_TRIES: u32 = 10;
 
 impl Leases {
-    /// Sends the turns of all leases to the ledger. Never returns; run it on the runtime of the ledger's connection.
-    /// While it does not run, the gateway takes no lease, and existing leases expire.
+    /// Sends the turns of all leases to the ledger, and never returns. Run it on the runtime of the ledger's
+    /// connection. While it does not run, the gateway takes no lease, and existing leases expire.
     pub async fn tend<L: LeaseLedger>(&self, ledger: &L) {
         let mut new = self.slots_in.lock().await;
-        // An earlier run of this task may have been dropped. So discard its queue, and start with all keys that have a
-        // lease.
+        // An earlier run of this task may have been dropped. Its queue is discarded: this run starts with every key
+        // that has a lease.
         while new.try_recv().is_ok() {}
         let (mut tended, mut left_behind) = (FuturesUnordered::new(), FuturesUnordered::new());
         for slot in self.slots_with_leases() {
@@ -49,14 +48,14 @@ impl Leases {
     }
 }
 
-/// Sends the turns of a key's lease until the lease is closed. Returns the turn to send some time later, if any.
+/// Sends the turns of one lease until the lease is closed. Returns a turn if one must be sent later.
 async fn tend<L: LeaseLedger>(ledger: &L, leases: &Leases, slot: Arc<Slot>) -> Option<Box<Turn>> {
     let counters = &leases.counters;
     loop {
         match slot.due(leases, leases.now()) {
             Due::Done(left) => return left,
             Due::Wait(time) => {
-                // If the wait has timed out or the task was woken, the turns of the lease that are due are sent.
+                // Both a time-out and a wake-up continue the loop, which sends the turn that is due.
                 let _ = timeout(time, slot.woken()).await;
             }
             Due::Turn(turn) => match ledger.turn(&turn).await {
@@ -79,8 +78,8 @@ async fn tend<L: LeaseLedger>(ledger: &L, leases: &Leases, slot: Arc<Slot>) -> O
     }
 }
 
-/// Gives a lost lease back to a ledger that fell back to older data. Stops after any answer, since nothing more can be
-/// done.
+/// Gives a lost lease back to a ledger that fell back to older data. Stops after any answer: whatever the ledger
+/// answered, nothing more can be done.
 async fn give_back<L: LeaseLedger>(ledger: &L, turn: Box<Turn>) {
     for _ in 0..LEFT_BEHIND_TRIES {
         sleep(LEFT_BEHIND).await;

@@ -1,4 +1,4 @@
-//! Turns of leases: requests about a lease that a gateway sends to the ledger, and the ledger's answers.
+//! Lease turns: requests about a lease that a gateway sends to the ledger, and the ledger's answers.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -11,22 +11,22 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The time after a recall during which no lease is enlarged. `turn.lua` has the same constant.
+/// The time after a recall during which no lease of the account is enlarged. `turn.lua` has the same constant.
 pub const RECALLED_FOR: Duration = Duration::from_secs(1);
 
-/// The operations of a remote ledger that leases need.
+/// The operations of a remote ledger that leases use.
 pub trait LeaseLedger: Send + Sync {
-    /// Carries out a turn of a lease. A turn that is sent several times is carried out once.
+    /// Carries out a turn. A turn that is sent several times is carried out once.
     fn turn(&self, turn: &Turn) -> impl Future<Output = Result<TurnAnswer, LedgerError>> + Send;
 
-    /// Recalls the account's leased money that no call holds. Returns how many leases may still grant holds.
+    /// Recalls the leased money of the account that no call holds. Returns how many leases may still grant holds.
     fn recall(&self, account: &AccountId) -> impl Future<Output = Result<u64, LedgerError>> + Send;
 
-    /// Makes a hold in the ledger itself, without a lease.
+    /// Makes a hold directly in the ledger, without a lease.
     fn hold(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send;
 
-    /// Changes the amount of a hold in the ledger itself. By default this is [unsupported](Adjusted::Unsupported): only
-    /// holds that calls have from a lease can be changed.
+    /// Changes the amount of a hold that was made directly in the ledger. The default is
+    /// [unsupported](Adjusted::Unsupported): then only holds against a lease can be changed.
     fn adjust_hold(
         &self,
         adjustment: &Adjustment,
@@ -36,22 +36,22 @@ pub trait LeaseLedger: Send + Sync {
     }
 }
 
-/// The action that a turn carries out on the lease.
+/// The effect of a turn on its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The turn opens the lease.
     Open,
-    /// The turn continues the lease: it adds money, or gives some back.
+    /// The turn continues the lease: it adds money, gives money back, or leaves the amount unchanged.
     GoOn,
-    /// The turn gives all of the lease's money back.
+    /// The turn closes the lease and gives all its money back.
     Close,
-    /// The turn only reports ends of calls. Its sender is a process that grants no holds from the lease.
+    /// The turn only reports settlements. Its sender is a process that grants no holds from the lease.
     Tell,
 }
 
-/// A turn of a lease: a request to the ledger. If it is sent again, it is still carried out once. A gateway that
-/// continues its lease reports each end in one turn only, so the turn's name identifies these ends. Ends that other
-/// processes report, possibly twice, are identified by their call numbers.
+/// A turn: one request about a lease to the ledger. A turn that is sent again is still carried out once. A gateway that
+/// continues its lease reports each settlement in exactly one turn, so the turn's name identifies these settlements.
+/// Another process may report a settlement twice, so its settlements are identified by their call numbers.
 #[derive(Clone, Debug)]
 pub struct Turn {
     /// The number of the lease.
@@ -60,78 +60,78 @@ pub struct Turn {
     pub account: AccountId,
     /// The key whose calls the lease pays for.
     pub key: KeyId,
-    /// The action of the turn on the lease.
+    /// The effect of the turn on its lease.
     pub step: Step,
-    /// The name of the lease's previous turn. It fences the lease: another gateway does not have this name, so it
-    /// cannot continue the lease.
+    /// The name of the lease's previous turn. The ledger accepts the turn only with this name: another gateway does not
+    /// know it, so it cannot continue the lease.
     pub before: String,
-    /// The name of this turn, unique.
+    /// The unique name of this turn.
     pub this: String,
-    /// The amount that the turn gives back.
+    /// The amount that the lease gives back.
     pub give: MicroRub,
-    /// The amount that the turn requests for the lease. The ledger grants all of it, a part, or nothing while money is
-    /// short.
+    /// The amount by which the gateway wants to enlarge the lease. The ledger grants all of it, a part, or nothing if
+    /// money is short.
     pub more: MicroRub,
-    /// The amount by which the holds of running calls are to grow. The ledger grants as much of this amount as is free
+    /// The total amount by which the holds of in-flight calls are to grow. The ledger grants as much of it as is free
     /// on the account.
     pub raise: MicroRub,
-    /// If less money than this is free outside the lease, the ledger adds nothing to the lease.
+    /// If less money than this is free outside the lease, the ledger does not enlarge the lease.
     pub short_of: MicroRub,
-    /// The time for which the ledger keeps the lease if no further turn arrives, in milliseconds.
+    /// How long the ledger keeps the lease after this turn, in milliseconds.
     pub ttl_ms: u64,
-    /// The time for which the owner may grant holds after this turn, in milliseconds; zero if it may not grant.
+    /// How long the owner may grant holds after this turn, in milliseconds; zero if it may not grant.
     pub grants_ms: u64,
-    /// The ends of calls that the turn reports, each once.
+    /// The settlements that the turn reports.
     pub ends: Vec<TurnEnd>,
 }
 
-/// The end of a call that a lease held money for.
+/// A settlement of a call that had a hold against a lease.
 #[derive(Clone, Debug)]
 pub struct TurnEnd {
     /// The settlement of the call.
     pub settlement: Arc<Settlement>,
-    /// The part of the cost that the lease pays.
+    /// The part of the cost that is paid from the lease.
     pub cover: MicroRub,
 }
 
-/// The outcome of a turn of a lease.
+/// The outcome of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// The turn was carried out.
     Done,
-    /// The turn was carried out, but the lease's owner may grant no more holds on this key.
+    /// The turn was carried out, but the owner may grant no more holds for this key.
     Refused,
-    /// Too little money is free to open a lease.
+    /// The lease was not opened, because too little money is free.
     Short,
-    /// Another gateway has continued the lease.
+    /// The turn was rejected, because another gateway has continued the lease.
     Fenced,
-    /// The ledger does not have the lease, or has ended it.
+    /// The turn was rejected, because the ledger does not have the lease any more.
     Gone,
 }
 
-/// The ledger's answer to a turn of a lease.
+/// The ledger's answer to a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TurnAnswer {
     /// The outcome of the turn.
     pub word: Word,
-    /// The amount that is in the lease after the turn.
+    /// The lease's money after the turn.
     pub left: MicroRub,
-    /// The amount that is free outside the lease.
+    /// The money that is free outside the lease.
     pub free: MicroRub,
-    /// Whether money is short, so that leases should be given back.
+    /// Whether money is short: the gateway should then give its lease back.
     pub short: bool,
-    /// Whether money is short because a recall was made.
+    /// Whether money is short because leases were recalled.
     pub recalled: bool,
-    /// The reason why the holds of running calls did not grow by all of [`Turn::raise`].
+    /// Why the holds of in-flight calls grew by less than [`Turn::raise`], if they did.
     pub refusal: Option<Refusal>,
-    /// If the lease is [fenced](Word::Fenced): the name of its last turn in the ledger. Otherwise empty.
+    /// The name of the lease's last turn in the ledger if the outcome is [fenced](Word::Fenced); otherwise empty.
     pub last: String,
-    /// The results of the reported ends, in the same order.
+    /// The results of the reported settlements, in the order of the turn's settlements.
     pub ends: Vec<Settled>,
 }
 
 impl Turn {
-    /// A turn that reports the end of one call, from a process that does not own the lease.
+    /// Creates a turn that reports one settlement, for a process that does not own the lease.
     #[must_use]
     pub fn report(lease: RequestNumber, settlement: &Settlement) -> Self {
         Self {
@@ -147,14 +147,14 @@ impl Turn {
             short_of: MicroRub::ZERO,
             ttl_ms: 0,
             grants_ms: 0,
-            ends: vec![TurnEnd::of(settlement)],
+            ends: vec![TurnEnd::from_settlement(settlement)],
         }
     }
 }
 
 impl Turn {
-    /// A turn that gives back a lease whose gateway no longer exists. The turn succeeds if the lease's last turn has
-    /// the name `before`.
+    /// Creates a turn that gives back a lease whose gateway no longer exists. The turn succeeds if the lease's last
+    /// turn has the name `before`.
     #[must_use]
     pub fn close(
         lease: RequestNumber,
@@ -182,10 +182,10 @@ impl Turn {
 }
 
 impl TurnEnd {
-    /// Creates the end of a call for a turn from a process that does not own the lease. The lease pays at most the
-    /// amount that the call held.
+    /// Creates the report of a settlement by a process that does not own the lease. The lease pays at most the amount
+    /// that the call held.
     #[must_use]
-    pub fn of(settlement: &Settlement) -> Self {
+    pub fn from_settlement(settlement: &Settlement) -> Self {
         Self {
             settlement: Arc::new(settlement.clone()),
             cover: settlement.held_at_end().min(settlement.cost),

@@ -1,4 +1,4 @@
-//! The journal of the memory store: every entry, and the newest receipts.
+//! The journals of the memory store: all entries, and the newest receipts.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -11,10 +11,10 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The largest number of stored receipts, over all accounts. Beyond it, the oldest receipt is dropped.
+/// The largest number of receipts that are kept, over all accounts. When it is exceeded, the oldest receipt is dropped.
 pub const RECEIPTS_MAX: usize = 100_000;
 
-/// An account's journal: all entries, and the newest receipts.
+/// The journals of all accounts: all entries, and the newest receipts.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     pub(super) lines: HashMap<AccountId, BTreeMap<JournalCursor, JournalLine>, Hashing>,
@@ -24,7 +24,7 @@ pub(super) struct Journal {
     pub(super) has_forgotten: bool,
 }
 
-/// A line's position: lines are numbered over all accounts.
+/// The position of a line: its number, counted over all accounts.
 type JournalCursor = u64;
 
 impl Journal {

@@ -1,4 +1,4 @@
-//! The memory store keeps no roll-up: its journals are short enough to read.
+//! The memory store keeps no roll-up, because its journals are short enough to be read.
 
 use std::ops::Range;
 

@@ -1,11 +1,14 @@
 use super::*;
 use crate::{
     book::Account,
-    testing::given::{acme, hold, number, record, settlement, topup},
+    testing::{
+        given::{acme, hold, number, record, settlement},
+        open,
+    },
 };
 
 #[test]
-fn oldest_receipt_is_evicted_first() {
+fn full_journal_in_memory_drops_its_oldest_receipt() {
     let mut state = State::default();
     state.put_account(acme(), "Acme".into(), Account::default());
     state
@@ -33,10 +36,7 @@ fn oldest_receipt_is_evicted_first() {
 #[tokio::test]
 async fn audit_finds_a_receipt_missing_from_the_journal() {
     let ledger = MemoryLedger::new();
-    ledger.create_account(&acme(), "Acme").await.unwrap();
-    let key = record(&acme(), "k1", 1);
-    ledger.create_key(&key, Ceilings::NONE).await.unwrap();
-    ledger.enter(&acme(), &topup("t1", 1_000)).await.unwrap();
+    open(&ledger, 1_000).await;
     ledger.reserve(&hold(1, "k1", 100)).await.unwrap();
     ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
     let sound = ledger.audit().await.unwrap();

@@ -1,4 +1,4 @@
-//! The calls that an outbox tracks, and the steps that each call writes to the log.
+//! The calls that an outbox tracks, and the steps that it writes to the log for each call.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque, hash_map},
@@ -18,11 +18,11 @@ use crate::{
     settle::{Event, FRESH, cause_of},
 };
 
-/// The time for which the retry of a failed settlement waits until the log is synced. It is bounded because the ledger
+/// How long the retry of a failed settlement waits for the log to be synced. The wait is bounded, because the ledger
 /// may answer again while the disk hangs.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The interval at which the outbox lets its log delete steps of calls whose end is acknowledged.
+/// How often the outbox lets its log delete the steps of calls that the ledger has acknowledged.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
 
 /// The reason why a call was not admitted.
@@ -42,24 +42,25 @@ pub(super) struct Inner<L, G> {
     pub(super) state: Mutex<OutboxState>,
 }
 
-/// The clock of steps: Unix time in milliseconds.
+/// Returns the time that is recorded in steps: Unix time in milliseconds.
 type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// The outbox's state. Steps are appended while it is locked, so that the steps of one call are in order in the log.
+/// The outbox's state. Steps are appended to the log under the lock of this state, so that the steps of one call are in
+/// order in the log.
 pub(super) struct OutboxState {
-    /// This process's calls, until their ends are acknowledged.
+    /// Calls of this process, until the ledger has acknowledged their settlement or release.
     pub(super) calls: HashMap<RequestNumber, Call>,
-    /// Ends of calls that an earlier process left, oldest first.
+    /// Settlements and releases of calls that an earlier process left, oldest call first.
     pub(super) left: BTreeMap<RequestNumber, Ended>,
-    /// The calls, of this or an earlier process, whose end got no answer from the ledger, with the time of the first
-    /// attempt to send the end.
+    /// Calls whose settlement or release was sent but not answered, with the time of the first attempt. They are calls
+    /// of this process or of an earlier one.
     pub(super) failed: HashMap<RequestNumber, Since>,
-    /// Ends that the ledger has acknowledged recently, oldest first.
+    /// Settlements and releases that the ledger has acknowledged recently, oldest first.
     pub(super) acknowledged: VecDeque<Acknowledged>,
-    /// Whether a replay was started and not finished. If so, the ledger may have lost the ends in `acknowledged`.
+    /// Whether a replay was started but has not finished. If so, the ledger may have lost the calls in `acknowledged`.
     pub(super) replay_due: bool,
-    /// The log may delete steps of acknowledged calls up to this time. `forgot` is when the log last received a new
-    /// value of this time.
+    /// The log may delete the steps of calls that were acknowledged before this time. `forgot` is when the log was last
+    /// given such a time.
     pub(super) forget_until_ms: Option<u64>,
     pub(super) forgot: Instant,
 }
@@ -72,13 +73,14 @@ pub(super) enum Call {
 #[derive(Clone)]
 pub(super) struct Ended {
     pub(super) ending: Ending,
-    /// The time of the end's step in the log, in Unix milliseconds.
+    /// Unix time in milliseconds at which the settlement or release was appended to the log.
     pub(super) at_ms: u64,
     pub(super) since: Since,
 }
 
 impl Ended {
-    /// The end to send to the ledger now, with `fresh` according to its age.
+    /// Returns the settlement or release to send to the ledger now. A settlement is marked as fresh if its first
+    /// attempt is recent.
     pub(super) fn as_of_now(&self) -> Ending {
         match &self.ending {
             Ending::Settle(settlement) => Ending::Settle(Arc::new(Settlement {
@@ -96,8 +98,8 @@ pub(super) struct Acknowledged {
     pub(super) at_ms: u64,
 }
 
-/// The time at which the end was first sent to the ledger. For an end of an earlier process, `before` is its age when
-/// this process started.
+/// When a settlement or release was first sent to the ledger. If an earlier process sent it, `before` is the time from
+/// that attempt to the start of this process.
 #[derive(Clone, Copy)]
 pub(super) struct Since {
     pub(super) at: Instant,
@@ -117,9 +119,9 @@ impl Since {
     }
 }
 
-/// The steps of this process's calls. Each method takes the lock once and does not wait while it has the lock.
+/// The steps of this process's calls. Each method takes the lock at most once and does not wait while it has the lock.
 impl<L: Ledger, G: Log> Inner<L, G> {
-    /// Appends the intent of a new call. Returns whether the number is new.
+    /// Appends the intent of a new call. Returns false if the call's number is already in use.
     pub(super) fn admit(&self, hold: &Hold) -> Result<bool, NotAdmitted> {
         if let Some(fault) = self.log.fault() {
             return Err(NotAdmitted::Broken(fault));
@@ -141,10 +143,10 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         Ok(true)
     }
 
-    /// Records that the ledger refused the hold, so that the call has no hold to end.
+    /// Records that the ledger refused the hold of a call, so there is no hold to settle or release.
     pub(super) fn refused(&self, number: RequestNumber) {
         let mut state = self.lock();
-        // The caller may have disconnected and ended the call before the refusal arrived.
+        // The caller may have disconnected before the refusal arrived, and the call may have been released already.
         if matches!(state.calls.get(&number), Some(Call::Running)) {
             state.calls.remove(&number);
             let at_ms = (self.clock)();
@@ -152,7 +154,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         }
     }
 
-    /// Appends a checkpoint of what a call has cost so far, unless the call has already ended.
+    /// Appends a checkpoint with the cost of a call so far, unless the call has already ended.
     pub(super) fn note(&self, settlement: &Settlement) {
         let state = self.lock();
         if matches!(state.calls.get(&settlement.number), Some(Call::Running)) {
@@ -161,8 +163,8 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         }
     }
 
-    /// Adds to a settlement the lease that holds the call's money. If this process dies, the next process could not
-    /// find out which lease it was.
+    /// Returns the settlement with the number of the lease against which the call has its hold. The lease's number must
+    /// be recorded: if this process dies, the next process cannot find it out.
     pub(super) fn with_lease(&self, settlement: &Settlement) -> Arc<Settlement> {
         let lease = || self.ledger.lease_of(settlement.number, &settlement.key);
         Arc::new(Settlement {
@@ -171,11 +173,11 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         })
     }
 
-    pub(super) fn knows(&self, number: RequestNumber) -> bool {
+    pub(super) fn has_call(&self, number: RequestNumber) -> bool {
         self.lock().calls.contains_key(&number)
     }
 
-    /// Appends the end of a call. Does nothing if the call's end was appended before.
+    /// Appends the settlement or release of a call to the log, unless it was appended before.
     pub(super) fn ends(&self, ending: Ending) {
         let number = ending.number();
         let mut state = self.lock();
@@ -199,8 +201,8 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         }
     }
 
-    /// Syncs the log after an end was not acknowledged: the end will be sent again, and must survive a power cut until
-    /// then.
+    /// Syncs the log after a settlement or release was not acknowledged. The settlement or release will be sent again,
+    /// and must survive a power cut until then.
     pub(super) async fn unacknowledged(&self, number: RequestNumber) {
         {
             let state = &mut *self.lock();
@@ -211,15 +213,15 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         match timeout(SYNC_TIMEOUT, self.log.sync()).await {
             Ok(Ok(())) => {}
             Ok(Err(cause)) => {
-                tracing::error!(%number, %cause, "the end of a call is only in memory")
+                tracing::error!(%number, %cause, "how a call ended is stored only in memory")
             }
             Err(_) => {
-                tracing::error!(%number, "the end of a call is only in memory: the disk does not respond")
+                tracing::error!(%number, "how a call ended is stored only in memory: the disk does not respond")
             }
         }
     }
 
-    /// Makes one attempt to end a call that an earlier process left.
+    /// Makes one attempt to settle or release a call that an earlier process left.
     pub(super) async fn end_left(&self, ended: Ended, report: &(dyn Fn(&Event<'_>) + Send + Sync)) {
         let ending = ended.as_of_now();
         let number = ending.number();
@@ -230,8 +232,8 @@ impl<L: Ledger, G: Log> Inner<L, G> {
                     if state.left.remove(&number).is_none() {
                         return;
                     }
-                    // The log may have only the intent or a checkpoint of the call. Append the end that was sent, so
-                    // that it can be replayed.
+                    // The log may contain only the intent or a checkpoint of the call. Append the settlement or release
+                    // that was sent, so that it can be replayed.
                     self.log.append(ended.ending.step(ended.at_ms));
                     self.done(&mut state, ended);
                 }
@@ -252,8 +254,8 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         }
     }
 
-    /// Records that the ledger has acknowledged the end. The end is kept for a replay, since the ledger may still lose
-    /// it.
+    /// Records that the ledger has acknowledged a settlement or release. The settlement or release is kept for a
+    /// replay, because the ledger may lose it in a failover.
     pub(super) fn done(&self, state: &mut OutboxState, ended: Ended) {
         let (number, at_ms) = (ended.ending.number(), (self.clock)());
         state.failed.remove(&number);
@@ -283,7 +285,8 @@ impl<L: Ledger, G: Log> Inner<L, G> {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, OutboxState> {
-        // The state is consistent after a panic: each map is changed at once, and each step is appended whole.
+        // The state is consistent after a panic: each map is changed in one operation, and each step is appended as a
+        // whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

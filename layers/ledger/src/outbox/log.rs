@@ -1,4 +1,4 @@
-//! The log of an outbox: the steps of calls that the outbox writes, and the trait for storing them.
+//! The log of an outbox: the steps that the outbox writes for each call, and the trait of the storage.
 
 use std::{collections::BTreeMap, future::Future, sync::Arc};
 
@@ -11,76 +11,66 @@ use crate::{
 };
 pub use crate::{durable::crash_log::Pending, settle::Ending};
 
-/// Stores steps of calls on this machine, where they survive the process.
+/// Stores the steps of calls on this machine. The steps survive the process.
 pub trait Log: Send + Sync + 'static {
-    /// Queues a step and does not wait. Steps of one call are written in order. A step survives the process after some
-    /// milliseconds (a call's intent somewhat later), and a power cut after [`Log::sync`]. If steps of a call are lost,
-    /// they are the call's last steps. Called under a lock, so it must be quick.
+    /// Queues a step without waiting. The steps of one call are written in order, so only a call's last steps can be
+    /// lost. Some milliseconds after it was queued, a step survives the end of the process; an intent takes longer than
+    /// other steps. After [`Log::sync`], a step also survives a power cut. This method is called under a lock, so it
+    /// must be quick.
     fn append(&self, step: CallStep);
 
-    /// Resolves when all steps appended so far would survive a power cut.
+    /// Resolves when all steps appended so far are stored durably: they survive a power cut.
     ///
     /// # Errors
     /// An error if the log cannot be written; [`Log::fault`] returns the reason.
     fn sync(&self) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// Returns the calls that an earlier process left: first those that are done, then the others, each in order of
-    /// arrival.
+    /// Returns the calls that an earlier process left. Calls that are done come first; done calls and other calls are
+    /// each in order of arrival.
     ///
     /// # Errors
     /// An error if the log cannot be read.
     fn load(&self) -> impl Future<Output = Result<Vec<Pending>, BoxError>> + Send;
 
-    /// Returns why no step can be written now; `None` if steps can be written. No call may be admitted while there is a
-    /// fault.
+    /// Returns the reason why no step can be written now, or `None` if steps can be written. While there is a reason,
+    /// no call may be admitted.
     fn fault(&self) -> Option<String>;
 
-    /// Allows the log to delete calls that were done before this time, in Unix milliseconds. Called rarely.
+    /// Allows the log to delete calls that were done before `until_ms` (Unix milliseconds). Called rarely.
     fn forget(&self, until_ms: u64) {
         let _ = until_ms;
     }
 }
 
-/// A step of a call. The steps of one call are in this order: an intent, checkpoints, one settlement or release, done.
-/// Any of these steps may be missing.
+/// A step of a call. A call has these steps in this order: an intent, any number of checkpoints, one settlement or
+/// release, and `Done`. Each of them may be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields have descriptive names")]
 pub enum CallStep {
-    /// The gateway is about to request a hold for a call from the ledger.
+    /// The gateway is about to request a hold for the call from the ledger.
     Intent {
-        /// The call's number.
         number: RequestNumber,
-        /// The account that pays.
         account: AccountId,
-        /// The key that the call is made with.
         key: KeyId,
-        /// The time of the step, in Unix milliseconds.
         at_ms: u64,
     },
-    /// A settlement with the cost of a running call so far. It is sent to the ledger if the process dies. The log adds
-    /// the time of the step.
+    /// The settlement that the call would have if it ended now. If the process dies, the next process sends this
+    /// settlement to the ledger. The log adds the time of the step.
     Checkpoint(Arc<Settlement>),
-    /// A call ended with this charge. The number is the time at which the gateway first sent the charge, in Unix
-    /// milliseconds.
+    /// The call has ended with this settlement. The number is the Unix time in milliseconds at which the gateway first
+    /// sent the settlement.
     Settle(Arc<Settlement>, u64),
-    /// A call ended without a charge.
+    /// The call has ended without a charge.
     Release {
-        /// The call's number.
         number: RequestNumber,
-        /// The account that would have paid.
         account: AccountId,
-        /// The key that the call was made with.
         key: KeyId,
-        /// The time at which the gateway first sent the release to the ledger, in Unix milliseconds.
+        /// Unix time in milliseconds at which the gateway first sent the release to the ledger.
         at_ms: u64,
     },
-    /// The ledger has acknowledged the end, or refused the hold, so nothing of the call is left to send. Kept until
-    /// [`Log::forget`].
-    Done {
-        /// The call's number.
-        number: RequestNumber,
-        /// The time of the step, in Unix milliseconds.
-        at_ms: u64,
-    },
+    /// The ledger has acknowledged the settlement or release, or has refused the hold. Nothing of the call is left to
+    /// send. The call's steps are kept until [`Log::forget`].
+    Done { number: RequestNumber, at_ms: u64 },
 }
 
 impl Ending {
@@ -101,8 +91,8 @@ impl Ending {
     }
 }
 
-/// Returns the calls that these steps leave, for a log that stores single steps. A checkpoint has no time of its own
-/// here, so the call gets the time of its intent.
+/// Merges the steps of each call into one [`Pending`] call, for a log that stores every step. A checkpoint has no time
+/// of its own here, so its call gets the time of the intent.
 #[must_use]
 pub fn pending(steps: impl IntoIterator<Item = CallStep>) -> Vec<Pending> {
     struct Call {

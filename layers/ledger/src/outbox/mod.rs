@@ -1,15 +1,16 @@
-//! A record, on this machine, of ends of calls that a remote ledger has not acknowledged yet.
+//! The outbox: a file on this machine that records settlements and releases until the remote ledger has acknowledged
+//! them.
 //!
-//! Every call writes steps to a [`Log`]: the intent to hold money, its cost so far, how it ended, and that the ledger
-//! has acknowledged the end. If a process dies, the next process reads these steps and ends the calls
-//! ([`Outbox::recover`]). If a ledger falls back to an older state, as after a failover, the ends that it acknowledged
-//! last are sent again ([`Outbox::replay`]).
+//! The outbox writes the steps of every call to a [`Log`]: the intent to hold money, the cost so far, the settlement or
+//! release, and the ledger's acknowledgement. If a process dies, the next process reads these steps and settles or
+//! releases the calls ([`Outbox::recover`]). If a ledger falls back to older data, for example in a failover, the
+//! outbox sends the last acknowledged settlements and releases again ([`Outbox::replay`]).
 //!
-//! The ledger identifies a call by its number, and answers a repeated end of the call with the first result. So sending
-//! an end twice is harmless, but losing an end is not. Hence the order: the step with a call's end is appended before
-//! the end is sent to the ledger, and the step `done` after the ledger has answered. The intent is appended before the
-//! hold is requested from the ledger, but the request does not wait until the intent is written. If the process dies
-//! first, the hold expires by itself, and the call is not charged.
+//! The ledger identifies a call by its number, and answers a repeated settlement with the first result. Sending a
+//! settlement twice is therefore harmless, but losing it is not. This determines the order: a settlement is appended to
+//! the log before it is sent to the ledger, and the step `Done` is appended after the ledger has answered. An intent is
+//! appended before the hold is requested, but the request does not wait until the intent is written. If the process
+//! dies before the intent is written, the hold expires by itself and the call is not charged.
 
 mod calls;
 pub mod log;
@@ -44,29 +45,32 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The largest number of calls whose ends are sent to the ledger at the same time.
+/// The largest number of settlements and releases that are sent at the same time when the outbox recovers.
 const AT_ONCE: usize = 64;
-/// The largest number of ends that a replay sends together.
+/// The largest number of settlements that a replay sends in one request.
 const REPLAYED_AT_ONCE: usize = 256;
-/// The first wait before a call's end that an earlier process left is sent again. The wait doubles after each attempt.
+/// The wait before the second attempt to settle a call that an earlier process left. The wait doubles after each
+/// attempt.
 const RETRY_MIN: Duration = Duration::from_millis(50);
-/// The longest wait before ends are sent again.
+/// The longest wait between two attempts to settle a call that an earlier process left.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// A ledger with a local record of the ends that it has not acknowledged. Clones share the record.
+/// A ledger with an outbox: it records settlements and releases on this machine until the ledger has acknowledged them.
+/// Clones share the outbox.
 pub struct Outbox<L, G> {
     inner: Arc<Inner<L, G>>,
 }
 
-/// The limits of an outbox.
+/// The limits of an outbox, and how long it keeps acknowledged calls.
 #[derive(Clone, Debug)]
 pub struct OutboxSettings {
-    /// The largest number of calls that may wait for the ledger to acknowledge their end; beyond it no new call is
-    /// admitted. Also the largest number of acknowledged calls that are kept for a replay.
+    /// The largest number of calls that may wait for the ledger's acknowledgement; if there are more, no call is
+    /// admitted. It is also the largest number of acknowledged calls that are kept for a replay.
     pub calls_max: usize,
-    /// The time for which a call may wait before the outbox counts as overdue.
+    /// The backlog is overdue if a call waits longer than this for the ledger's acknowledgement.
     pub age_max: Duration,
-    /// How far back a failover of the ledger may lose acknowledged ends: older ends are safe.
+    /// How long an acknowledged call is kept for a replay. A failover of the ledger must not lose older
+    /// acknowledgements.
     pub replay_window: Duration,
 }
 
@@ -80,19 +84,18 @@ impl Default for OutboxSettings {
     }
 }
 
-/// The calls whose ends wait for the ledger's acknowledgement, and whether new calls are admitted.
+/// The calls that wait for the ledger to acknowledge their settlement or release, and whether new calls are admitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// The number of calls whose end was sent at least once and is not acknowledged.
+    /// The number of calls whose settlement or release was sent at least once and is not acknowledged.
     pub calls: usize,
-    /// The time for which the oldest call has waited.
+    /// How long the oldest call has waited for the ledger's acknowledgement.
     pub oldest: Option<Duration>,
     /// Whether a call has waited longer than [`OutboxSettings::age_max`].
     pub overdue: bool,
     /// Whether the outbox is full, so that no new call is admitted.
     pub full: bool,
-    /// The reason why the log cannot be written; `None` if it can be written. While there is a reason, no new call is
-    /// admitted.
+    /// The reason why the log cannot be written; `None` if it can. While there is a reason, no call is admitted.
     pub broken: Option<String>,
 }
 
@@ -105,7 +108,8 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         Self::open_by_clock(ledger, log, settings, now_ms).await
     }
 
-    /// Opens an outbox as [`Outbox::open`] does. `clock` returns the times of steps: Unix time in milliseconds.
+    /// Opens an outbox as [`Outbox::open`] does, with another clock. `clock` returns Unix time in milliseconds, which
+    /// is recorded in the steps.
     ///
     /// # Errors
     /// An error if the log cannot be read.
@@ -131,7 +135,8 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                 at_ms: pending.at_ms,
                 since: Since {
                     at: now,
-                    // If the clock was set back, the step's time is in the future; then it counts as equally old.
+                    // If the clock was set back, the recorded time is in the future. The difference then counts as the
+                    // age.
                     before: Duration::from_millis(at_ms.abs_diff(pending.at_ms)),
                 },
             };
@@ -170,8 +175,9 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         &self.inner.log
     }
 
-    /// Ends the calls that an earlier process left: settles those with a checkpoint, releases the others, and replays
-    /// the ends that the ledger acknowledged recently. Returns when the ledger has acknowledged all ends.
+    /// Ends the calls that an earlier process left. It settles calls that have a settlement or a checkpoint, and
+    /// releases the others. It also replays recently acknowledged calls. Returns when the ledger has acknowledged all
+    /// of them.
     pub async fn recover(&self, report: &(dyn Fn(&Event<'_>) + Send + Sync)) {
         let inner = &*self.inner;
         let mut wait = RETRY_MIN;
@@ -181,10 +187,10 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                     Ok(0) => {}
                     Ok(booked) => tracing::warn!(
                         booked,
-                        "the ledger had lost charges of an earlier process; they are charged again"
+                        "the ledger had lost charges of an earlier process; the outbox has charged them again"
                     ),
                     Err(error) => {
-                        tracing::warn!(%error, "the last charges could not be sent to the ledger again")
+                        tracing::warn!(%error, "the outbox could not replay its last charges to the ledger")
                     }
                 }
             }
@@ -210,12 +216,12 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         }
     }
 
-    /// Sends recently acknowledged ends again: after a failover the ledger may have lost them. Repeats are cheap.
-    /// Returns the number of calls that the ledger had lost and has now charged again.
+    /// Sends recently acknowledged settlements and releases again, in case the ledger has lost them in a failover.
+    /// Returns the number of calls whose charges the ledger had lost and this replay has restored.
     ///
     /// # Errors
-    /// The [`LedgerError`] of an end that the ledger did not acknowledge. Call this method again: the outbox keeps all
-    /// ends until a replay has succeeded.
+    /// The [`LedgerError`] of a settlement or release that the ledger did not acknowledge. After an error, call this
+    /// method again: the outbox keeps all calls until a replay has succeeded.
     pub async fn replay(&self) -> Result<usize, LedgerError> {
         let inner = &*self.inner;
         let began = Instant::now();
@@ -239,7 +245,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                 match answer {
                     Ok(Some(settled)) if settled.moved() => booked_anew += 1,
                     Ok(_) => {}
-                    // If an end cannot be sent, the remaining ends are still sent.
+                    // After one failure, the remaining calls are still sent.
                     Err(error) => failed = Some(error),
                 }
             }
@@ -249,7 +255,8 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         }
         let mut state = inner.lock();
         state.replay_due = false;
-        // The ledger may fall back again, to a state before this replay. So the ends count as acknowledged just now.
+        // The ledger may fall back again, to data from before this replay. So each replayed call is kept as if it was
+        // acknowledged when this replay began.
         for call in state
             .acknowledged
             .iter_mut()
@@ -260,13 +267,15 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         Ok(booked_anew)
     }
 
-    /// Returns whether a replay was started and has not succeeded. Until then, the outbox keeps all ends.
+    /// Returns whether a replay was started but has not succeeded yet. Until it succeeds, the outbox keeps all
+    /// acknowledged calls.
     #[must_use]
     pub fn replay_due(&self) -> bool {
         self.inner.lock().replay_due
     }
 
-    /// Call this when the ledger has just shown that it has lost no data. Deletes ends older than the replay window.
+    /// Deletes acknowledged calls that are older than the replay window. Call this when the ledger has just proved that
+    /// it has lost no data.
     pub fn confirmed(&self) {
         let (inner, now) = (&*self.inner, Instant::now());
         let mut state = inner.lock();
@@ -281,7 +290,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         inner.trim_log(&mut state);
     }
 
-    /// Returns the current backlog: the calls whose ends wait for the ledger's acknowledgement.
+    /// Returns the current backlog: the calls that wait for the ledger's acknowledgement.
     #[must_use]
     pub fn backlog(&self) -> Backlog {
         let inner = &*self.inner;
@@ -297,7 +306,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         }
     }
 
-    /// Resolves when all steps appended so far would survive a power cut.
+    /// Resolves when all steps appended so far are stored durably: they survive a power cut.
     ///
     /// # Errors
     /// An error if the log cannot be written.
@@ -356,9 +365,9 @@ impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
         key: &KeyId,
     ) -> Result<(), LedgerError> {
         let inner = &*self.inner;
-        if !inner.knows(number) {
-            // This call was not admitted, so the outbox has no hold of it to end. An outbox that is full must not grow
-            // by the calls that it refused.
+        if !inner.has_call(number) {
+            // This call was not admitted, so the outbox does not record its release: a full outbox must not grow by the
+            // calls that it refuses.
             return inner.ledger.release(number, account, key).await;
         }
         inner.ends(Ending::Release {
@@ -384,8 +393,8 @@ impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
         self.inner.ledger.extend(number, account, ttl).await
     }
 
-    /// Appends no step: a settlement or a release ends the whole hold, whatever its amount. The cost in a checkpoint
-    /// fits into the hold at the time of the checkpoint, so after a restart the whole cost is charged.
+    /// A hold change needs no step in the log. A settlement or release ends the full hold, whatever its amount. The
+    /// cost in a checkpoint fits into the hold at that time, so a restart can charge it in full.
     async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
         self.inner.ledger.adjust(adjustment).await
     }

@@ -1,14 +1,14 @@
-//! Stores an outbox's steps in one SQLite file, with one row per call.
+//! Stores the steps of an outbox in one SQLite file, with one row per call.
 //!
-//! One thread writes. Each step waits for further steps of its call: an end for 5 ms, a checkpoint for 7.5 ms, an
-//! intent for 100 ms. Then it waits at most 2.5 ms for other calls' steps to share the commit. The steps of one call
-//! become one row, or no row if the ledger has acknowledged the end before the first step is written. The number of
-//! waiting steps is limited by the number of running calls. The thread sleeps until a step is due, and is woken by a
-//! step that is due sooner. A commit survives the process, but not a power cut (write-ahead log,
-//! `synchronous = NORMAL`); [`Log::sync`] writes immediately, in a commit that survives a power cut too.
+//! One thread writes. Each step first waits for further steps of its call: a settlement or release 5 ms, a checkpoint
+//! 7.5 ms, an intent 100 ms. Then it waits at most 2.5 ms for steps of other calls, to share their commit. The waiting
+//! steps of one call become one row. They become no row if the ledger acknowledges the call before its first step is
+//! written. The number of in-flight calls limits the number of waiting steps. The thread sleeps until a step is due,
+//! and is woken if a new step is due sooner. A commit survives the process but not a power cut (write-ahead log,
+//! `synchronous = NORMAL`). [`Log::sync`] makes a commit immediately that also survives a power cut.
 //!
-//! A full disk or a locked file is a temporary fault: the queued steps are kept, and the write is retried every second.
-//! Any other fault lasts until the gateway is restarted.
+//! A full disk and a locked file are temporary faults: the steps stay queued, and the thread retries the write every
+//! second. Every other fault lasts until the gateway is restarted.
 
 mod queue;
 mod rows;
@@ -35,13 +35,13 @@ use crate::{
     },
 };
 
-/// The time for which a due step waits for steps of other calls, so that they share a commit.
+/// How long a step that is due waits for steps of other calls, so that they share a commit.
 const TURN: Duration = Duration::from_micros(2_500);
-/// The interval at which a write is retried after a temporary fault.
+/// How often a write is retried after a temporary fault.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// A log that stores its steps in one SQLite file. Clones share the file, which is closed by [`SqliteLog::close`] or
-/// when the last clone is dropped.
+/// A log in one SQLite file. Clones share the file. It is closed by [`SqliteLog::close`], or when the last clone is
+/// dropped.
 #[derive(Clone)]
 pub struct SqliteLog {
     inner: Arc<Inner>,
@@ -49,13 +49,14 @@ pub struct SqliteLog {
 
 struct Inner {
     path: PathBuf,
-    /// Calls that an earlier process left, until `load` returns them.
+    /// The calls that an earlier process left, until `load` takes them.
     left: Mutex<Vec<Pending>>,
     writer: GroupCommit<Work>,
 }
 
 impl SqliteLog {
-    /// Opens a file, or creates an empty file. Blocks while the steps of an earlier process are read and checked.
+    /// Opens an outbox file, or creates it if it does not exist. Blocks while it reads and checks the steps of an
+    /// earlier process.
     ///
     /// # Errors
     /// [`LogError`] if the file cannot be opened, is not an outbox, or is damaged.
@@ -63,17 +64,20 @@ impl SqliteLog {
         Self::start(rows::open(path)?)
     }
 
-    /// Opens the outbox of one ledger, named by its data set. Charges for another ledger are not sent to this ledger.
+    /// Opens the outbox of the ledger whose data set is named `books`. An outbox is bound to one data set: its charges
+    /// must never be sent to another ledger.
     ///
     /// # Errors
-    /// [`LogError`] as for [`Self::open`], and [`LogError::OtherBooks`] if it has charges for another ledger.
+    /// A [`LogError`] as for [`Self::open`]; [`LogError::OtherBooks`] if the file contains charges for another data
+    /// set.
     pub fn open_for(path: &Path, books: &str) -> Result<Self, LogError> {
         let (file, left) = rows::open(path)?;
         let unfinished = left.iter().any(|call| !call.done);
         let left = if rows::claim(&file, books, unfinished)? {
             left
         } else {
-            // The previous owner of the file was another ledger, so this ledger has nothing to replay.
+            // The file belonged to another ledger before and has no open charges, so nothing in it concerns this
+            // ledger.
             Vec::new()
         };
         Self::start((file, left))
@@ -102,7 +106,7 @@ impl SqliteLog {
         })
     }
 
-    /// Writes the queue and closes the file. Steps appended later are not written. If called twice, only the first call
+    /// Writes all queued steps and closes the file. Steps that are appended later are not written. Only the first call
     /// waits.
     pub async fn close(&self) {
         self.inner.writer.stop();
@@ -121,13 +125,13 @@ impl Log for SqliteLog {
             let mut state = locked(writer);
             state.takes_more()?;
             let synced = state.wait();
-            writer.submit(state, Urgency::Hurry);
+            writer.submit(state, Urgency::Immediate);
             synced
         };
         writer.committed(synced).await
     }
 
-    /// Returns the calls of the earlier process to the first caller; later callers get none.
+    /// Returns the calls that an earlier process left. Only the first call of this method returns them.
     async fn load(&self) -> Result<Vec<Pending>, BoxError> {
         let mut left = self
             .inner
@@ -146,7 +150,7 @@ impl Log for SqliteLog {
         let mut state = locked(&self.inner.writer);
         if state.takes_more().is_ok() {
             state.queue.forget(Some(until_ms));
-            self.inner.writer.submit(state, Urgency::Gather);
+            self.inner.writer.submit(state, Urgency::Batch);
         }
     }
 }
@@ -155,11 +159,11 @@ fn append(writer: &GroupCommit<Work>, step: CallStep) {
     let mut state = locked(writer);
     if state.takes_more().is_ok() {
         let due = state.queue.calls.add(step, Moment::now());
-        writer.submit(state, due.map_or(Urgency::None, Urgency::Due));
+        writer.submit(state, due.map_or(Urgency::None, Urgency::At));
     }
 }
 
-/// A panic while this lock is held loses at most one step, so poisoning is ignored.
+/// Locks the queue and ignores poisoning: a panic under this lock loses at most one step.
 fn locked(writer: &GroupCommit<Work>) -> MutexGuard<'_, WriterState<Work>> {
     writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -172,14 +176,14 @@ impl fmt::Debug for SqliteLog {
     }
 }
 
-/// The queued steps and deletions, written in one commit.
+/// The steps and deletions that one commit writes.
 #[derive(Default)]
 struct Work {
     calls: Queue,
     forget_until_ms: Option<u64>,
-    /// Whether a write of some of these steps has failed before.
+    /// Whether an earlier write of some of the steps failed.
     put_back: bool,
-    /// For tests of a full disk: the largest number of pages that the file may have from the next commit on.
+    /// Only in tests of a full disk: the largest number of pages that the file may have after the next commit.
     #[cfg(test)]
     pages_max: Option<u32>,
 }
@@ -189,7 +193,8 @@ impl Work {
         self.forget_until_ms = self.forget_until_ms.max(until_ms);
     }
 
-    /// Writes one commit. If a caller waits for it, this commit and all earlier commits must survive a power cut.
+    /// Writes one commit. If a caller waits for [`Log::sync`], this commit and all earlier commits must survive a power
+    /// cut.
     fn write(
         &mut self,
         conn: &mut Connection,
@@ -216,10 +221,10 @@ impl WriteQueue for Work {
     const THREAD: &'static str = "outbox-writer";
     const PACE: Pace = Pace {
         window: TURN,
-        // However many steps are queued, they are not committed early: a due step has already waited for further steps
-        // of its call.
+        // A large queue does not cause an early commit: each step that is due has already waited for further steps of
+        // its call.
         enough: usize::MAX,
-        // No step may be refused. The number of running calls limits the number of steps.
+        // No step may be refused. The number of in-flight calls limits the size of the queue.
         queue_max: usize::MAX,
         retry: RETRY,
     };
@@ -235,7 +240,8 @@ impl WriteQueue for Work {
         }
     }
 
-    /// Takes the due steps. Steps that a later step may still replace stay in the queue.
+    /// Takes the steps that are due. Other steps stay in the queue, because a later step of the same call may replace
+    /// them.
     fn take(&mut self, due: Option<Moment>) -> Self {
         match due {
             None => mem::take(self),
@@ -255,7 +261,7 @@ impl WriteQueue for Work {
         work.calls = Queue::default();
     }
 
-    /// If a commit could not delete all calls that may be deleted, the next commit deletes more of them.
+    /// If a commit could not delete all calls that are to be deleted, the next commit continues.
     fn reuse(&mut self, work: Self) {
         self.forget(work.forget_until_ms);
     }
@@ -268,7 +274,7 @@ impl WriteQueue for Work {
         );
         if passes {
             if !work.put_back {
-                tracing::error!(%cause, "the outbox cannot be written; no call is admitted until it can");
+                tracing::error!(%cause, "the outbox cannot be written; no call is admitted until it can be written");
             }
             self.put_back = true;
             self.calls.put_back(work.calls, Moment::now());
@@ -282,24 +288,27 @@ impl WriteQueue for Work {
     }
 
     fn explain(fault: &Fault) -> String {
-        const WRITTEN: &str = "nothing more is written until a restart";
+        const WRITTEN: &str = "the outbox writes nothing more until the gateway is restarted";
         match fault {
-            Fault::Passing(cause) => format!("{cause}; writing is retried every second"),
+            Fault::Passing(cause) => format!("{cause}; the outbox retries the write every second"),
             Fault::Broken(cause) => format!("{cause}; {WRITTEN}"),
-            Fault::Stopped => format!("the thread that writes it has stopped; {WRITTEN}"),
-            Fault::Closed => "it is closed".into(),
+            Fault::Stopped => format!("the outbox's writer thread has stopped; {WRITTEN}"),
+            Fault::Closed => "the outbox file is closed".into(),
         }
     }
 
     fn report(incident: &Incident<'_>) {
         match incident {
             Incident::Broken { cause, .. } => {
-                tracing::error!(%cause, "the outbox could not be written; no call is admitted any more");
+                tracing::error!(
+                    %cause,
+                    "the outbox could not be written; no call is admitted until the gateway is restarted"
+                );
             }
             Incident::NotClosed(cause) => {
                 tracing::warn!(%cause, "the outbox was not closed cleanly");
             }
-            Incident::Panicked => tracing::error!("the thread that writes the outbox panicked"),
+            Incident::Panicked => tracing::error!("the outbox's writer thread panicked"),
         }
     }
 }

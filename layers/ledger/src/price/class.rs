@@ -1,4 +1,4 @@
-//! Rate classes in addition to the four that every model has.
+//! Rate classes that a model may have in addition to the four rate classes that every model has.
 
 use std::fmt;
 
@@ -10,11 +10,12 @@ use serde::{
 
 use super::Rate;
 
-/// Declares the classes: a sentence, the variant, its name, its unit, and where it counts without a rate.
+/// Declares the classes, one per row: documentation, variant, name, unit, and the class that takes the usage if a price
+/// has no rate for this class.
 macro_rules! classes {
     ($($(#[$about:meta])* $class:ident $name:literal $kind:ident $within:expr;)*) => {
-        /// A class of usage that some vendors bill separately from the four classes of [`Usage`](crate::usage::Usage). A
-        /// token that is counted here is not counted there.
+        /// A class of usage that some vendors bill separately from the four classes of [`Usage`](crate::usage::Usage).
+        /// A token that is counted in one of these classes is not also counted in one of the four.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Class {
@@ -24,10 +25,10 @@ macro_rules! classes {
         const COUNT: usize = [$($name),*].len();
 
         impl Class {
-            /// All classes, in display order.
+            /// All classes, in the order in which they are displayed.
             pub const ALL: [Self; COUNT] = [$(Self::$class),*];
 
-            /// Returns the class's name in configuration, catalog, receipts and metrics.
+            /// Returns the name of the class, as it appears in configuration, catalog, receipts and metrics.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -43,8 +44,8 @@ macro_rules! classes {
                 }
             }
 
-            /// Returns where usage of the class is counted if a price has no rate for it; `None` for a class that must
-            /// have a rate.
+            /// Returns the class that takes the usage of this class if a price has no rate for this class. `None` if
+            /// every price of a model that uses this class must have a rate for it.
             #[must_use]
             pub const fn within(self) -> Option<Within> {
                 match self {
@@ -56,65 +57,68 @@ macro_rules! classes {
 }
 
 classes! {
-    /// Input written to a cache that keeps it for one hour.
+    /// Input tokens that the vendor writes to a cache entry that lives for one hour.
     CacheWrite1h "cache_write_1h" Input None;
-    /// Input written to a cache that keeps it for twelve hours.
+    /// Input tokens that the vendor writes to a cache entry that lives for twelve hours.
     CacheWrite12h "cache_write_12h" Input None;
-    /// The tokens of audio input that the vendor read from its cache.
+    /// Tokens of audio input that the vendor read from its cache.
     CachedInputAudio "cached_input_audio" Input Some(Within::Class(Class::InputAudio));
-    /// The tokens of image input that the vendor read from its cache.
+    /// Tokens of image input that the vendor read from its cache.
     CachedInputImage "cached_input_image" Input Some(Within::CachedInput);
-    /// The tokens of audio input.
+    /// Tokens of audio input that was not read from the vendor's cache.
     InputAudio "input_audio" Input None;
-    /// The tokens of image input.
+    /// Tokens of image input that was not read from the vendor's cache.
     InputImage "input_image" Input Some(Within::Input);
-    /// The tokens of audio output.
+    /// Tokens of audio output.
     OutputAudio "output_audio" Output None;
-    /// The tokens of image output.
+    /// Tokens of image output.
     OutputImage "output_image" Output None;
-    /// The tokens of reasoning, if a price distinguishes them from other output.
+    /// Reasoning tokens, if a price has a separate rate for them.
     OutputReasoning "output_reasoning" Output Some(Within::Output);
-    /// Web searches that the vendor ran for the model. Counted in calls, not in tokens.
+    /// Web searches that the vendor ran for the model; counted in searches, not in tokens.
     WebSearchCall "web_search_call" Call None;
-    /// The call itself, if a price has a fee for it.
+    /// The call itself, for prices that have a fee per call.
     RequestCall "request_call" Call Some(Within::Nothing);
 }
 
 /// The unit in which a class is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Input tokens. A class without a rate is charged at the dearest input rate.
+    /// Input tokens. If a price has no rate for such a class, its tokens are charged at the highest input rate of the
+    /// price.
     Input,
-    /// Output tokens. A class without a rate is charged at the dearest output rate.
+    /// Output tokens. If a price has no rate for such a class, its tokens are charged at the highest output rate of the
+    /// price.
     Output,
-    /// Calls of a tool that the vendor runs. The rate is per call.
+    /// Calls, or uses of a tool that the vendor runs. The rate is per call or use, not per million tokens.
     Call,
 }
 
-/// Where usage is counted if a price does not distinguish its class.
+/// The class that takes the usage of another class for which a price has no rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Within {
-    /// In ordinary input.
+    /// Ordinary input (`Usage::input`).
     Input,
-    /// In cached input.
+    /// Input from the vendor's cache (`Usage::cached_input`).
     CachedInput,
-    /// In ordinary output.
+    /// Ordinary output (`Usage::output`).
     Output,
-    /// In another class.
+    /// Another class of [`Class`].
     Class(Class),
-    /// Nowhere: without a rate it is free.
+    /// No class: if the price has no rate, the usage is free.
     Nothing,
 }
 
 impl Class {
-    /// Returns the class with this name.
+    /// Returns the class with the name `name`, if there is such a class.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|class| class.name() == name)
     }
 
-    /// Returns the largest count of the class in a call that may use `asked`. As in
-    /// [`Asked::classes`](super::Asked::classes), a count of tokens only states whether the class may occur.
+    /// Returns the largest count of this class that a call can have if it requests the counts `requested`. A count of
+    /// tokens has no upper bound here: as in [`Extras::classes`](super::Extras::classes), any count but zero only means
+    /// that the class may occur.
     pub(super) const fn possible(self, requested: &Counts) -> u64 {
         match self {
             Self::CachedInputAudio => requested.get(Self::InputAudio),
@@ -131,31 +135,32 @@ impl fmt::Display for Class {
     }
 }
 
-/// A value per class. Most classes have the default. As JSON: an object with only the classes that have another value.
+/// A value per class. Most classes have the default value. The JSON form is an object that contains only the classes
+/// with another value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ByClass<T>([T; COUNT]);
 
-/// A number for each class, of tokens or of calls.
+/// How many tokens or uses each class has.
 pub type Counts = ByClass<u64>;
 
-/// Rates by class; `None` for a class that is not sold.
+/// The rate of each class; `None` for a class without a rate.
 pub type Rates = ByClass<Option<Rate>>;
 
 impl<T: Copy + Default + PartialEq> ByClass<T> {
-    /// Returns the value of a class.
+    /// Returns the value of the class `class`.
     #[must_use]
     pub const fn get(&self, class: Class) -> T {
         self.0[class as usize]
     }
 
-    /// Returns a copy with another value for one class.
+    /// Returns a copy in which the class `class` has the value `value`.
     #[must_use]
     pub const fn with(mut self, class: Class, value: T) -> Self {
         self.0[class as usize] = value;
         self
     }
 
-    /// Returns the value of a class, to be changed.
+    /// Returns a mutable reference to the value of the class `class`.
     pub const fn get_mut(&mut self, class: Class) -> &mut T {
         &mut self.0[class as usize]
     }
@@ -166,7 +171,7 @@ impl<T: Copy + Default + PartialEq> ByClass<T> {
         self.0 == [T::default(); COUNT]
     }
 
-    /// Returns the classes with another value than the default, in display order.
+    /// Returns the classes whose value is not the default, in display order.
     pub fn iter(&self) -> impl Iterator<Item = (Class, T)> + '_ {
         Class::ALL
             .into_iter()
@@ -176,10 +181,10 @@ impl<T: Copy + Default + PartialEq> ByClass<T> {
 }
 
 impl Counts {
-    /// Returns the sum of all counts of one unit.
+    /// Returns the sum of the counts of all classes with the unit `kind`.
     #[must_use]
     pub fn total(&self, kind: Kind) -> u64 {
-        // Most calls use none of these classes, so this is checked first.
+        // Fast path: most calls use none of these classes.
         if self.is_empty() {
             return 0;
         }
@@ -217,8 +222,8 @@ impl<T: Copy + Default + PartialEq + Serialize> Serialize for ByClass<T> {
     }
 }
 
-/// Reads a value per class and ignores classes that a later version has added. Receipts store the amount of money
-/// separately.
+/// Reads a value per class and skips class names that this version does not know. Skipping them is safe in receipts,
+/// which store the amount of money separately.
 impl<'de, T: Copy + Default + PartialEq + Deserialize<'de>> Deserialize<'de> for ByClass<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Object<T>(std::marker::PhantomData<T>);
@@ -253,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn class_names_are_parsed_and_indexed_consistently() {
+    fn each_rate_class_has_a_distinct_name_that_is_parsed_back() {
         for (index, class) in Class::ALL.into_iter().enumerate() {
             assert_eq!(class as usize, index);
             assert_eq!(Class::named(class.name()), Some(class));
@@ -263,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_classes_are_omitted_and_unknown_classes_ignored() {
+    fn written_json_omits_rate_classes_with_default_values_and_read_json_may_have_unknown_ones() {
         let counts = Counts::default()
             .with(Class::WebSearchCall, 2)
             .with(Class::CacheWrite1h, 7);

@@ -1,4 +1,4 @@
-//! Conditions under which a model has a price other than its usual one.
+//! Price conditions. A model may have prices that replace its default price for calls that meet a condition.
 
 use std::{cmp::Reverse, fmt};
 
@@ -8,21 +8,22 @@ use crate::calendar::rfc3339;
 
 use super::time::{CallTimes, Hours, Moment, PossibleTimes, TimeCondition, Weekdays};
 
-/// A vendor's word for how it serves a call, such as `priority`: at most [`Label::BYTES_MAX`] bytes, compared without
-/// case. A longer word is truncated, and differs from every word that fits. Empty if the vendor reported no such word.
+/// A vendor's word for how it serves a call, such as `priority`, in lower case. At most [`Label::BYTES_MAX`] bytes are
+/// kept: a longer word is truncated, and is never equal to a word that fits. A label is empty if the vendor reported no
+/// word.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Label([u8; Self::BYTES_MAX + 1]);
 
 impl Label {
-    /// The length of the longest label.
+    /// The largest length of a label, in bytes.
     pub const BYTES_MAX: usize = 23;
 
-    /// Builds a label; truncates a word that is too long.
+    /// Creates a label from a vendor's word, which is truncated if it is too long.
     #[must_use]
     pub fn new(word: &str) -> Self {
         let mut bytes = [0; Self::BYTES_MAX + 1];
-        // Only a truncated word uses the last byte, so that it differs from an untruncated word with the same
-        // beginning.
+        // The last byte is used only for a truncated word. Therefore a truncated word differs from a short word that
+        // begins in the same way.
         for (byte, letter) in bytes.iter_mut().zip(word.bytes()) {
             *byte = match letter {
                 b'!'..=b'~' => letter.to_ascii_lowercase(),
@@ -36,7 +37,7 @@ impl Label {
     #[must_use]
     pub fn as_str(&self) -> &str {
         let end = self.0.iter().position(|byte| *byte == 0);
-        // The label has only ASCII bytes, so that this cannot fail.
+        // A label has only ASCII bytes, so this conversion cannot fail.
         std::str::from_utf8(&self.0[..end.unwrap_or(self.0.len())]).unwrap_or_default()
     }
 
@@ -46,8 +47,8 @@ impl Label {
         self.0[0] == 0
     }
 
-    /// Returns the label as a service tier. Vendors use `fast` and `priority` for the same tier, and may answer a
-    /// request for one of them with the other.
+    /// Returns this service tier under one common name. Vendors use `fast` and `priority` for the same tier: a vendor
+    /// may answer a request for `fast` with `priority`, or a request for `priority` with `fast`.
     #[must_use]
     pub fn as_tier(self) -> Self {
         match self.as_str() {
@@ -87,19 +88,20 @@ impl<'de> Deserialize<'de> for Label {
     }
 }
 
-/// How a call was served, or should be served. Vendors' prices depend on these fields and on the counted tokens.
+/// How a vendor served a call, or how the caller wants it to be served. Vendors' prices depend on these fields as well
+/// as on the number of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Served {
-    /// The tier: `service_tier` in both formats.
+    /// The service tier: the field `service_tier` of all formats.
     pub service_tier: Label,
-    /// The speed: `speed` in the messages format.
+    /// The speed: the field `speed` of the Messages format.
     pub speed: Label,
-    /// The region: `inference_geo` in the messages format.
+    /// The region: the field `inference_geo` of the Messages format.
     pub inference_geo: Label,
 }
 
 impl Served {
-    /// Words for the usual service, in any of the fields. They select the usual price.
+    /// Words that mean default service, in any of the fields. A request with one of these words has the default price.
     const USUAL: [&'static str; 9] = [
         "",
         "auto",
@@ -111,10 +113,10 @@ impl Served {
         "not_available",
         "none",
     ];
-    /// Words that every vendor bills above the usual price, in any of the fields.
+    /// Words for which every vendor charges more than its default price, in any of the fields.
     const DEARER: [&'static str; 5] = ["priority", "fast", "ultrafast", "scale", "us"];
 
-    /// Returns a copy in which words for the usual service are empty.
+    /// Returns a copy in which words for the default service are replaced by empty labels.
     #[must_use]
     pub fn unusual(self) -> Self {
         let reported = |label: Label| match Self::USUAL.contains(&label.as_str()) {
@@ -128,8 +130,9 @@ impl Served {
         }
     }
 
-    /// How a call was served, according to its vendor. A tier that the vendor does not report is taken from the request
-    /// (`asked`); speed and region are taken from it only if the vendor reports neither.
+    /// Returns how the call was served according to its vendor's response (`self`), completed from the request
+    /// (`requested`). A tier that is missing in the response is taken from the request. Speed and region are taken from
+    /// the request only if the response has neither of them.
     #[must_use]
     pub fn or_asked(self, requested: Self) -> Self {
         let has_tier = !self.service_tier.is_empty();
@@ -145,21 +148,21 @@ impl Served {
         [self.service_tier, self.speed, self.inference_geo]
     }
 
-    /// Returns whether a field has a word that every vendor bills above the usual price.
+    /// Returns whether a field has a word for which every vendor charges more than its default price.
     pub(super) fn is_dearer(&self) -> bool {
         let dearer = |label: &Label| Self::DEARER.contains(&label.as_str());
         self.labels().iter().any(dearer)
     }
 }
 
-/// The condition under which a price applies: every field that is set must match.
+/// The condition under which a price applies. A call meets it if every field that is set matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
-    /// The call has more input tokens than this, including cached input and cache writes.
+    /// The call has more input tokens than this number. Cached input and cache writes count as input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above_input_tokens: Option<u64>,
-    /// The tier in which the vendor served the call.
+    /// The service tier in which the vendor served the call.
     #[serde(default, skip_serializing_if = "Label::is_empty")]
     pub service_tier: Label,
     /// The speed at which the vendor served the call.
@@ -168,16 +171,16 @@ pub struct Condition {
     /// The region in which the vendor served the call.
     #[serde(default, skip_serializing_if = "Label::is_empty")]
     pub inference_geo: Label,
-    /// The call's moment is within these hours.
+    /// The moment of the call that `hours_at` names is within these hours of the day (UTC).
     #[serde(default, skip_serializing_if = "Hours::is_every")]
     pub hours_utc: Hours,
-    /// The call's moment is on one of these days.
+    /// The moment of the call that `hours_at` names is on one of these weekdays (UTC).
     #[serde(default, skip_serializing_if = "Weekdays::is_every")]
     pub weekdays: Weekdays,
-    /// The moment that hours and weekdays are compared with.
+    /// Which moment of the call `hours_utc` and `weekdays` are compared with, for example the arrival of the request.
     #[serde(default, skip_serializing_if = "Moment::is_request")]
     pub hours_at: Moment,
-    /// The request arrived at this time or later, in Unix milliseconds.
+    /// The request arrived at this Unix time in milliseconds, or later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_from_ms: Option<u64>,
 }
@@ -187,7 +190,7 @@ impl Condition {
         [self.service_tier, self.speed, self.inference_geo]
     }
 
-    /// Returns whether no field is set, which means the usual price.
+    /// Returns whether no field is set, so that every call meets the condition.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -202,25 +205,26 @@ impl Condition {
         }
     }
 
-    /// Returns whether the condition has hours or weekdays.
+    /// Returns whether the condition limits the hours of the day or the weekdays.
     #[must_use]
     pub fn has_hours(&self) -> bool {
         self.time().has_hours()
     }
 
-    /// Returns whether the condition depends on the time of a call.
+    /// Returns whether the condition depends on when the call is made.
     #[must_use]
     pub fn has_time(&self) -> bool {
         !self.time().is_always()
     }
 
-    /// Returns whether these times of a call meet the condition, if its other parts are met.
+    /// Returns whether a call at these times meets the time limits of the condition. The other fields are not checked.
     #[must_use]
     pub fn holds_at(&self, times: &CallTimes) -> bool {
         self.time().holds(times)
     }
 
-    /// Returns whether a call with this many input tokens, served this way at these times, meets the condition.
+    /// Returns whether a call meets the condition: a call with this number of input tokens, served in this way, at
+    /// these times.
     #[must_use]
     pub fn holds(&self, input_tokens: u64, served: &Served, times: &CallTimes) -> bool {
         self.above_input_tokens.is_none_or(|max| input_tokens > max)
@@ -229,8 +233,9 @@ impl Condition {
             && self.holds_at(times)
     }
 
-    /// Returns whether the condition may apply to a call with at most this number of input tokens and these service
-    /// fields. The vendor may also serve the call in the usual way. `times`: `None` if the call may have any time.
+    /// Returns whether the condition may apply to a call that has at most `input_tokens_max` input tokens and requests
+    /// this service. The vendor may serve the call with its default service instead. If `times` is `None`, the call may
+    /// be made at any time.
     pub(super) fn can_hold(
         &self,
         input_tokens_max: u64,
@@ -244,15 +249,17 @@ impl Condition {
             && self.time().can_hold(times)
     }
 
-    /// Returns whether the condition applies to a call with these times, however the vendor serves it.
+    /// Returns whether the condition certainly applies to a call at these times, however many input tokens it has and
+    /// however the vendor serves it.
     pub(super) fn must_hold(&self, times: Option<&PossibleTimes>) -> bool {
         self.above_input_tokens.is_none()
             && self.labels().iter().all(Label::is_empty)
             && self.time().must_hold(times)
     }
 
-    /// Ranks two conditions that both apply: the one with more labels wins, then the one with fewer minutes per week,
-    /// then the one that is valid from a later time, then the one with the higher threshold.
+    /// Returns the rank of this condition. If a call meets several conditions, the price of the highest rank applies:
+    /// the condition with the most labels, then with the fewest minutes per week, then with the latest `valid_from_ms`,
+    /// then with the highest `above_input_tokens`.
     #[must_use]
     pub fn rank(&self) -> (usize, Reverse<u32>, Option<u64>, Option<u64>) {
         let reported = self.labels().into_iter().filter(|label| !label.is_empty());
@@ -265,7 +272,7 @@ impl Condition {
         )
     }
 
-    /// Returns the condition that requires both; `None` if they exclude each other.
+    /// Returns the condition that a call meets if it meets both `self` and `other`; `None` if no call can meet both.
     #[must_use]
     pub fn and(&self, other: &Self) -> Option<Self> {
         let both = |one: Label, other: Label| match (one.is_empty(), other.is_empty()) {
@@ -287,7 +294,7 @@ impl Condition {
     }
 }
 
-/// Writes the condition for people: `above_input_tokens 272000, service_tier flex`.
+/// Writes the condition for people, for example `above_input_tokens 272000, service_tier flex`.
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut between = "";
@@ -338,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_ignore_case_and_long_labels_stay_distinct() {
+    fn labels_of_price_conditions_ignore_case_and_long_labels_stay_distinct() {
         assert_eq!(Label::new("Priority"), Label::new("priority"));
         assert_eq!(Label::new("priority").as_str(), "priority");
         assert!(Label::new("").is_empty());
@@ -349,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn price_condition_holds_only_if_each_of_its_parts_holds() {
+    fn call_meets_a_price_condition_only_if_it_matches_every_field() {
         let flex_and_long = Condition {
             above_input_tokens: Some(100),
             service_tier: "flex".into(),
@@ -378,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn price_conditions_are_combined_unless_they_exclude_each_other() {
+    fn two_price_conditions_are_combined_unless_they_exclude_each_other() {
         let tier = |word: &str| Condition {
             service_tier: word.into(),
             ..Condition::default()
@@ -397,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_default_tier_select_the_usual_price() {
+    fn every_name_of_the_default_service_tier_selects_the_default_price() {
         let served = |word: &str| Served {
             service_tier: word.into(),
             ..Served::default()

@@ -1,4 +1,5 @@
-//! All prices of a model: a bound for the cost of a call before it runs, and the price that the call is charged.
+//! Price lists: all prices of a model. A list gives an upper bound of a call's cost before the call, and the charge
+//! after it.
 
 use std::sync::Arc;
 
@@ -9,71 +10,74 @@ use super::{
 };
 use crate::{money::MicroRub, usage::Usage};
 
-/// The prices of a model at one time: the usual price, and the prices under conditions. A call is charged by the list
-/// that was in force when it began.
+/// The prices of a model at one time: the default price, and prices for calls that meet a condition. A call is charged
+/// by the list that was in force when the call began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PriceList {
-    /// The price of a call that meets no condition.
+    /// The default price: the price of a call that meets no condition.
     pub usual: Arc<Price>,
-    /// The prices that depend on conditions; most models have none.
+    /// Prices for calls that meet a condition; most models have no such price.
     rules: Option<Arc<[Arc<Price>]>>,
-    /// The vendors' prices for the model, if the operator has configured them.
+    /// The prices at which vendors bill the operator for the model, if they are configured.
     costs: Option<Arc<[RouteCost]>>,
-    /// The charge for each tool call by the vendor that was not requested and has no rate in the list.
+    /// The charge for a tool call that the vendor made although the caller did not request it, if the list has no rate
+    /// for such calls.
     unpriced_call: Rate,
 }
 
-/// A vendor's prices for a model, in rubles at the exchange rate of the customers' prices.
+/// A vendor's prices for a model, in rubles. They are computed with the same exchange rate as the customers' prices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteCost {
     /// The vendor's name.
     pub vendor: String,
-    /// The name that the vendor gives the model.
+    /// The vendor's name for the model.
     pub model: String,
     /// The vendor's prices.
     pub prices: PriceList,
 }
 
-/// Features of a request that may cost extra: the way of serving it, and rate classes other than ordinary tokens.
+/// The parts of a request that may cost extra: a particular service of the vendor, and usage in rate classes other than
+/// ordinary tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
-    /// How the request should be served; empty where it is the usual way.
+    /// How the caller wants the request to be served; empty labels mean the vendor's default service.
     pub served: Served,
-    /// The largest possible count of each class. For token classes any number but zero has the same effect, since the
-    /// bound on all tokens already limits them.
+    /// The largest possible count per class. For a class of tokens, every number except zero has the same effect: the
+    /// bound on all tokens of the request already limits the tokens of the class.
     pub classes: Counts,
-    /// When the call may run; `None` if it may run at any time.
+    /// The times at which the call may run; `None` if it may run at any time.
     pub times: Option<PossibleTimes>,
 }
 
-/// The part of a request that the list has no price for.
+/// The part of a request for which the list has no price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpriced {
-    /// The request may use a rate class without a rate.
+    /// The request may use this rate class, which has no rate.
     Class(Class),
-    /// The request names a service tier that no rule sells.
+    /// The request names a service tier that no price of the list has as a condition.
     ServiceTier,
-    /// The request names a speed that no rule sells.
+    /// The request names a speed that no price of the list has as a condition.
     Speed,
-    /// The request names a region that no rule sells.
+    /// The request names a region that no price of the list has as a condition.
     InferenceGeo,
 }
 
-/// A call's charge.
+/// The cost of a call, and how it was computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// The cost of `usage` at `price`.
     pub cost: MicroRub,
-    /// The price that applied. It has a rate for everything in `usage`.
+    /// The price that was applied. It has a rate for each class in `usage`.
     pub price: Arc<Price>,
-    /// The usage that is charged. Classes that the price does not distinguish are added to their ordinary class.
+    /// The usage that is charged. If the price has no separate rate for a class, the usage of that class is counted in
+    /// its ordinary class.
     pub usage: Usage,
-    /// Whether the vendor reported usage that has no price here. It is charged at the dearest rate that covers it.
+    /// Whether the vendor reported usage that the list has no price for. Such usage is charged at the highest rate that
+    /// could apply to it.
     pub unpriced: bool,
 }
 
-/// Creates a list with one price.
 impl From<Arc<Price>> for PriceList {
     fn from(usual: Arc<Price>) -> Self {
         Self {
@@ -92,7 +96,8 @@ impl From<Price> for PriceList {
 }
 
 impl PriceList {
-    /// Adds prices, each under its own condition. [`ambiguous`] finds conditions that a list must not combine.
+    /// Adds prices, each of which applies under its own condition. Check the conditions with [`ambiguous`] first: it
+    /// finds two conditions that must not be in the same list.
     #[must_use]
     pub fn rules(mut self, rules: impl IntoIterator<Item = Price>) -> Self {
         let rules: Arc<[_]> = rules.into_iter().map(Arc::new).collect();
@@ -100,7 +105,7 @@ impl PriceList {
         self
     }
 
-    /// Adds the prices that vendors bill.
+    /// Adds the prices that vendors charge the operator.
     #[must_use]
     pub fn costs(mut self, costs: impl IntoIterator<Item = RouteCost>) -> Self {
         let costs: Arc<[_]> = costs.into_iter().collect();
@@ -108,25 +113,26 @@ impl PriceList {
         self
     }
 
-    /// Sets the charge for each vendor's tool call that was not requested and has no price.
+    /// Sets the charge for a tool call that the vendor made although the caller did not request it, if the list has no
+    /// rate for such calls.
     #[must_use]
     pub const fn unpriced_call(mut self, rate: Rate) -> Self {
         self.unpriced_call = rate;
         self
     }
 
-    /// Iterates over all prices, the usual one first.
+    /// Iterates over all prices, the default price first.
     pub fn prices(&self) -> impl Iterator<Item = &Arc<Price>> {
         std::iter::once(&self.usual).chain(self.rules.iter().flat_map(|rules| rules.iter()))
     }
 
-    /// Returns the vendors' prices; empty if they are not configured.
+    /// Returns the prices that vendors charge the operator; empty if they are not configured.
     pub fn route_costs(&self) -> &[RouteCost] {
         self.costs.as_deref().unwrap_or_default()
     }
 
-    /// Returns the usage of a call with the classes that some price distinguishes and that vendors count within others:
-    /// the reasoning within the output, and the call itself.
+    /// Returns the usage with two classes counted separately, if some price has a rate for them: reasoning tokens,
+    /// which vendors count as output, and the call itself.
     #[must_use]
     pub fn distinguished(&self, mut usage: Usage, reasoning: u64) -> Usage {
         if self.bills(Class::OutputReasoning) {
@@ -140,7 +146,7 @@ impl PriceList {
         usage
     }
 
-    /// Returns whether some price of the list, or of a vendor, distinguishes this class.
+    /// Returns whether a price of the list, or a vendor's price, has a rate for this class.
     fn bills(&self, class: Class) -> bool {
         let costs = self.route_costs().iter();
         let costs = costs.flat_map(|route| route.prices.prices());
@@ -148,7 +154,7 @@ impl PriceList {
         prices.any(|price| price.classes.get(class).is_some())
     }
 
-    /// Returns the first part of the request that the list does not sell.
+    /// Returns the first part of the request for which the list has no price; `None` if the list can price all of it.
     #[must_use]
     pub fn unpriced(&self, extras: &Extras) -> Option<Unpriced> {
         let mut classes = extras.classes.iter().map(|(class, _)| class);
@@ -160,7 +166,7 @@ impl PriceList {
         self.unknown(&extras.served)
     }
 
-    /// Returns the first field whose word appears in no rule of the list.
+    /// Returns the first field of `served` whose word is not in any condition of the list.
     fn unknown(&self, served: &Served) -> Option<Unpriced> {
         let known = |label, of: fn(&Condition) -> super::Label| {
             let rules = self.rules.iter().flat_map(|rules| rules.iter());
@@ -184,8 +190,8 @@ impl PriceList {
         .map(|(_, unpriced, _)| unpriced)
     }
 
-    /// Returns the prices that may apply to a request with at most this number of input tokens. The usual price is not
-    /// among them if the time of the call excludes it.
+    /// Returns the prices that may apply to a request with at most `input_tokens` input tokens. Prices are left out if
+    /// another price certainly applies instead, for example the default price in the hours of another price.
     pub fn may_apply<'a>(
         &'a self,
         input_tokens: u64,
@@ -193,7 +199,7 @@ impl PriceList {
     ) -> impl Iterator<Item = &'a Arc<Price>> {
         let Extras { served, times, .. } = extras;
         let times = times.as_ref();
-        // The usual price applies if no other does, so that there is a certain condition.
+        // At least the condition of the default price certainly applies, because it has no limits.
         let certain = self.prices().map(|price| &price.condition);
         let certain = certain.filter(move |condition| condition.must_hold(times));
         let least = certain.map(Condition::rank).max();
@@ -203,23 +209,25 @@ impl PriceList {
         })
     }
 
-    /// Returns rates that no charge of the request exceeds, however the vendor serves it, with at most this number of
-    /// input tokens.
+    /// Returns rates that bound every possible charge of a request with at most `input_tokens` input tokens, however
+    /// the vendor serves it.
     #[must_use]
     pub fn bound(&self, input_tokens: u64, extras: &Extras) -> Bound {
         let prices = self.may_apply(input_tokens, extras);
-        let bounds = prices.map(|price| Bound::of(price, &extras.classes));
+        let bounds = prices.map(|price| Bound::for_classes(price, &extras.classes));
         let bound = bounds.reduce(Bound::max);
-        bound.unwrap_or_else(|| Bound::of(&self.usual, &extras.classes))
+        bound.unwrap_or_else(|| Bound::for_classes(&self.usual, &extras.classes))
     }
 
-    /// Returns the price of an ordinary call that is made at this time: of a short one, on the default tier.
+    /// Returns the price that an ordinary call at this time has: a call with a short input, on the vendor's default
+    /// service.
     #[must_use]
     pub fn in_force(&self, at_ms: u64) -> &Arc<Price> {
         self.holding(0, &Served::default(), &CallTimes::at(at_ms))
     }
 
-    /// Returns when another price comes into force for ordinary calls, in Unix milliseconds; `None` if none does.
+    /// Returns the Unix time in milliseconds after `after_ms` at which the price of ordinary calls changes next; `None`
+    /// if it never changes.
     #[must_use]
     pub fn changes_at(&self, after_ms: u64) -> Option<u64> {
         if !self.prices().any(|price| price.condition.has_time()) {
@@ -230,7 +238,7 @@ impl PriceList {
             .prices()
             .filter_map(|price| price.condition.valid_from_ms);
         let dates = dates.filter(|from_ms| *from_ms > after_ms);
-        // After each date, other hours may apply. Hours repeat weekly.
+        // Each date may bring prices with other hours. Hours repeat weekly, so one week after each date is checked.
         let changes = std::iter::once(after_ms)
             .chain(dates)
             .filter_map(|from_ms| {
@@ -240,14 +248,14 @@ impl PriceList {
         changes.min()
     }
 
-    /// Returns the most that a request can cost, however the vendor serves it, if its input has been counted and it has
-    /// at most `output` output tokens. `None` if the input has a class without a rate.
+    /// Returns the most that a request can cost, however the vendor serves it. The input has been counted; the output
+    /// has at most `output` tokens. `None` if the input has a class without a rate.
     #[must_use]
     pub fn bound_counted(&self, input: &Usage, output: u64, extras: &Extras) -> Option<MicroRub> {
         let prices = self.may_apply(input.input_total(), extras);
         let mut costs = prices.map(|price| {
             let (input, missing) = price.apart(*input);
-            let output = Bound::of(price, &extras.classes).cost(0, output);
+            let output = Bound::for_classes(price, &extras.classes).cost(0, output);
             missing
                 .is_none()
                 .then(|| price.cost(&input).plus_or_max(output))
@@ -255,14 +263,14 @@ impl PriceList {
         costs.try_fold(MicroRub::ZERO, |most, cost| Some(most.max(cost?)))
     }
 
-    /// The charge for `usage` of a call that the vendor served as `served`, at these times.
+    /// Returns the charge for `usage` of a call at these times that the vendor served as `served`.
     #[must_use]
     pub fn charge(&self, usage: Usage, served: &Served, times: &CallTimes) -> Charge {
         self.charge_at_least(usage, served, times, None)
     }
 
-    /// The charge of a call to this vendor, and the vendor's cost if its prices are configured. Usage without a price
-    /// is charged at the vendor's rate or more.
+    /// Returns the charge of a call that this vendor served, and the vendor's cost if the vendor's prices are
+    /// configured. Usage without a price is charged at no less than the vendor's rate.
     #[must_use]
     pub fn charge_of(
         &self,
@@ -308,7 +316,7 @@ impl PriceList {
         }
     }
 
-    /// Returns the price of the most specific condition that a call meets.
+    /// Returns the price with the most specific condition among the conditions that a call meets.
     fn holding(&self, input_tokens: u64, served: &Served, times: &CallTimes) -> &Arc<Price> {
         let holds = |price: &&Arc<Price>| price.condition.holds(input_tokens, served, times);
         let met = self.prices().filter(holds);
@@ -316,8 +324,8 @@ impl PriceList {
         met.unwrap_or(&self.usual)
     }
 
-    /// Returns the price for this number of input tokens, served this way. The flag is true if no price was found and
-    /// the dearest rates are used instead.
+    /// Returns the price of a call with this number of input tokens that the vendor served in this way. If the list has
+    /// no price for such a call, the returned flag is true and the returned price has the highest rate of each class.
     fn met(
         &self,
         input_tokens: u64,
@@ -336,7 +344,7 @@ impl PriceList {
                 false,
             );
         }
-        // The vendor reported an unknown tier or speed, but this model has the same price for all of them.
+        // The vendor reported an unknown tier or speed, but this model costs the same in every tier and at every speed.
         if self.rules.is_none() && !served.is_dearer() {
             return (Arc::clone(&self.usual), false);
         }
@@ -347,7 +355,7 @@ impl PriceList {
         (Arc::new(dearest), true)
     }
 
-    /// Returns the price, with a rate added for each of these classes that has none.
+    /// Returns a copy of the price that also has a rate for each class in `classes`.
     fn covering(&self, price: &Price, classes: Counts, taken: Option<&Price>) -> Price {
         let mut price = price.clone();
         let (input, output) = (price.dearest(Kind::Input), price.dearest(Kind::Output));
@@ -364,8 +372,8 @@ impl PriceList {
     }
 }
 
-/// Finds two conditions whose prices conflict: both may apply to the same call, neither is more specific, and no third
-/// condition covers the calls to which both apply.
+/// Finds two conditions that conflict: some calls meet both, neither condition is more specific than the other, and the
+/// list has no condition that exactly these calls meet.
 #[must_use]
 pub fn ambiguous(conditions: &[Condition]) -> Option<(Condition, Condition)> {
     let pairs = conditions.iter().enumerate().flat_map(|(index, one)| {
@@ -378,17 +386,17 @@ pub fn ambiguous(conditions: &[Condition]) -> Option<(Condition, Condition)> {
         .map(|(one, other, _)| (one, other))
 }
 
-/// Rates that no charge of a request exceeds.
+/// Rates that bound every possible charge of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     input: Rate,
     output: Rate,
-    /// The charge for all requested calls of the vendor's tools, in millionths of a micro-ruble.
+    /// The cost of all tool calls that the vendor may make on the caller's request, in millionths of a micro-ruble.
     calls: u128,
 }
 
 impl Bound {
-    fn of(price: &Price, classes: &Counts) -> Self {
+    fn for_classes(price: &Price, classes: &Counts) -> Self {
         let mut bound = Self {
             input: price.input.max(price.cached_input).max(price.cache_write),
             output: price.output,
@@ -421,7 +429,7 @@ impl Bound {
         }
     }
 
-    /// The largest cost of this number of tokens, together with all requested tool calls.
+    /// Returns the largest possible cost of this number of input and output tokens, including all requested tool calls.
     #[must_use]
     pub fn cost(&self, input: u64, output: u64) -> MicroRub {
         rounded_up(
@@ -430,7 +438,7 @@ impl Bound {
         )
     }
 
-    /// Returns the number of output tokens that `amount` pays for after `input` input tokens.
+    /// Returns how many output tokens `amount` pays for, after it has paid for `input` input tokens.
     #[must_use]
     pub fn output_tokens_for(&self, amount: MicroRub, input: u64) -> u64 {
         let micro = u128::try_from(amount.micro()).unwrap_or(0) * 1_000_000;
@@ -449,8 +457,8 @@ impl Bound {
 }
 
 impl Price {
-    /// Moves the counts of classes that this price does not distinguish to their ordinary class. Also returns the
-    /// counts of classes that have neither a rate nor an ordinary class.
+    /// For each class without a rate in this price, counts the usage of the class in its ordinary class. Also returns
+    /// the remaining counts: those of classes with neither a rate nor an ordinary class.
     fn apart(&self, mut usage: Usage) -> (Usage, Option<Counts>) {
         for class in Class::ALL {
             let (Some(within), None) = (class.within(), self.classes.get(class)) else {
@@ -473,7 +481,6 @@ impl Price {
         (usage, (!missing.is_empty()).then_some(missing))
     }
 
-    /// Returns the dearest rate of a unit.
     fn dearest(&self, kind: Kind) -> Rate {
         let own = match kind {
             Kind::Input => self.input.max(self.cached_input).max(self.cache_write),
@@ -487,7 +494,7 @@ impl Price {
         others.filter_map(|(_, rate)| rate).fold(own, Rate::max)
     }
 
-    /// Returns a price without a condition that has the dearer rate of each class.
+    /// Returns a price without a condition that has, for each class, the higher one of the two rates.
     fn max(self, other: &Self) -> Self {
         let classes = Class::ALL
             .into_iter()
@@ -566,7 +573,7 @@ mod tests {
     const NOW: CallTimes = CallTimes::at(1_795_996_800_000);
 
     #[test]
-    fn most_specific_matching_condition_sets_the_price() {
+    fn call_has_the_price_of_the_most_specific_condition_that_it_meets() {
         let prices = PriceList::from(price([M, 0, M, M])).rules([
             under(above(200), [2 * M, 0, M, M]),
             under(above(500), [3 * M, 0, M, M]),
@@ -639,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_tier_is_charged_at_the_usual_price_if_the_vendor_bills_no_tiers() {
+    fn unknown_tier_is_charged_at_the_default_price_if_the_list_has_no_tiers() {
         let prices = PriceList::from(price([M, 0, M, M]));
         for (word, unpriced) in [
             ("", false),
@@ -678,7 +685,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_names_the_unpriced_feature() {
+    fn refusal_names_the_part_of_the_request_that_has_no_price() {
         let prices = PriceList::from(Price {
             classes: Rates::default().with(Class::CacheWrite1h, Some(Rate::new(M))),
             ..price([M; 4])
@@ -705,7 +712,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_price_conditions_need_a_rule_for_both_together() {
+    fn overlapping_price_conditions_need_a_price_for_calls_that_meet_both() {
         let both = tier("flex").and(&above(5)).unwrap();
         assert_eq!(
             ambiguous(&[above(5), above(9), tier("flex")]),
@@ -716,7 +723,7 @@ mod tests {
         assert_eq!(ambiguous(&[above(5), above(5)]), Some((above(5), above(5))));
     }
 
-    /// Prices of DeepSeek's kind: twice the usual ones in hours on weekdays.
+    /// DeepSeek's prices: on weekdays, some hours cost twice the default price.
     fn with_peak(hours_at: Moment) -> PriceList {
         let peak = Condition {
             hours_utc: Hours::from_spans(&["01:00-04:00", "06:00-10:00"]).unwrap(),
@@ -727,9 +734,10 @@ mod tests {
         PriceList::from(price([M, 0, M, M])).rules([under(peak, [2 * M, 0, 2 * M, M])])
     }
 
-    /// Every minute of a week: the charge, the hold, the price of the catalog and its next change.
+    /// Compares, for every minute of a week, the charge, the hold, the price in the catalog and its next change with an
+    /// independent calculation.
     #[test]
-    fn every_minute_of_a_week_is_charged_as_an_independent_calculator_does() {
+    fn price_of_every_minute_of_a_week_agrees_with_an_independent_calculation() {
         const MINUTES: u64 = 7 * 24 * 60;
         let is_peak = |minute: u64| {
             let (day, hour) = (minute / 1440 % 7, minute / 60 % 24);
@@ -750,7 +758,7 @@ mod tests {
                 }),
                 ..Extras::default()
             };
-            // The time of a request is known, so that nothing more is held.
+            // The time of the request decides the price, and this time is known, so the hold is exact.
             assert_eq!(prices.bound(10, &extras).cost(10, 0), charge.cost);
             assert_eq!(*prices.in_force(ms(minute)), charge.price);
             if minute % 61 == 0 {
@@ -763,7 +771,7 @@ mod tests {
     }
 
     #[test]
-    fn dated_price_comes_into_force_once_at_its_millisecond() {
+    fn price_with_a_date_comes_into_force_at_the_exact_millisecond() {
         let from_ms = NOW.request_ms + 31 * 86_400_000;
         let dated = Condition {
             valid_from_ms: Some(from_ms),
@@ -778,7 +786,7 @@ mod tests {
         assert_eq!(prices.changes_at(NOW.request_ms), Some(from_ms));
         assert_eq!(prices.changes_at(from_ms), None);
         for (request_ms, rates) in [(from_ms - 1, [3, 5]), (from_ms, [2, 4])] {
-            // A call that is admitted before keeps its price, however late it ends.
+            // A call that was admitted before the change keeps its price, however late it ends.
             let times = CallTimes {
                 end_ms: from_ms + 900_000,
                 ..CallTimes::at(request_ms)
@@ -794,7 +802,7 @@ mod tests {
                 let charge = prices.charge(input(tokens), &Served::default(), &times);
                 let cost = i64::try_from(tokens).unwrap() * rate;
                 assert_eq!(charge.cost.micro(), cost);
-                // Neither the old nor the future price adds to the hold.
+                // The hold is computed from neither the old price nor a future price.
                 assert_eq!(prices.bound(tokens, &extras).cost(tokens, 0), charge.cost);
                 let condition = charge.price.condition;
                 assert_eq!(condition.valid_from_ms.is_some(), request_ms == from_ms);
@@ -805,24 +813,25 @@ mod tests {
     }
 
     #[test]
-    fn calls_over_an_edge_are_priced_at_the_moment_that_the_rule_names() {
-        // Monday, 30 November 2026.
+    fn setting_decides_which_moment_of_a_call_across_a_peak_hour_boundary_sets_its_price() {
+        // `NOW` is Monday, 30 November 2026, 00:00 UTC.
         let at = |hour: u64, minute: u64| NOW.request_ms + (hour * 60 + minute) * 60_000;
-        // Columns: request, first byte, end; the cost of a token by each of them, and the hold if the longest call takes
-        // ten minutes.
+        // The columns are: the minutes of the request, the first byte and the end; the cost of a token if the first,
+        // the second or the third of these moments decides; the hold if a call may take ten minutes.
         for (times, costs, hold) in [
-            // Into the hours, and out of them, at each of both edges.
+            // The first byte or the end comes exactly at the minute in which the hours begin (01:00, 06:00) or end
+            // (04:00, 10:00).
             ([at(0, 55), at(0, 59), at(1, 0)], [1, 1, 2], 2),
             ([at(0, 55), at(1, 0), at(1, 1)], [1, 2, 2], 2),
             ([at(3, 55), at(3, 59), at(4, 0)], [2, 2, 1], 2),
             ([at(3, 55), at(4, 0), at(4, 1)], [2, 1, 1], 2),
             ([at(5, 59), at(5, 59), at(6, 0)], [1, 1, 2], 2),
             ([at(9, 59), at(10, 0), at(10, 0)], [2, 1, 1], 2),
-            // The end of a call is never certain to be outside the hours until its longest end is.
+            // It is certain that the call ends outside the hours only if its latest possible end is outside them.
             ([at(0, 45), at(0, 46), at(0, 47)], [1, 1, 1], 1),
             ([at(1, 0), at(1, 1), at(1, 2)], [2, 2, 2], 2),
             ([at(10, 0), at(10, 1), at(10, 2)], [1, 1, 1], 1),
-            // Friday night into Saturday, and Sunday into Monday.
+            // The hours apply on a Friday and on a Monday, but not on a Saturday.
             ([at(96, 59), at(97, 0), at(97, 1)], [1, 2, 2], 2),
             ([at(121, 0), at(121, 1), at(121, 2)], [1, 1, 1], 1),
             ([at(168, 59), at(168, 59), at(169, 0)], [1, 1, 2], 2),
@@ -857,7 +866,7 @@ mod tests {
         prop::array::uniform4(0u64..10_000_000_000)
     }
 
-    /// Generates hours of some weekdays; sometimes of every day, or all hours.
+    /// Generates a condition with hours and weekdays; sometimes with every weekday, sometimes with all hours.
     fn hours() -> impl Strategy<Value = Condition> {
         let minute = || 0u16..1440;
         let spans = prop::collection::vec((minute(), 1u16..1440), 0..3);
@@ -883,7 +892,7 @@ mod tests {
         })
     }
 
-    /// Generates a time from which a price is valid, in the two weeks in which calls begin; sometimes none.
+    /// Generates a condition with a date in the two weeks in which the generated calls begin; sometimes without a date.
     fn dated() -> impl Strategy<Value = Condition> {
         prop::option::of(0u64..20_160 * 60_000).prop_map(|ms| Condition {
             valid_from_ms: ms.map(|ms| NOW.request_ms + ms),
@@ -895,8 +904,8 @@ mod tests {
         prop::sample::select(vec![Moment::Request, Moment::FirstByte, Moment::End])
     }
 
-    /// Generates a list with a condition for every combination of two words in two fields, a threshold, and two sets of
-    /// hours.
+    /// Generates a price list. It has a price for each combination of two words in two label fields, one token
+    /// threshold and two sets of hours.
     fn list() -> impl Strategy<Value = PriceList> {
         let price = || (rates(), prop::array::uniform11(0u64..10_000_000_000));
         let words = prop::sample::subsequence(vec!["flex", "priority"], 0..=2);
@@ -975,15 +984,16 @@ mod tests {
     }
 
     proptest! {
-        /// The hold covers the charge for any answer that the vendor may give to the request.
+        /// Checks that the hold covers the charge, whatever the vendor responds to the request.
         #[test]
-        fn a_hold_is_never_below_the_charge(
+        fn hold_is_never_less_than_the_charge(
             prices in list(),
             asked_tier in prop::sample::select(&TIERS[..]), asked_speed in prop::sample::select(&SPEEDS[..]),
             same in any::<(bool, bool)>(),
             asked_classes in prop::array::uniform11(0u64..3),
             parts in prop::array::uniform11(0u64..1000), output in 0u64..1000, spare in (0u64..50, 0u64..50),
-            // Minutes of two weeks; minutes until the first byte and the end, which may come too late.
+            // `request` is a minute within two weeks. The others are in minutes after the request: `longest` is the
+            // latest allowed end; `answer` is the first byte and the end, both of which may be later than `longest`.
             request in 0u64..20_160, longest in 0u64..12_000, answer in (0u64..200, 0u64..20_000), known in any::<bool>(),
         ) {
             let minute = |minute: u64| NOW.request_ms + minute * 60_000;
@@ -996,7 +1006,7 @@ mod tests {
                 times: known.then_some(possible),
             };
             prop_assume!(prices.unpriced(&extras).is_none());
-            // The vendor serves the call with the requested tier and speed, or with the default ones.
+            // The vendor serves the call either with the requested tier and speed or with its default ones.
             let how = served(if same.0 { asked_tier } else { "default" }, if same.1 { asked_speed } else { "" });
             let mut usage = Usage { input: parts[0], cached_input: parts[1], cache_write: parts[2], output, ..Usage::default() };
             for ((class, most), count) in std::iter::zip(Class::ALL, asked_classes).zip(parts) {
@@ -1006,7 +1016,8 @@ mod tests {
                     _ => 0,
                 };
             }
-            // If the usage has images or cached sound, the request declares them. Each call is one request.
+            // A request that uses images or cached audio declares them. Each call counts as one use of the class
+            // `request_call`.
             usage.classes = usage.classes.with(Class::RequestCall, 1);
             let extras = Extras { classes: extras.classes.with(Class::InputImage, 1).with(Class::InputAudio, 1), ..extras };
             let (most_input, most_output) = (usage.input_total() + spare.0, usage.output_total() + spare.1);
@@ -1016,22 +1027,22 @@ mod tests {
             prop_assert!(charge.cost <= bound.cost(most_input, most_output), "{charge:?} {bound:?}");
             prop_assert_eq!(charge.price.cost(&charge.usage), charge.cost);
             prop_assert!(prices.may_apply(most_input, &extras).any(|price| price.condition == charge.price.condition));
-            // The receipt's condition can be checked with the receipt's times.
+            // The condition in the receipt holds at the times in the receipt, so an audit can check it.
             prop_assert!(charge.price.condition.holds(charge.usage.input_total(), &how.unusual(), &times));
         }
 
         #[test]
-        fn prices_change_when_the_catalog_says(prices in list(), from in 0u64..10_080) {
+        fn prices_change_at_the_time_that_the_catalog_announces(prices in list(), from in 0u64..10_080) {
             let from = NOW.request_ms + from * 60_000 + 1;
             let price = prices.in_force(from);
             let mut minute = from - 1;
-            // Four weeks: two in which dates come, and one after each date in which the hours repeat.
+            // Four weeks: two weeks contain all dates, and the weekly hours repeat in the two weeks after them.
             let expected = (0..=40_320).find_map(|_| {
                 let is_other = prices.in_force(minute) != price;
                 minute += 60_000;
                 is_other.then(|| minute - 60_000)
             });
-            // A date may be within a minute.
+            // A date need not fall on a full minute.
             let change = prices.changes_at(from);
             prop_assert_eq!(change.map(|ms| ms.next_multiple_of(60_000)), expected);
             if let Some(ms) = change {
@@ -1040,7 +1051,7 @@ mod tests {
         }
 
         #[test]
-        fn each_used_class_adds_to_the_charge(prices in list(), counts in prop::array::uniform11(0u64..5), word in prop::sample::select(&TIERS[..])) {
+        fn usage_of_each_class_adds_to_the_charge(prices in list(), counts in prop::array::uniform11(0u64..5), word in prop::sample::select(&TIERS[..])) {
             let usage = Usage { classes: std::iter::zip(Class::ALL, counts).collect(), ..Usage::default() };
             let least = prices.prices().flat_map(|price| {
                 [price.input].into_iter().chain(price.classes.iter().map(|(_, rate)| rate.unwrap()))
@@ -1050,7 +1061,7 @@ mod tests {
         }
 
         #[test]
-        fn affordable_output_costs_at_most_the_available_amount(
+        fn output_tokens_computed_for_an_amount_cost_at_most_this_amount(
             rates in prop::array::uniform4(1u64..10_000_000_000),
             amount in 0i64..10_000_000_000, input in 0u64..1_000_000,
         ) {

@@ -1,9 +1,10 @@
-//! Prices: rubles per million tokens in four rate classes, rates of further classes that some vendors bill, and the
-//! only rounding of a cost.
+//! Prices: rubles per million tokens in four rate classes, and rates of further classes that some vendors bill. The
+//! cost of a call is computed here, and rounded once.
 //!
-//! A [`Price`] has a rate for each class. A [`PriceList`] has a model's usual price, and its prices under conditions: a
-//! long context, a service tier, a speed, a region, hours of the week. A call keeps the list that it began with.
-//! [`PriceList::bound`] is the most that may be charged, for the hold; [`PriceList::charge`] is the actual charge.
+//! A [`Price`] has a rate for each class. A [`PriceList`] has all prices of a model: its default price, and prices
+//! under conditions such as a long input, a service tier, a speed, a region or hours of the week. A call keeps the list
+//! that was in force when it began. [`PriceList::bound`] returns the most that may be charged, which the gateway holds;
+//! [`PriceList::charge`] returns the actual charge.
 
 #![warn(clippy::float_arithmetic)]
 
@@ -27,8 +28,8 @@ use crate::{
     usage::Usage,
 };
 
-/// A rate in micro-rubles per million tokens, never negative. Text form: decimal rubles per million tokens with at most
-/// six digits after the decimal point.
+/// A rate in micro-rubles per million tokens, never negative. The text form is decimal rubles per million tokens, with
+/// at most six digits after the decimal point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(u64);
 
@@ -77,16 +78,16 @@ impl<'de> Deserialize<'de> for Rate {
     }
 }
 
-/// The currency in which an operator writes a price. Customers pay rubles.
+/// The currency in which an operator configures a price. Customers always pay rubles.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Currency {
-    /// The price follows the exchange rate of USDT.
+    /// USDT: the price in rubles follows the exchange rate of USDT.
     #[default]
     Usdt,
-    /// The price does not depend on the exchange rate.
+    /// Rubles: the price does not depend on an exchange rate.
     Rub,
 }
 
@@ -94,14 +95,14 @@ impl Currency {
     /// All currencies.
     pub const ALL: [Self; 2] = [Self::Usdt, Self::Rub];
 
-    /// Returns whether the currency is the default, which stored forms omit.
+    /// Returns whether the currency is the default, which is omitted when a price is stored.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The unit after an amount.
+/// Writes the unit that follows an amount in this currency.
 impl fmt::Display for Currency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -111,39 +112,39 @@ impl fmt::Display for Currency {
     }
 }
 
-/// The rates of a model under one condition, with the tariff version that they belong to.
+/// The rates of a model under one condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Price {
-    /// The rate of ordinary input.
+    /// The rate of ordinary input, per million tokens.
     pub input: Rate,
-    /// The rate of input that is read from the vendor's cache.
+    /// The rate of input that the vendor reads from its cache, per million tokens.
     pub cached_input: Rate,
-    /// The rate of output, reasoning included.
+    /// The rate of output including reasoning, per million tokens.
     pub output: Rate,
-    /// The rate of input that is written to the vendor's cache.
+    /// The rate of input that the vendor writes to its cache, per million tokens.
     pub cache_write: Rate,
-    /// The version of the tariff, `price_version.id` in the catalog.
+    /// The number of the tariff version that contains this price: `price_version.id` in the catalog.
     pub version: u64,
-    /// Rubles per USDT when the rates were computed, as decimal text. The rates of a price in rubles do not depend on
-    /// it; the vendor's cost may.
+    /// The exchange rate at which the price was computed: rubles per USDT, as decimal text. It is recorded for prices
+    /// in rubles too, since the vendor's cost may depend on it.
     pub exchange_rate: String,
-    /// The currency of the base price that the rates come from.
+    /// The currency of the configured base price from which this price was computed.
     #[serde(default, skip_serializing_if = "Currency::is_default")]
     pub currency: Currency,
-    /// The rates of further classes. A rate of [`Kind::Call`] is per call, not per million tokens.
+    /// The rates of further classes. A rate of a class with [`Kind::Call`] is per use, not per million tokens.
     #[serde(default, skip_serializing_if = "Rates::is_empty")]
     pub classes: Rates,
     /// The condition under which the price applies.
     #[serde(default, skip_serializing_if = "Condition::is_empty")]
     pub condition: Condition,
-    /// The customer price rule that the rates come from; `None` for the price that everybody pays.
+    /// The name of the customer price rule that set this price; `None` for the price that every customer pays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<Arc<str>>,
 }
 
 impl Price {
     /// Returns the cost of `usage`: `ceil(Σ count × rate)`, rounded up once, at most [`MicroRub::MAX`]. A class without
-    /// a rate costs nothing here, so [`PriceList::charge`] adds the missing rates first.
+    /// a rate adds nothing, so [`PriceList::charge`] adds the missing rates first.
     #[must_use]
     pub fn cost(&self, usage: &Usage) -> MicroRub {
         let mut sum = sum::of_tokens([
@@ -162,19 +163,19 @@ impl Price {
     }
 }
 
-/// The contradiction between a receipt's cost and its usage and rates.
+/// How the cost in a receipt contradicts the receipt's usage and rates.
 #[cfg(feature = "settle")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Misfit {
-    /// The class was used but has no rate, so that its usage would be free.
+    /// The receipt has usage of this class but no rate for it, so the usage would be free.
     NoRate(Class),
-    /// The cost that follows from usage and rates.
+    /// The cost that the receipt should have according to its usage and rates.
     Cost(MicroRub),
 }
 
 #[cfg(feature = "settle")]
 impl Price {
-    /// Checks that `usage` costs `cost`, and that every class in it has a rate.
+    /// Checks that `usage` costs `cost` at this price, and that each class in `usage` has a rate.
     pub(crate) fn comes_to(&self, cost: MicroRub, usage: &Usage) -> Result<(), Misfit> {
         let mut classes = usage.classes.iter();
         if let Some((class, _)) = classes.find(|(class, _)| self.classes.get(*class).is_none()) {
@@ -188,12 +189,13 @@ impl Price {
     }
 }
 
-/// Exact sums in millionths of a micro-ruble, rounded once at the end.
+/// Exact sums in millionths of a micro-ruble. Only the final sum is rounded.
 mod sum {
     use super::{Class, Kind, Rate};
     use crate::money::MicroRub;
 
-    /// Each product is below 2¹²⁸, but their sum may exceed it. Then it saturates, far above [`MicroRub::MAX`].
+    /// Returns the sum of tokens times rate. Each product is below 2¹²⁸, but the sum may be larger; it then saturates,
+    /// far above [`MicroRub::MAX`].
     pub(super) fn of_tokens<const N: usize>(classes: [(u64, Rate); N]) -> u128 {
         classes.iter().fold(0u128, |sum, (tokens, rate)| {
             sum.saturating_add(u128::from(*tokens) * u128::from(rate.0))
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn price_with_only_the_four_basic_rates_keeps_its_old_json() {
+    fn json_of_a_price_with_only_the_four_basic_rates_has_no_other_fields() {
         let json = r#"{"input":"0.00001","cached_input":"0.000001","output":"0.00005","cache_write":"0.000012","version":1,"exchange_rate":"90"}"#;
         let price = price(10, 1, 50, 12);
         assert_eq!(serde_json::to_string(&price).unwrap(), json);
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn tool_call_is_charged_its_whole_rate_and_not_a_millionth() {
+    fn tool_call_is_charged_its_rate_per_use_and_not_per_million() {
         let price = Price {
             classes: Rates::default().with(Class::WebSearchCall, Some(Rate(900_000))),
             ..price(1, 1, 1, 1)

@@ -1,4 +1,4 @@
-//! Conditions on the time of a call: hours of the day and weekdays, in UTC, and the time from which a price is valid.
+//! Time conditions of prices: hours of the day and weekdays (both in UTC), and the time from which a price is valid.
 
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
@@ -10,50 +10,51 @@ const MINUTE_MS: u64 = 60_000;
 const MINUTES_PER_DAY: u16 = 1_440;
 const MINUTES_PER_WEEK: u64 = 7 * MINUTES_PER_DAY as u64;
 
-/// Hours of the day, in UTC, to the minute. Text form: a list of spans like `01:00-04:00`. A span includes its first
-/// minute and not its last one. A span that ends before it begins continues after midnight. The default contains every
-/// minute.
+/// Hours of the day in UTC, to the minute. The text form is a list of spans such as `01:00-04:00`. The end of a span is
+/// exclusive: `01:00-04:00` contains 03:59 and not 04:00. A span whose end is earlier than its beginning continues
+/// after midnight. The default contains every minute of the day.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Hours {
-    /// A bit for each minute of the day that is not contained. So the default contains all minutes.
+    /// One bit per minute of the day; a set bit excludes the minute. All bits of the default are 0, so it contains
+    /// every minute.
     excluded: [u64; WORDS],
 }
 
 const WORDS: usize = MINUTES_PER_DAY.div_ceil(64) as usize;
 
-/// Days of the week, in UTC. Text form: a list of `mon`, `tue`, `wed`, `thu`, `fri`, `sat` and `sun`. The default
+/// Days of the week in UTC. The text form is a list of `mon`, `tue`, `wed`, `thu`, `fri`, `sat` and `sun`. The default
 /// contains every day.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Weekdays {
-    /// A bit for each day that is not contained, Monday first.
+    /// One bit per weekday, Monday first; a set bit excludes the day.
     excluded: u8,
 }
 
-/// The moment of a call that is compared with the hours and weekdays of a price.
+/// The moment of a call at which the hours and weekdays of a price are checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
-    /// When the request arrived.
+    /// The moment when the request arrived.
     #[default]
     Request,
-    /// When the head of the vendor's answer arrived.
+    /// The moment when the head of the vendor's response arrived.
     FirstByte,
-    /// When the answer ended.
+    /// The moment when the response ended.
     End,
 }
 
-/// The moments of a call that may decide its price, in Unix milliseconds.
+/// The moments of a call at which a price condition may be checked, in Unix milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallTimes {
     /// When the request arrived.
     pub request_ms: u64,
-    /// When the head of the vendor's answer arrived; the end, if no answer arrived.
+    /// When the head of the vendor's response arrived, or when the call ended if no response arrived.
     pub first_byte_ms: u64,
-    /// When the answer ended.
+    /// When the response ended.
     pub end_ms: u64,
 }
 
-/// The times at which a call that has just arrived may get its answer.
+/// The range of times in which a call that has just arrived can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PossibleTimes {
     /// When the request arrived, in Unix milliseconds.
@@ -62,21 +63,21 @@ pub struct PossibleTimes {
     pub end_max_ms: u64,
 }
 
-/// A text is not a span of hours or not a weekday.
+/// The error for a configured text that is not a span of hours, or not the name of a weekday.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeError(&'static str);
 
 impl Hours {
-    /// Returns whether every minute of the day is contained.
+    /// Returns whether the hours contain every minute of the day.
     #[must_use]
     pub fn is_every(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Reads a list of spans. An empty list contains every minute.
+    /// Parses a list of spans. An empty list contains every minute of the day.
     ///
     /// # Errors
-    /// If a text is not a span.
+    /// A [`TimeError`] if a text is not a span.
     pub fn from_spans<T: AsRef<str>>(spans: &[T]) -> Result<Self, TimeError> {
         if spans.is_empty() {
             return Ok(Self::default());
@@ -91,8 +92,8 @@ impl Hours {
                 hours.excluded[minute / 64] &= !(1 << (minute % 64));
             }
         }
-        // The last word has more bits than the day has minutes left. They are always clear, so that equal hours have
-        // equal bits.
+        // The last word of the bit set has more bits than the day has minutes left. These spare bits are always 0, so
+        // that equal hours compare as equal.
         hours.excluded[WORDS - 1] &= u64::MAX >> (WORDS * 64 - usize::from(MINUTES_PER_DAY));
         Ok(hours)
     }
@@ -107,7 +108,7 @@ impl Hours {
         u32::from(MINUTES_PER_DAY) - excluded
     }
 
-    /// Returns the spans, earliest first. Hours that continue after midnight are one span, the last one.
+    /// Returns the spans, earliest first. A span that continues after midnight is the last one.
     #[must_use]
     pub fn spans(&self) -> Vec<String> {
         if self.is_every() {
@@ -117,7 +118,7 @@ impl Hours {
         let begins = |minute: &u16| at(*minute) && !at(*minute + MINUTES_PER_DAY - 1);
         let spans = (0..MINUTES_PER_DAY).filter(begins).map(|first| {
             let end = (first..).find(|minute| !at(*minute)).unwrap_or(first);
-            // A span up to midnight ends at 24:00, so that it does not read as an empty one.
+            // A span until midnight ends with `24:00`: with `00:00`, the span `00:00-00:00` would look empty.
             let end = match end {
                 MINUTES_PER_DAY => MINUTES_PER_DAY,
                 end => end % MINUTES_PER_DAY,
@@ -137,7 +138,7 @@ impl Hours {
     }
 }
 
-/// A span of hours: its first minute and its length.
+/// A span of hours: the first minute of the day, and the number of minutes.
 struct Span {
     first: u16,
     minutes: u16,
@@ -147,7 +148,7 @@ impl FromStr for Span {
     type Err = TimeError;
 
     fn from_str(text: &str) -> Result<Self, TimeError> {
-        let wrong = TimeError("not a span of hours: write it like \"01:00-04:00\"");
+        let wrong = TimeError("not a span of hours: write for example \"01:00-04:00\"");
         let minute = |text: &str| {
             let (hour, minute) = text.split_once(':')?;
             let number = |text: &str| match text.as_bytes() {
@@ -164,7 +165,9 @@ impl FromStr for Span {
             return Err(wrong);
         }
         if first == end {
-            return Err(TimeError("an empty span: it begins when it ends"));
+            return Err(TimeError(
+                "an empty span of hours: its beginning equals its end",
+            ));
         }
         let minutes = match first < end {
             true => end - first,
@@ -177,16 +180,16 @@ impl FromStr for Span {
 impl Weekdays {
     const NAMES: [&'static str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 
-    /// Returns whether every day is contained.
+    /// Returns whether the weekdays contain every day.
     #[must_use]
     pub fn is_every(&self) -> bool {
         self.excluded == 0
     }
 
-    /// Reads a list of days. An empty list contains every day.
+    /// Parses a list of weekdays. An empty list contains every day.
     ///
     /// # Errors
-    /// If a text is not a day.
+    /// A [`TimeError`] if a text is not a weekday.
     pub fn from_names<T: AsRef<str>>(names: &[T]) -> Result<Self, TimeError> {
         if names.is_empty() {
             return Ok(Self::default());
@@ -195,14 +198,14 @@ impl Weekdays {
         for name in names {
             let day = Self::NAMES.iter().position(|it| *it == name.as_ref());
             let day = day.ok_or(TimeError(
-                "not a weekday: give mon, tue, wed, thu, fri, sat or sun",
+                "not a weekday: write mon, tue, wed, thu, fri, sat or sun",
             ))?;
             days.excluded &= !(1 << day);
         }
         Ok(days)
     }
 
-    /// Returns the days, Monday first; empty if every day is contained.
+    /// Returns the names of the days, Monday first. The list is empty if every day is contained.
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
         if self.is_every() {
@@ -217,13 +220,13 @@ impl Weekdays {
     }
 }
 
-/// The part of a condition that depends on the time: all of it must match the call's moment.
+/// The part of a price condition that depends on time. A call meets it if every field matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TimeCondition {
     pub(super) hours: Hours,
     pub(super) weekdays: Weekdays,
     pub(super) at: Moment,
-    /// The call's request arrives at this time or later, in Unix milliseconds.
+    /// The request arrives at this Unix time in milliseconds, or later.
     pub(super) valid_from_ms: Option<u64>,
 }
 
@@ -240,7 +243,7 @@ impl TimeCondition {
         self.valid_from_ms.is_none_or(|from| request_ms >= from)
     }
 
-    /// Decides whether a call meets the condition. No other place does.
+    /// Returns whether a call at these times meets the condition.
     pub(super) fn holds(&self, times: &CallTimes) -> bool {
         let ms = match self.at {
             Moment::Request => times.request_ms,
@@ -251,7 +254,8 @@ impl TimeCondition {
             && (!self.has_hours() || self.contains_minute(ms / MINUTE_MS))
     }
 
-    /// Returns whether a call with these possible times may meet the condition. `None`: the call may have any time.
+    /// Returns whether a call with these possible times can meet the condition. If `times` is `None`, the call may run
+    /// at any time.
     pub(super) fn can_hold(&self, times: Option<&PossibleTimes>) -> bool {
         times.is_none_or(|times| self.is_valid(times.request_ms))
             && self
@@ -259,7 +263,7 @@ impl TimeCondition {
                 .is_none_or(|mut minutes| minutes.any(|minute| self.contains_minute(minute)))
     }
 
-    /// Returns whether a call with these possible times meets the condition at each of them.
+    /// Returns whether a call meets the condition at each of its possible times.
     pub(super) fn must_hold(&self, times: Option<&PossibleTimes>) -> bool {
         let is_valid = times.is_some_and(|times| self.is_valid(times.request_ms));
         (is_valid || self.valid_from_ms.is_none())
@@ -269,7 +273,8 @@ impl TimeCondition {
                     .is_some_and(|mut minutes| minutes.all(|minute| self.contains_minute(minute))))
     }
 
-    /// Returns the minutes that may decide, counted from 1970; `None` if any minute of the week may.
+    /// Returns the range of minutes in which the deciding moment of the call can be, counted from 1970. `None` if it
+    /// can be any minute of a week.
     fn minutes(&self, times: Option<&PossibleTimes>) -> Option<RangeInclusive<u64>> {
         let times = times?;
         let first = times.request_ms / MINUTE_MS;
@@ -286,7 +291,7 @@ impl TimeCondition {
         self.weekdays.contains(weekday(ms)) && self.hours.contains(of_day)
     }
 
-    /// Returns the condition that requires both; `None` if no minute meets both.
+    /// Returns the condition that a call meets if it meets both `self` and `other`; `None` if no minute meets both.
     pub(super) fn and(&self, other: &Self) -> Option<Self> {
         let both = Self {
             hours: self.hours.and(other.hours),
@@ -299,16 +304,16 @@ impl TimeCondition {
         (both.minutes_per_week() > 0).then_some(both)
     }
 
-    /// Returns the minutes of a week that meet the condition: of two conditions, that with fewer is more specific.
+    /// Returns how many minutes of a week meet the condition. The fewer minutes, the more specific the condition.
     pub(super) fn minutes_per_week(&self) -> u32 {
         let days = 7 - self.weekdays.excluded.count_ones();
         days * self.hours.minutes()
     }
 }
 
-/// Returns the day of the week of a Unix time: 0 for Monday.
+/// Returns the weekday of a Unix time in milliseconds: 0 for Monday, 6 for Sunday.
 fn weekday(ms: u64) -> u8 {
-    // The first of January 1970 was a Thursday.
+    // 1 January 1970 was a Thursday.
     u8::try_from((day_of(ms) + 3) % 7).expect("a week has seven days")
 }
 
@@ -325,9 +330,9 @@ impl CallTimes {
 }
 
 impl PossibleTimes {
-    /// Returns the times of a call with these possible times whose answer's head arrived at `first_byte_ms`, and that
-    /// ends at `end_ms`. Times outside the possible ones, which a clock that was set produces, are moved to the nearest
-    /// possible time. So no call costs more than its hold because of the clock.
+    /// Returns the times of a call whose response head arrived at `first_byte_ms` and that ended at `end_ms`. A time
+    /// outside the possible times, which occurs if the system clock was changed, is replaced by the nearest possible
+    /// time. Otherwise a clock change could make a call cost more than its hold.
     #[must_use]
     pub fn narrowed(&self, first_byte_ms: Option<u64>, end_ms: u64) -> CallTimes {
         let (first, last) = (self.request_ms, self.end_max_ms.max(self.request_ms));
@@ -341,7 +346,7 @@ impl PossibleTimes {
 }
 
 impl Moment {
-    /// Returns the moment's word in configuration and receipts.
+    /// Returns the moment's name in configuration and receipts.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -351,14 +356,17 @@ impl Moment {
         }
     }
 
-    /// Returns whether the request decides, which is not written into receipts.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+    /// Returns whether this is the arrival of the request: the default, which receipts omit.
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde requires a reference"
+    )]
     pub(super) fn is_request(&self) -> bool {
         *self == Self::Request
     }
 }
 
-/// Returns the start of every minute of the week that begins at the minute of `from_ms`, in Unix milliseconds.
+/// Returns the start of each minute of a week, in Unix milliseconds, beginning with the minute of `from_ms`.
 pub(super) fn week_from(from_ms: u64) -> impl Iterator<Item = u64> {
     let first = from_ms / MINUTE_MS;
     (first..=first + MINUTES_PER_WEEK).map(|minute| minute * MINUTE_MS)
@@ -413,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hours_are_read_and_written_as_spans() {
+    fn price_hours_are_read_and_written_as_time_spans() {
         for (given, written) in [
             (
                 &["01:00-04:00", "06:00-10:00"][..],
@@ -461,9 +469,10 @@ mod tests {
         assert!(Weekdays::from_names(&["Mon"]).is_err());
     }
 
-    /// Every minute of two weeks, computed by counting and not by division: whether it is one of DeepSeek's peak hours.
+    /// Compares every minute of two weeks with a clock that counts minutes instead of dividing: is the minute in
+    /// DeepSeek's peak hours?
     #[test]
-    fn every_minute_of_a_week_is_classified_as_an_independent_clock_does() {
+    fn price_hours_of_every_minute_of_two_weeks_agree_with_an_independent_clock() {
         let peak = TimeCondition {
             hours: Hours::from_spans(&["01:00-04:00", "06:00-10:00"]).unwrap(),
             weekdays: Weekdays::from_names(&["mon", "tue", "wed", "thu", "fri"]).unwrap(),
@@ -483,9 +492,10 @@ mod tests {
                 for minute in 0..60 {
                     let is_peak = day != "sa" && day != "su" && matches!(hour, 1..=3 | 6..=9);
                     let clock = (hour, minute);
-                    // The day is that of the minute itself, also after midnight.
+                    // The weekday of the minute itself decides. After midnight, this is not the weekday on which the
+                    // span began.
                     let is_night = day == "su" && !((1, 30)..(22, 30)).contains(&clock);
-                    // The first and the last millisecond of the minute.
+                    // The first and the last millisecond of the minute are classified alike.
                     for at in [ms, ms + 59_999].map(CallTimes::at) {
                         assert_eq!(peak.holds(&at), is_peak, "{day} {clock:?}");
                         assert_eq!(night.holds(&at), is_night, "{day} {clock:?}");
@@ -502,14 +512,15 @@ mod tests {
     }
 
     #[test]
-    fn possible_times_cover_each_moment_until_the_longest_end() {
+    fn price_hours_are_checked_for_the_whole_span_from_the_request_to_the_calls_latest_end() {
         let second = |hour: u64, minute: u64| 1_795_996_800_000 + (hour * 60 + minute) * 60_000;
         let peak = |at| TimeCondition {
             hours: Hours::from_spans(&["01:00-04:00"]).unwrap(),
             at,
             ..TimeCondition::default()
         };
-        // Columns: request, the latest end, and whether the hours may and must hold if the end decides.
+        // The columns are: the time of the request; the latest end; whether the call can meet the condition, and
+        // whether it must meet it, if the time of the first byte or of the end decides.
         for (request, end, may, must) in [
             ((0, 40), (0, 59), false, false),
             ((0, 40), (1, 0), true, false),
@@ -525,7 +536,8 @@ mod tests {
                 assert_eq!(peak(at).can_hold(Some(&times)), may, "{times:?}");
                 assert_eq!(peak(at).must_hold(Some(&times)), must, "{times:?}");
             }
-            // The request's moment is known.
+            // If the time of the request decides, this time is known, so the call certainly meets the condition or
+            // certainly does not.
             let by_request = peak(Moment::Request);
             let is_peak = by_request.holds(&CallTimes::at(times.request_ms));
             assert_eq!(by_request.can_hold(Some(&times)), is_peak);
@@ -541,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_a_call_stay_within_the_possible_ones() {
+    fn impossible_times_of_a_call_are_moved_into_the_possible_range() {
         let times = PossibleTimes {
             request_ms: 1_000,
             end_max_ms: 5_000,
@@ -549,7 +561,7 @@ mod tests {
         for (first_byte, end, expected) in [
             (Some(2_000), 3_000, [2_000, 3_000]),
             (None, 3_000, [3_000, 3_000]),
-            // The clock was set back, and forward.
+            // The system clock was set back in the first of these two cases, and forward in the second.
             (Some(2_000), 10, [1_000, 1_000]),
             (Some(9_000), 9_000, [5_000, 5_000]),
         ] {

@@ -1,5 +1,5 @@
-//! Reads the Redis ledger for an [audit](crate::audit): each account as stored on the server, including keys without a
-//! record, and its journal with the index of receipts.
+//! The audit's view of a Redis ledger. It reads each account as stored on the server, including money of keys without a
+//! record, and the account's journal with the index of receipts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,12 +13,12 @@ use super::{
 use crate::{
     account::AccountId,
     audit::{AccountAudit, AccountState, Source},
-    conn::{OPERATOR_TIMEOUT, RedisFault},
+    conn::RedisFault,
     contract::{BookError, Booked, JournalLine, JournalPage, JournalPart},
     number::RequestNumber,
 };
 
-/// The largest number of holds that one call looks up.
+/// The largest number of holds that one script looks up.
 const HOLDS_AT_ONCE: usize = 500;
 
 impl Source for RedisLedger {
@@ -49,7 +49,7 @@ impl Source for RedisLedger {
         account: &AccountId,
         part: &JournalPart<'_>,
     ) -> Result<(JournalPage, Vec<RequestNumber>), BookError> {
-        let Some(stretch) = JournalRange::of(part)? else {
+        let Some(stretch) = JournalRange::for_part(part)? else {
             return Ok(Default::default());
         };
         let (placed, next) = self.placed_lines(account, stretch).await?;
@@ -68,9 +68,9 @@ impl Source for RedisLedger {
 }
 
 impl RedisLedger {
-    /// Returns the calls of these journal lines that moved money more than once. The index has the position of the
-    /// call's last line that moved money. So if a line is not at its call's indexed position, the call has a later
-    /// line.
+    /// Returns the calls of these journal lines that moved money more than once. The index of receipts contains the
+    /// position of a call's last line that moved money. If a line is at another position, its call therefore has a
+    /// later line.
     async fn settled_twice(
         &self,
         account: &AccountId,
@@ -88,10 +88,10 @@ impl RedisLedger {
         for (number, last) in alone.iter().zip(self.places_alone(account, &alone).await?) {
             twice.extend(elsewhere(number, last.as_deref()));
         }
-        let apart = self.places_apart(account, &of_turns).await?;
+        let apart = self.single_places(account, &of_turns).await?;
         let turns = self.turns_with(account, &of_turns).await?;
         for (number, apart) in of_turns.iter().zip(apart) {
-            // If one turn of a lease charged a call twice, both lines are at the same position.
+            // If one lease turn charged a call twice, both lines have the same position.
             let again = (!seen.insert((&number.0.place, number.1))).then_some(number.1);
             let turns = turns.get(&number.1).map_or(&[][..], Vec::as_slice);
             let several = (turns.len() > 1).then_some(number.1);
@@ -115,10 +115,10 @@ impl RedisLedger {
         let keys: Vec<String> = numbers.map(|number| receipt_key(account, number)).collect();
         let mut words = vec!["MGET"];
         words.extend(keys.iter().map(String::as_str));
-        self.0.conn.command(&words, OPERATOR_TIMEOUT).await
+        self.command(&words).await
     }
 
-    /// Returns, for each of these calls, the positions of the turns of leases that charged it in a batch.
+    /// Returns, for each of these calls, the positions of the lease turns that charged it as part of a batch.
     async fn turns_with(
         &self,
         account: &AccountId,
@@ -131,11 +131,7 @@ impl RedisLedger {
         }
         let mut found: HashMap<RequestNumber, Vec<String>> = HashMap::new();
         for (hash, requested) in &requested {
-            let turns: Vec<(String, Vec<u8>)> = self
-                .0
-                .conn
-                .command(&["HGETALL", hash], OPERATOR_TIMEOUT)
-                .await?;
+            let turns: Vec<(String, Vec<u8>)> = self.command(&["HGETALL", hash]).await?;
             for (field, numbers) in &turns {
                 let place = field.rsplit(':').next().unwrap_or_default();
                 for number in numbers
@@ -149,9 +145,9 @@ impl RedisLedger {
         Ok(found)
     }
 
-    /// Returns, for each of these calls, the position of the turn of a lease that charged the call outside a batch. The
-    /// text is empty if no turn charged the call outside a batch.
-    async fn places_apart(
+    /// Returns, for each of these calls, the position of the lease turn that charged it individually. The text is empty
+    /// if no turn charged it individually.
+    async fn single_places(
         &self,
         account: &AccountId,
         settled: &[(&Placed, RequestNumber)],
@@ -172,14 +168,11 @@ impl RedisLedger {
             args.push(place_field(number).to_vec());
         }
         let places = &self.0.scripts.places;
-        self.0
-            .conn
-            .eval(places, &keys, args, OPERATOR_TIMEOUT)
-            .await
+        self.ask_patiently(places, &keys, args).await
     }
 
-    /// Returns the first of these open holds whose call has ended. The server reads each hold again, since it may have
-    /// ended meanwhile.
+    /// Returns the first hold of `open` whose call was already settled or released. The server reads each hold again,
+    /// because the hold may have ended meanwhile.
     async fn open_and_ended(
         &self,
         id: &AccountId,
@@ -201,7 +194,7 @@ impl RedisLedger {
     }
 }
 
-/// Returns the line's call if its indexed position is not the position of this line.
+/// Returns the call of a line if the index contains another position for this call.
 fn elsewhere(
     (placed, number): &(&Placed, RequestNumber),
     last: Option<&str>,
@@ -214,6 +207,7 @@ fn elsewhere(
 mod tests {
     use super::*;
     use crate::{
+        conn::OPERATOR_TIMEOUT,
         contract::LedgerAdmin,
         embedded::now_ms,
         redis::{RECEIPT_MS, scripts::with_clock, test_server::Server},
@@ -223,7 +217,7 @@ mod tests {
     const DAY_MS: u64 = 24 * 3_600_000;
     const ENTER: &str = include_str!("scripts/enter.lua");
 
-    /// A ledger with one account, and entries at times that a test sets.
+    /// A ledger with one account whose entries have times that the test sets.
     struct Aged {
         server: Server,
         ledger: RedisLedger,
@@ -271,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn audit_finds_three_days_of_lines_dropped_after_a_clock_jump() {
+    async fn audit_finds_three_days_of_journal_lines_that_were_dropped_after_a_clock_jump() {
         let mut aged = Aged::start().await;
         let now = now_ms();
         for line in 0..900 {
@@ -288,7 +282,7 @@ mod tests {
         for call in 1..60 {
             aged.enter(now + 405 * DAY_MS + call).await;
         }
-        // The 900 lines cover 399 days. The lines of the last 180 days, about 406, must be kept.
+        // The 900 lines cover 399 days. The lines of the last 180 days, about 406 lines, must be kept.
         let left = aged.lines().await;
         assert!((500..960).contains(&left), "{left}");
         let breaches = aged.breaches().await;
@@ -297,7 +291,7 @@ mod tests {
             "{breaches:?}"
         );
         assert_eq!(breaches.len(), 1, "{breaches:?}");
-        // After the clock is right again, no more lines are dropped.
+        // After the clock is correct again, no further line is dropped.
         for call in 0..10 {
             aged.enter(now + call).await;
         }
@@ -305,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn audit_distinguishes_lost_lines_from_trimmed_ones() {
+    async fn audit_distinguishes_lost_journal_lines_from_lines_dropped_for_their_age() {
         let mut aged = Aged::start().await;
         let now = now_ms();
         for line in 0..=700 {

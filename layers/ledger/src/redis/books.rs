@@ -1,11 +1,11 @@
-//! The operations of the Redis ledger for operators.
+//! The operations of the Redis ledger that operators use.
 
 use std::collections::HashMap;
 
 use futures_util::future::join_all;
 
 use super::{
-    ACCOUNTS_AT_ONCE, RedisLedger, digits,
+    ACCOUNTS_AT_ONCE, NO_ARGS, RedisLedger, digits,
     journal::StreamId,
     lines::receipt_in_entry,
     names::{account_key, place_field, places_key, receipt_key, turns_key},
@@ -26,12 +26,12 @@ use crate::{
     rollup::Rollup,
 };
 
-/// The largest number of accounts that one batch of commands reads.
+/// The largest number of accounts that one pipeline reads.
 const VIEWS_AT_ONCE: usize = 256;
-/// The largest number of attempts to change a key, if other changes of the same key come first each time.
+/// How often a key change is attempted while other changes of the same key come first.
 const CHANGE_ATTEMPTS_MAX: usize = 16;
 
-/// The result of `account.lua`.
+/// The reply of `account.lua`.
 type AccountRow = (String, bool, i64, i64, i64, i64, u64);
 
 fn account_keys(id: &AccountId) -> Vec<String> {
@@ -57,8 +57,8 @@ fn view_of(id: &AccountId, row: AccountRow) -> AccountView {
 
 impl LedgerAdmin for RedisLedger {
     async fn create_account(&self, id: &AccountId, name: &str) -> Result<AccountView, BookError> {
-        // The index is written first: a listed id without an account is skipped, but an account without a list entry
-        // would never be found.
+        // The index of accounts is written first. An id in the index without an account is skipped, but an account that
+        // is not in the index would never be found.
         let _: i64 = self
             .0
             .conn
@@ -91,7 +91,7 @@ impl LedgerAdmin for RedisLedger {
             .await?;
         done(&word)?;
         if suspended == Some(true) {
-            self.leases_have_heard(id).await?;
+            self.wait_for_leases(id).await?;
         }
         self.account(id).await
     }
@@ -99,7 +99,7 @@ impl LedgerAdmin for RedisLedger {
     async fn account(&self, id: &AccountId) -> Result<AccountView, BookError> {
         let keys = account_keys(id);
         let row: Option<AccountRow> = self
-            .ask_patiently(&self.0.scripts.account, &keys, &[])
+            .ask_patiently(&self.0.scripts.account, &keys, NO_ARGS)
             .await?;
         match row {
             Some(row) => Ok(view_of(id, row)),
@@ -152,9 +152,7 @@ impl LedgerAdmin for RedisLedger {
 
     async fn entry(&self, account: &AccountId, id: &str) -> Result<Option<Entry>, BookError> {
         let booked = account_key(account, ":t");
-        let is_booked: bool = (self.0.conn)
-            .command(&["HEXISTS", &booked, id], OPERATOR_TIMEOUT)
-            .await?;
+        let is_booked: bool = self.command(&["HEXISTS", &booked, id]).await?;
         if !is_booked {
             return Ok(None);
         }
@@ -193,10 +191,11 @@ impl LedgerAdmin for RedisLedger {
 
     async fn change_key(&self, id: &KeyId, change: &KeyChange) -> Result<KeyView, BookError> {
         if change.group.is_some() {
-            // Calls that ended before this change must be charged in the key's old group. So this code waits until the
-            // gateways have reported the ends of those calls.
+            // Calls that ended before this change must be charged to the key's old group. So wait until the gateways
+            // have reported the settlements of those calls.
             let known = self.stored_key(id).await?.ok_or(BookError::NotFound)?;
-            self.ends_are_told(&known.view.record.account).await?;
+            self.wait_for_reported_ends(&known.view.record.account)
+                .await?;
         }
         for _ in 0..CHANGE_ATTEMPTS_MAX {
             let known = self.stored_key(id).await?.ok_or(BookError::NotFound)?;
@@ -207,13 +206,13 @@ impl LedgerAdmin for RedisLedger {
                 self.publish(&record, version).await?;
                 let bound = change.group.is_some() || change.concurrency.is_some();
                 if bound || change.status.is_some() || set.iter().any(Option::is_some) {
-                    self.leases_have_heard(&record.account).await?;
+                    self.wait_for_leases(&record.account).await?;
                 }
                 return self.key(id).await;
             }
         }
         Err(RedisFault::Unexpected(format!(
-            "key {id} was changed by other gateways at each attempt; try again"
+            "other gateways changed key {id} during every attempt; try again"
         ))
         .into())
     }
@@ -258,8 +257,8 @@ impl LedgerAdmin for RedisLedger {
     }
 
     async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError> {
-        // The call's number contains its time, but not its account. So the accounts that settled calls on that day are
-        // searched first, then all others.
+        // A call's number contains its time but not its account. So the accounts that settled calls on that day are
+        // searched first, and then all other accounts.
         let of_day = self.accounts_of_day(number).await?;
         if let Some(receipt) = self.receipt_among(&of_day, number).await? {
             return Ok(receipt);
@@ -336,14 +335,7 @@ impl RedisLedger {
             turns_key(account, number),
         ];
         let entry: Option<HashMap<String, String>> = self
-            .0
-            .conn
-            .eval(
-                &self.0.scripts.receipt,
-                &keys,
-                place_field(&number),
-                OPERATOR_TIMEOUT,
-            )
+            .ask_patiently(&self.0.scripts.receipt, &keys, place_field(&number))
             .await?;
         match entry {
             Some(entry) => receipt_in_entry(account, number, &entry),

@@ -1,4 +1,4 @@
-//! The operations of the Redis ledger for calls.
+//! The operations of the Redis ledger that serve calls.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -10,7 +10,7 @@ use futures_util::future::{join, join_all};
 use uuid::Uuid;
 
 use super::{
-    ACCOUNTS_AT_ONCE, RECEIPT_MS, RedisLedger, SWEPT_AT_ONCE, SWEPT_MAX, booked_of, days,
+    ACCOUNTS_AT_ONCE, RECEIPT_MS, RedisLedger, SWEPT_MAX, booked_of,
     names::{
         account_key, call_keys, hold_keys, place_field, places_key, receipt_key, text_of, turns_key,
     },
@@ -18,7 +18,7 @@ use super::{
 use crate::{
     account::{AccountId, KeyId},
     ceiling::Ceiling,
-    conn::{Lane, OPERATOR_TIMEOUT, RedisFault, Value, read},
+    conn::{Lane, RedisFault, Value, read},
     contract::{
         Adjusted, Adjustment, Booked, Hold, Ledger, LedgerError, Refusal, Reserved, Settled,
         Settlement,
@@ -29,13 +29,13 @@ use crate::{
     settle::cause_of,
 };
 
-/// The usual largest size of a receipt's item in bytes, to allocate a buffer once.
+/// The typical size of a receipt's item in bytes: the initial capacity of the buffer.
 const ITEM_SIZE: usize = 512;
-/// The largest number of expired holds that a single EXPIRE ends, so that its script is short.
+/// The largest number of expired holds that one run of EXPIRE ends, so that the script does not block the server.
 const EXPIRE_MAX: usize = 100;
 
 impl RedisLedger {
-    /// Makes a hold in the ledger itself, without a lease.
+    /// Makes a hold in the ledger, without a lease.
     pub(super) async fn reserve_in_ledger(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
         let keys = call_keys(&hold.account, hold.number);
         let mut buffer = Uuid::encode_buffer();
@@ -62,7 +62,7 @@ impl RedisLedger {
         Err(refused_hold(&word, first, second, &ceiling, index))
     }
 
-    /// Changes the amount of a hold in the ledger itself, without a lease.
+    /// Changes the amount of a hold that was made in the ledger, without a lease.
     pub(super) async fn adjust_in_ledger(
         &self,
         adjustment: &Adjustment,
@@ -88,7 +88,7 @@ impl RedisLedger {
         }
     }
 
-    /// Settles a call in the ledger itself, without a lease.
+    /// Settles a call whose hold was made in the ledger, without a lease.
     pub(super) async fn settle_in_ledger(
         &self,
         settlement: &Settlement,
@@ -148,8 +148,8 @@ impl RedisLedger {
         })
     }
 
-    /// Settles different calls of one key whose holds were granted from a lease that this process does not have: a
-    /// lease of another process, or an earlier lease of this process.
+    /// Settles several calls of one key that have holds against a lease of another process, or against a lease that
+    /// this process has lost. No two settlements may be of the same call.
     async fn settle_from<'a>(
         &self,
         lease: RequestNumber,
@@ -160,7 +160,7 @@ impl RedisLedger {
             return Vec::new();
         };
         let mut turn = Turn::report(lease, first);
-        turn.ends.extend(settlements.map(TurnEnd::of));
+        turn.ends.extend(settlements.map(TurnEnd::from_settlement));
         match self.turn_of(&turn, Lane::Shared).await {
             Ok(answer) => answer.ends.into_iter().map(Ok).collect(),
             Err(error) => {
@@ -196,18 +196,18 @@ impl Ledger for RedisLedger {
                 let reported = self.settle_from(lease, iter::once(settlement));
                 let settled = Box::pin(reported).await.pop();
                 settled.unwrap_or_else(|| {
-                    Err(
-                        RedisFault::Unexpected("the script returned no result for an end".into())
-                            .into(),
+                    Err(RedisFault::Unexpected(
+                        "the script returned no result for a settlement".into(),
                     )
+                    .into())
                 })
             }
             None => self.settle_in_ledger(settlement).await,
         }
     }
 
-    /// Reports all ends of calls of one lease in one turn, if this process does not have the lease any more. After a
-    /// failover there are many such ends.
+    /// If this process does not have a lease any more, reports all settlements of the lease's calls in one turn. After
+    /// a failover there are many such settlements.
     async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
         let mut of_leases: HashMap<_, Vec<usize>> = HashMap::new();
         let (mut others, mut seen) = (Vec::new(), HashSet::new());
@@ -313,21 +313,7 @@ impl Ledger for RedisLedger {
         let (mut swept, mut count) = (0, 0);
         let (mut silent, mut somebody_answered) = (None, false);
         loop {
-            let (next, ids): (u64, Vec<String>) = self
-                .0
-                .conn
-                .command(
-                    &[
-                        "SSCAN",
-                        "tg:accounts",
-                        &cursor.to_string(),
-                        "COUNT",
-                        SWEPT_AT_ONCE,
-                    ],
-                    OPERATOR_TIMEOUT,
-                )
-                .await?;
-            let ids = days::parsed(&ids)?;
+            let (next, ids) = self.next_ids(*cursor).await?;
             for ids in ids.chunks(ACCOUNTS_AT_ONCE) {
                 for ended in join_all(ids.iter().map(|id| self.expire_in(id))).await {
                     match ended {
@@ -335,7 +321,7 @@ impl Ledger for RedisLedger {
                             somebody_answered = true;
                             count += ended;
                         }
-                        // A failed primary must not prevent the expiry of holds on other primaries.
+                        // If a primary has failed, holds on the other primaries must still expire.
                         Err(fault) => silent = Some(fault),
                     }
                 }
@@ -353,11 +339,11 @@ impl Ledger for RedisLedger {
     }
 }
 
-/// How scripts refuse a hold: a word, two amounts, the ceiling that refuses it, and the index of the ceiling's month or
-/// day.
+/// A refusal as scripts return it: a word, two amounts, the ceiling that refuses, and the index of the ceiling's month
+/// or day.
 pub(super) type Refused = (String, i64, i64, String, u64);
 
-/// Parses the refusal of a hold, or of a larger amount for a hold.
+/// Parses the refusal of a hold, or of an increase of a hold.
 pub(super) fn refused_hold(
     word: &str,
     first: i64,
@@ -383,7 +369,7 @@ pub(super) fn refused_hold(
     }
 }
 
-/// Parses a refusal that has no amounts.
+/// Parses a refusal that contains no amounts.
 fn refused(word: &str, ceiling: Option<Ceiling>) -> LedgerError {
     LedgerError::Refused(match (word, ceiling) {
         ("unknown", None) => Refusal::Unknown,
@@ -397,7 +383,8 @@ fn refused(word: &str, ceiling: Option<Ceiling>) -> LedgerError {
     })
 }
 
-/// Parses the ceiling that a script reports, if any. `index` is the index of the ceiling's month or day.
+/// Parses the name of the ceiling in a script's refusal, if there is one. `index` is the index of the ceiling's month
+/// or day.
 fn ceiling_of(word: &str, index: u64) -> Result<Option<Ceiling>, RedisFault> {
     Ok(match word {
         "" => None,

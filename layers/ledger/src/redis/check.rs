@@ -1,4 +1,4 @@
-//! Checks whether the Redis servers are configured so that they do not lose money.
+//! Checks that the Redis servers are configured not to lose money.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl RedisLedger {
-    /// Checks the settings of every primary. Returns warnings about settings that could lose the newest data, with the
-    /// server's name if there are several servers.
+    /// Checks the settings of every primary. Returns a warning for each setting that may lose the newest data. If there
+    /// are several servers, a warning begins with the server's name.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`] if a server is configured to evict data when its memory is full, or if no server
@@ -35,7 +35,7 @@ impl RedisLedger {
                     return Err(RedisFault::Unexpected(format!("{name}{text}")).into());
                 }
                 Err(fault) => {
-                    warnings.push(format!("{fault}: the server's settings were not checked"));
+                    warnings.push(format!("the server's settings were not checked: {fault}"));
                     silent = Some(fault);
                 }
             }
@@ -47,19 +47,20 @@ impl RedisLedger {
     }
 }
 
-/// Returns one server's warnings. `replicas_expected`: warn if the server has no replica.
+/// Returns the warnings about one server. If `replicas_expected` is set, there is also a warning if the server has no
+/// replica.
 async fn check(primary: &Primary, replicas_expected: bool) -> Result<Vec<String>, RedisFault> {
     let mut warnings = Vec::new();
     match setting(primary, "maxmemory-policy").await? {
         Some(policy) if policy != "noeviction" => {
             return Err(RedisFault::Unexpected(format!(
-                "maxmemory-policy is {policy}: the server would evict balances or results. \
+                "maxmemory-policy is {policy}: the server would evict data of the ledger, such as balances. \
                  Set it to noeviction"
             )));
         }
         Some(_) => {}
         None => warnings.push(
-            "the server does not show its settings: make sure that maxmemory-policy is noeviction \
+            "the server does not allow reading its settings: make sure that maxmemory-policy is noeviction \
              and appendonly is yes"
                 .to_owned(),
         ),
@@ -75,7 +76,7 @@ async fn check(primary: &Primary, replicas_expected: bool) -> Result<Vec<String>
             let lost = if value == "everysec" {
                 "up to a second"
             } else {
-                "an unknown time"
+                "an unknown number"
             };
             warnings.push(format!(
                 "appendfsync is {value}: a crash of the server loses {lost} of entries"
@@ -100,7 +101,7 @@ async fn check(primary: &Primary, replicas_expected: bool) -> Result<Vec<String>
     Ok(warnings)
 }
 
-/// Returns a setting; `None` if the hosting provider forbids reading it.
+/// Reads a setting of the server; `None` if the hosting provider forbids reading settings.
 async fn setting(primary: &Primary, name: &str) -> Result<Option<String>, RedisFault> {
     match primary
         .command::<HashMap<String, String>>(&["CONFIG", "GET", name], OPERATOR_TIMEOUT)

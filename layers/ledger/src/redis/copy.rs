@@ -1,5 +1,5 @@
-//! Fills a ledger in Redis with a copy of another ledger. Until the copy is published, its schema version is a word
-//! that gateways do not accept.
+//! Fills a Redis server with a copy of another ledger. Until the copy is complete, the server's schema version is a
+//! word that gateways do not accept.
 
 use std::{
     collections::HashMap,
@@ -13,10 +13,11 @@ use super::{
     events::{FEED, feed_key, levels_field},
     keys::state_of,
     names::{account_key, digest_key, id_key, receipt_key},
-    new_enough, other_schema,
+    new_enough, other_schema, to_json,
 };
 use crate::{
     account::{AccountId, KeyRecord},
+    ceiling::{Ceilings, Period},
     conn::{OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisSettings},
     contract::{
         AccountBooks, BookError, Document, GroupView, JournalLine, KeyView, LedgerAdmin,
@@ -27,17 +28,18 @@ use crate::{
     transfer::{Source, Target, same},
 };
 
-/// The largest number of entries that one command writes. Redis refuses a command of more than 1 048 576 words, and
-/// even a much shorter command blocks it for long.
+/// The largest number of entries that one command writes. Redis refuses a command with more than 1 048 576 arguments,
+/// and even a much shorter command blocks the server for long.
 const ENTRIES_AT_ONCE: usize = 500;
-/// The largest number of keys that are written at the same time; also the largest number of keys in one command.
+/// The largest number of Redis keys that are written at the same time, and in one command.
 const KEYS_AT_ONCE: usize = 64;
-/// The number of checks whether a gateway uses the ledger, and the interval between them. A running gateway writes a
-/// key every second (see [`RedisLedger::watch`]), which expires after one second.
+/// How often the copy checks whether a gateway uses the ledger. Every second, a running gateway writes a Redis key that
+/// expires after one second (see [`RedisLedger::watch`]).
 const SIGN_LOOKS: u32 = 10;
+/// The interval between two checks whether a gateway uses the ledger.
 const SIGN_LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// A server or Cluster that is being filled. If an earlier run was interrupted, the next run continues it.
+/// A server or Cluster that is being filled with a copy. If a run is interrupted, the next run continues it.
 #[derive(Debug)]
 pub struct RedisCopy {
     ledger: RedisLedger,
@@ -47,10 +49,10 @@ pub struct RedisCopy {
 }
 
 impl RedisCopy {
-    /// Reserves an empty server for the copy, or the server that an earlier run has reserved.
+    /// Reserves an empty server for the copy. Also accepts a server that an interrupted run has reserved.
     ///
     /// # Errors
-    /// An error if the server is out of reach, too old, used by a running gateway, or has accounts.
+    /// An error if the server is unreachable, too old, used by a running gateway, or not empty.
     pub async fn begin(url: &str, settings: RedisSettings) -> Result<Self, LedgerError> {
         let conn = RedisConn::connect(url, settings).await?;
         new_enough(&conn)?;
@@ -64,12 +66,13 @@ impl RedisCopy {
                     .command(&["SCARD", "tg:accounts"], OPERATOR_TIMEOUT)
                     .await?;
                 if accounts > 0 {
-                    let text =
-                        format!("the server has accounts already ({accounts}): name an empty one");
+                    let text = format!(
+                        "the server has accounts already ({accounts}): name an empty server"
+                    );
                     return Err(LedgerError::Unavailable(text.into()));
                 }
                 if has_sign_of_life(&conn).await? {
-                    let text = "a gateway serves from the server: stop it first";
+                    let text = "a gateway is using this server: stop the gateway first";
                     return Err(LedgerError::Unavailable(text.into()));
                 }
             }
@@ -92,11 +95,10 @@ impl RedisCopy {
     }
 
     async fn set(&self, words: &[&str]) -> Result<(), RedisFault> {
-        let _: i64 = self.conn().command(words, OPERATOR_TIMEOUT).await?;
+        let _: i64 = self.ledger.command(words).await?;
         Ok(())
     }
 
-    /// Writes some fields of a hash.
     async fn set_fields(&self, hash: &str, fields: &[(String, String)]) -> Result<(), RedisFault> {
         let mut words = vec!["HSET", hash];
         words.extend(
@@ -107,15 +109,14 @@ impl RedisCopy {
         self.set(&words).await
     }
 
-    /// Writes a key's record three times: in its account, under its id and under its digest.
+    /// Writes a key's record to three places: to its account, under its id and under its digest.
     async fn key(&self, records: &str, record: &KeyRecord) -> Result<(), BookError> {
-        let json =
-            serde_json::to_string(record).map_err(|error| BookError::Unavailable(error.into()))?;
+        let json = to_json(record)?;
         self.set(&["HSET", records, &record.id, &json]).await?;
         let (by_id, by_digest) = (id_key(&record.id), digest_key(&record.digest));
         let _: String = self
-            .conn()
-            .command(&["SET", &by_id, &record.account], OPERATOR_TIMEOUT)
+            .ledger
+            .command(&["SET", &by_id, &record.account])
             .await?;
         let fields = [
             ("id", &*record.id),
@@ -127,11 +128,11 @@ impl RedisCopy {
         Ok(self.set_fields(&by_digest, &fields).await?)
     }
 
-    /// Returns the next position for a line with this time. Positions only increase.
+    /// Returns the next position in the journal for a line with this time. Positions only increase.
     fn place(&mut self, account: &AccountId, at_ms: u64) -> (u64, u64) {
         let (last_ms, last_sequence) = match &self.journal {
             Some((id, ms, sequence)) if id == account => (*ms, *sequence),
-            // The first line comes after the marker for dropped lines, which is at position 0-1.
+            // Position 0-1 is the marker for dropped lines, so the first line comes after it.
             _ => (0, 1),
         };
         let place = if at_ms > last_ms {
@@ -144,51 +145,56 @@ impl RedisCopy {
     }
 }
 
-/// Returns a key's money as fields of its account's hash. The held amount is zero, since the gateways are stopped
-/// during a copy.
-fn money_fields(key: &KeyView) -> Vec<(String, String)> {
-    let record = &key.record;
-    let (month, day) = key.periods();
-    let mut fields = vec![
-        ("s", state_of(record)),
-        ("u", digits(key.spent_rub)),
-        ("h", "0".to_owned()),
-        ("v", "1".to_owned()),
-        ("m", month.to_string()),
-        ("d", day.to_string()),
-    ];
-    for (part, ceiling) in [
-        ("l", key.ceiling_rub),
-        ("lm", key.month.ceiling_rub),
-        ("ld", key.day.ceiling_rub),
-    ] {
-        fields.extend(ceiling.map(|ceiling| (part, digits(ceiling))));
-    }
-    let named = |(part, value)| (format!("{}.{part}", record.id), value);
-    fields.into_iter().map(named).collect()
+/// Returns a key's money as fields for the hash of its account.
+fn key_fields(key: &KeyView) -> Vec<(String, String)> {
+    let fields = vec![("s", state_of(&key.record)), ("v", "1".to_owned())];
+    money_fields(
+        &key.record.id,
+        fields,
+        key.spent_rub,
+        key.periods(),
+        key.ceilings(),
+    )
 }
 
-/// Returns a group's money as fields of its account's hash.
+/// Returns a group's money as fields for the hash of its account.
 fn group_fields(group: &GroupView) -> Vec<(String, String)> {
     let record = &group.record;
-    let (month, day) = group.periods();
-    let mut fields = vec![
+    let fields = vec![
         ("name", record.name.clone()),
         ("s", u8::from(!record.removed).to_string()),
-        ("u", digits(group.spent_rub)),
-        ("h", "0".to_owned()),
         ("c", digits(group.carried_rub)),
+    ];
+    let name = format!("g:{}", record.id);
+    money_fields(
+        &name,
+        fields,
+        group.spent_rub,
+        group.periods(),
+        group.ceilings(),
+    )
+}
+
+/// Adds the fields that keys and groups have in common. The held amount is zero, because all gateways are stopped
+/// during a copy.
+fn money_fields(
+    name: &str,
+    mut fields: Vec<(&str, String)>,
+    spent: MicroRub,
+    (month, day): (Period, Period),
+    ceilings: Ceilings,
+) -> Vec<(String, String)> {
+    fields.extend([
+        ("u", digits(spent)),
+        ("h", "0".to_owned()),
         ("m", month.to_string()),
         ("d", day.to_string()),
-    ];
-    for (part, ceiling) in [
-        ("l", group.ceiling_rub),
-        ("lm", group.month.ceiling_rub),
-        ("ld", group.day.ceiling_rub),
-    ] {
+    ]);
+    let Ceilings { total, month, day } = ceilings;
+    for (part, ceiling) in [("l", total), ("lm", month), ("ld", day)] {
         fields.extend(ceiling.map(|ceiling| (part, digits(ceiling))));
     }
-    let named = |(part, value)| (format!("g:{}.{part}", record.id), value);
+    let named = |(part, value)| (format!("{name}.{part}"), value);
     fields.into_iter().map(named).collect()
 }
 
@@ -203,7 +209,7 @@ impl Target for RedisCopy {
         }
     }
 
-    /// Writes lines of the journal, except those so old that the server would have dropped them by now.
+    /// Writes journal lines, except lines that the server would have dropped for their age by now.
     async fn lines(
         &mut self,
         account: &AccountId,
@@ -236,7 +242,8 @@ impl Target for RedisCopy {
         Ok(())
     }
 
-    /// Writes an account. Its balance is last: an account without a balance counts as not existing yet.
+    /// Writes an account. The balance is written last, because an account without a balance counts as missing: an
+    /// interrupted copy of an account is repeated.
     async fn account(
         &mut self,
         books: &AccountBooks,
@@ -259,7 +266,7 @@ impl Target for RedisCopy {
                 written.push(self.key(records, &key.record));
             }
             try_join_all(written).await?;
-            let fields: Vec<(String, String)> = some.iter().flat_map(money_fields).collect();
+            let fields: Vec<(String, String)> = some.iter().flat_map(key_fields).collect();
             self.set_fields(money, &fields).await?;
         }
         if !books.groups.is_empty() {
@@ -308,17 +315,13 @@ impl Target for RedisCopy {
         Ok(self.set_fields(&account_key(account, ""), &fields).await?)
     }
 
-    /// Skips events that an earlier run of the copy has written.
+    /// Writes events, except those that an interrupted run has already written.
     async fn events(&mut self, events: &[Event]) -> Result<(), BookError> {
-        let last: Option<u64> = self
-            .conn()
-            .command(&["GET", &feed_key(":last")], OPERATOR_TIMEOUT)
-            .await?;
+        let last: Option<u64> = self.ledger.command(&["GET", &feed_key(":last")]).await?;
         let last = last.unwrap_or_default();
         for event in events.iter().filter(|event| event.number > last) {
             let (place, at) = (format!("{}-0", event.number), event.at_ms.to_string());
-            let json = serde_json::to_string(&event.what)
-                .map_err(|error| BookError::Unavailable(error.into()))?;
+            let json = to_json(&event.what)?;
             let mut words = vec!["XADD", FEED, &place, "at", &at, "what", &json];
             if let Some(account) = &event.account {
                 words.extend(["account", account]);
@@ -326,10 +329,10 @@ impl Target for RedisCopy {
             if let Some(key) = &event.key {
                 words.extend(["key", key]);
             }
-            let _: String = self.conn().command(&words, OPERATOR_TIMEOUT).await?;
+            let _: String = self.ledger.command(&words).await?;
             let (last, number) = (feed_key(":last"), event.number.to_string());
             let words = ["SET", last.as_str(), &number];
-            let _: String = self.conn().command(&words, OPERATOR_TIMEOUT).await?;
+            let _: String = self.ledger.command(&words).await?;
         }
         Ok(())
     }
@@ -357,39 +360,22 @@ impl Target for RedisCopy {
 impl Source for RedisLedger {
     async fn entries(&self, account: &AccountId) -> Result<HashMap<String, MicroRub>, BookError> {
         let key = account_key(account, ":t");
-        let mut entries = HashMap::new();
-        let mut cursor = 0u64;
-        loop {
-            let (next, some): (u64, HashMap<String, i64>) = self
-                .conn()
-                .command(
-                    &["HSCAN", &key, &cursor.to_string(), "COUNT", "1000"],
-                    OPERATOR_TIMEOUT,
-                )
-                .await?;
-            entries.extend(
-                some.into_iter()
-                    .map(|(id, amount)| (id, MicroRub::new(amount))),
-            );
-            cursor = next;
-            if cursor == 0 {
-                return Ok(entries);
-            }
-        }
+        let entries: Vec<(String, i64)> = self.scan_hash(&key, "*").await?;
+        let entries = entries.into_iter();
+        Ok(entries
+            .map(|(id, amount)| (id, MicroRub::new(amount)))
+            .collect())
     }
 
     async fn unsettled(&self, account: &AccountId) -> Result<u64, BookError> {
         let key = account_key(account, ":e");
-        Ok(self
-            .conn()
-            .command(&["HLEN", &key], OPERATOR_TIMEOUT)
-            .await?)
+        Ok(self.command(&["HLEN", &key]).await?)
     }
 
     async fn tariff(&self) -> Result<Option<(TariffVersion, String)>, BookError> {
         let words = ["HMGET", "tg:sys", "tariff", "tariff_id", "tariff_from"];
         let (fingerprint, id, from): (Option<String>, Option<u64>, Option<u64>) =
-            self.conn().command(&words, OPERATOR_TIMEOUT).await?;
+            self.command(&words).await?;
         let (Some(fingerprint), Some(id), Some(effective_from_ms)) = (fingerprint, id, from) else {
             return Ok(None);
         };
@@ -402,11 +388,11 @@ impl Source for RedisLedger {
 }
 
 impl RedisLedger {
-    /// Returns whether a gateway uses the ledger now. Always false for a Cluster, which does not show whether a gateway
-    /// uses it.
+    /// Returns whether a gateway uses the ledger now. In a Cluster this cannot be detected, so the result is always
+    /// false.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`] if the ledger is out of reach.
+    /// [`LedgerError::Unavailable`] if the ledger is unreachable.
     pub async fn is_served_from(&self) -> Result<bool, LedgerError> {
         Ok(has_sign_of_life(self.conn()).await?)
     }
@@ -424,11 +410,9 @@ async fn has_sign_of_life(conn: &RedisConn) -> Result<bool, RedisFault> {
     Ok(false)
 }
 
-/// Returns the fields that `settle.lua` would write for a receipt.
+/// Returns the fields that `settle.lua` would write for this receipt.
 fn call_fields(receipt: &Receipt) -> Result<Vec<String>, BookError> {
-    let json = |error: serde_json::Error| BookError::Unavailable(error.into());
-    let booked = serde_json::to_string(&receipt.booked).map_err(json)?;
-    let item = serde_json::to_string(&receipt.item).map_err(json)?;
+    let item = to_json(&receipt.item)?;
     let mut fields = in_turn([
         ("kind", "call".to_owned()),
         ("at", receipt.at_ms.to_string()),
@@ -438,7 +422,7 @@ fn call_fields(receipt: &Receipt) -> Result<Vec<String>, BookError> {
         ("cost", digits(receipt.cost_rub)),
         ("charged", digits(receipt.charged_rub)),
         ("loss", digits(receipt.loss_rub)),
-        ("booked", booked.trim_matches('"').to_owned()),
+        ("booked", receipt.booked.as_str().to_owned()),
         ("item", item),
     ]);
     if let Some(group) = &receipt.group {
@@ -447,7 +431,7 @@ fn call_fields(receipt: &Receipt) -> Result<Vec<String>, BookError> {
     Ok(fields)
 }
 
-/// Returns the fields that `enter.lua` would write for an entry; empty for a call.
+/// Returns the fields that `enter.lua` would write for this entry. Returns no fields for a call.
 fn entry_fields(line: &JournalLine) -> Vec<String> {
     let JournalLine::Entry {
         id,
@@ -493,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn copied_journal_lines_are_read_unchanged() {
+    fn copied_journal_lines_are_read_back_unchanged() {
         let account: AccountId = "acme".parse().unwrap();
         let receipt = Receipt {
             number: RequestNumber::now_v7(),

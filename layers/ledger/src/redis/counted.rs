@@ -1,14 +1,14 @@
-//! Sums up the calls of a journal. Reads only the fields of each call that the sums need, without copying them.
+//! Sums over the calls of a journal. Reads from each call only the fields that the sums need, without copying them.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{borrow::Cow, collections::HashMap, fmt};
 
 use serde::Deserialize;
 use tokio::task::yield_now;
 
 use super::{
-    RedisLedger, booked_of,
+    RedisLedger,
     journal::{ENTRIES_FIRST, JournalCursor, JournalRange, RolledPlace, StreamId, entries_next},
-    lines::{CALLS, TurnLine, line_of},
+    lines::{CALLS, EntryFields, TurnLine, in_journal, line_of},
 };
 use crate::{
     account::AccountId,
@@ -21,7 +21,8 @@ use crate::{
     usage::{End, Usage},
 };
 
-/// The fields of an [`Item`](crate::contract::Item) in JSON that sums need. Its prices, the largest part, are skipped.
+/// The fields that sums need of an [`Item`](crate::contract::Item) in JSON. The prices, which are most of its text, are
+/// skipped.
 #[derive(Deserialize)]
 struct CountedItem<'a> {
     #[serde(borrow)]
@@ -41,13 +42,14 @@ struct CountedItem<'a> {
     timeline: Option<Timeline>,
 }
 
-/// The number of lines that are summed up before other tasks on the same thread may run. This takes a fraction of a
+/// The number of lines that are added before other tasks of the thread may run. Adding them takes a fraction of a
 /// millisecond.
 const LINES_WITHOUT_A_BREAK: usize = 256;
 
 impl RedisLedger {
-    /// Sums up the calls of a range, oldest first, until at least as many lines are read as the range allows; the last
-    /// entry is read whole. `rolled` is the position up to which the stored sums already contain the journal.
+    /// Sums the calls of a range, oldest first, until at least as many lines are read as the range's limit. The last
+    /// journal entry is read to its end. `rolled` is the position up to which the stored sums already contain the
+    /// journal.
     pub(super) async fn counted_lines(
         &self,
         account: &AccountId,
@@ -87,7 +89,7 @@ impl RedisLedger {
     }
 }
 
-/// Adds the lines of an entry after its first `read` lines. Returns the time of the entry.
+/// Adds the lines of a journal entry, except its first `read` lines. Returns the time of the entry.
 fn count_entry(
     account: &AccountId,
     place: &str,
@@ -95,53 +97,29 @@ fn count_entry(
     read: usize,
     unrolled: &mut UnrolledLines,
 ) -> Result<u64, RedisFault> {
-    let unexpected = |name: &str| {
-        RedisFault::Unexpected(format!(
-            "journal of {account} at {place}: field {name} is missing or invalid"
-        ))
-    };
-    let field = |name: &str| fields.get(name).ok_or_else(|| unexpected(name));
-    let at_ms = field("at")?.parse().map_err(|_| unexpected("at"))?;
-    let mut count = |booked, [charged_rub, loss_rub]: [MicroRub; 2], item: &str| {
-        unrolled.lines += 1;
-        if booked == Booked::Stale {
-            return Ok(());
-        }
-        let item: CountedItem<'_> = serde_json::from_str(item).map_err(|_| unexpected("item"))?;
-        let call = Counted {
-            at_ms,
-            key: field("key")?,
-            group: fields.get("group").map(String::as_str),
-            model: &item.model,
-            vendor: &item.vendor,
-            endpoint: item.endpoint,
-            end: item.end,
-            estimated: item.estimated,
-            usage: item.usage,
-            charged_rub,
-            loss_rub: Counted::loss(loss_rub, item.bounded_loss_rub),
-            vendor_cost_rub: item.vendor_cost_rub,
-            took_ms: Counted::took(item.timeline.as_ref()),
-        };
-        unrolled.calls.add(&call).map_err(|_| unexpected("key"))
-    };
-    match field("kind")?.as_str() {
+    let entry = EntryFields::new(fields, in_journal(account, place));
+    let at_ms = entry.parsed("at")?;
+    match entry.text("kind")? {
         CALLS => {
-            let lines = TurnLine::of_entry(fields, read).ok_or_else(|| unexpected(CALLS))?;
+            let lines = TurnLine::of_entry(fields, read).ok_or_else(|| entry.unexpected(CALLS))?;
             for line in lines {
-                let line = line.ok_or_else(|| unexpected(CALLS))?;
+                let line = line.ok_or_else(|| entry.unexpected(CALLS))?;
                 let [_, _, charged, loss] = line.amounts;
-                count(line.booked, [charged, loss], &line.item)?;
+                count_call(
+                    &entry,
+                    at_ms,
+                    line.booked,
+                    [charged, loss],
+                    &line.item,
+                    unrolled,
+                )?;
             }
         }
         _ if read > 0 => {}
         "call" => {
-            let amount = |name: &str| {
-                let parsed = field(name)?.parse();
-                parsed.map(MicroRub::new).map_err(|_| unexpected(name))
-            };
-            let amounts = [amount("charged")?, amount("loss")?];
-            count(booked_of(field("booked")?)?, amounts, field("item")?)?;
+            let amounts = [entry.amount("charged")?, entry.amount("loss")?];
+            let item = entry.text("item")?;
+            count_call(&entry, at_ms, entry.booked()?, amounts, item, unrolled)?;
         }
         _ => {
             let line = line_of(account, place, fields)?;
@@ -150,4 +128,36 @@ fn count_entry(
         }
     }
     Ok(at_ms)
+}
+
+/// Adds one call of a journal entry, unless it moved no money. `item` is JSON.
+fn count_call<P: fmt::Display>(
+    entry: &EntryFields<'_, P>,
+    at_ms: u64,
+    booked: Booked,
+    [charged_rub, loss_rub]: [MicroRub; 2],
+    item: &str,
+    unrolled: &mut UnrolledLines,
+) -> Result<(), RedisFault> {
+    unrolled.lines += 1;
+    if booked == Booked::Stale {
+        return Ok(());
+    }
+    let item: CountedItem<'_> = serde_json::from_str(item).map_err(|_| entry.unexpected("item"))?;
+    let call = Counted {
+        at_ms,
+        key: entry.text("key")?,
+        group: entry.get("group"),
+        model: &item.model,
+        vendor: &item.vendor,
+        endpoint: item.endpoint,
+        end: item.end,
+        estimated: item.estimated,
+        usage: item.usage,
+        charged_rub,
+        loss_rub: Counted::loss(loss_rub, item.bounded_loss_rub),
+        vendor_cost_rub: item.vendor_cost_rub,
+        took_ms: Counted::took(item.timeline.as_ref()),
+    };
+    (unrolled.calls.add(&call)).map_err(|_| entry.unexpected("key"))
 }

@@ -1,8 +1,8 @@
-//! An index of the accounts that settled calls on a day. With it, the receipt of a call is first searched for in those
-//! accounts, not in all accounts.
+//! An index of the accounts that settled calls on each day. The receipt of a call is searched for in the accounts of
+//! the call's day first, and only then in all accounts.
 //!
-//! `tg:day:<YYYYMMDD>` is a SET that is written after a settlement, not as a part of it. If an account is missing from
-//! the SET, its receipts are found by searching all accounts.
+//! The SET `tg:day:<YYYYMMDD>` is written after a settlement and not in the same atomic step. If an account is missing
+//! from the SET, its receipts are still found by searching all accounts.
 
 use quick_cache::sync::Cache;
 
@@ -14,11 +14,11 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The largest number of index entries (a day and an account) for which this gateway remembers that it has written
-/// them.
+/// The largest number of index entries of which this gateway remembers that it has written them. An index entry is a
+/// day and an account.
 const NOTED_MAX: usize = 20_000;
 
-/// Index entries that this gateway has written, so that it writes each entry once.
+/// The index entries that this gateway has written, so that it writes each entry only once.
 pub(super) struct Days(Cache<(u64, AccountId), ()>);
 
 impl Days {
@@ -28,8 +28,8 @@ impl Days {
 }
 
 impl RedisLedger {
-    /// Adds the account to the index of the call's day. Only the account's first call of a day writes to the server. An
-    /// error of the server is ignored.
+    /// Adds the account to the index of the call's day. Only the account's first call of a day sends a write to the
+    /// server. An error of the server is ignored.
     pub(super) async fn note_day(&self, number: RequestNumber, account: &AccountId) {
         let Some(day) = day_of(number) else {
             return;
@@ -47,7 +47,7 @@ impl RedisLedger {
         }
     }
 
-    /// Returns the accounts that most likely have the receipt of a call: those that settled calls of its day.
+    /// Returns the accounts that settled calls on the day of this call: one of them probably has the call's receipt.
     pub(super) async fn accounts_of_day(
         &self,
         number: RequestNumber,
@@ -58,7 +58,7 @@ impl RedisLedger {
         }
     }
 
-    /// Returns the account ids of a SET, sorted.
+    /// Returns the account ids in a SET, sorted.
     pub(super) async fn ids_in(&self, key: &str) -> Result<Vec<AccountId>, RedisFault> {
         let conn = &self.0.conn;
         let ids: Vec<String> = conn.command(&["SMEMBERS", key], OPERATOR_TIMEOUT).await?;
@@ -68,7 +68,6 @@ impl RedisLedger {
     }
 }
 
-/// Parses account ids from a SET.
 pub(super) fn parsed(ids: &[String]) -> Result<Vec<AccountId>, RedisFault> {
     ids.iter()
         .map(|id| {
@@ -78,7 +77,7 @@ pub(super) fn parsed(ids: &[String]) -> Result<Vec<AccountId>, RedisFault> {
         .collect()
 }
 
-/// Returns the day on which the call began, in days since 1970; `None` if its number is not a UUIDv7.
+/// Returns the day on which the call began, in days since 1970. `None` if the call's number is not a UUIDv7.
 pub(super) fn day_of(number: RequestNumber) -> Option<u64> {
     match number.unix_ms() {
         0 => None,
@@ -86,9 +85,9 @@ pub(super) fn day_of(number: RequestNumber) -> Option<u64> {
     }
 }
 
-/// The name of the day's SET. It contains the date in readable form, for operators who inspect the server.
+/// Returns the name of the day's SET. It contains the date in readable form, for operators who inspect the server.
 fn key_of(day: u64) -> String {
-    let day = i64::try_from(day).expect("the days of 2⁶⁴ ms fit in an i64");
+    let day = i64::try_from(day).expect("the number of days in 2⁶⁴ ms fits in an i64");
     let (year, month, day) = date_of_day(day);
     format!("tg:day:{year:04}{month:02}{day:02}")
 }
@@ -98,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn redis_keys_of_days_follow_the_calendar() {
+    fn redis_key_of_a_day_contains_its_calendar_date() {
         for (unix_seconds, key) in [
             (0, "tg:day:19700101"),
             (951_782_400, "tg:day:20000229"),
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn request_number_has_a_day_only_if_it_contains_a_time() {
+    fn request_number_without_a_time_belongs_to_no_day() {
         let number = RequestNumber::from_uuid(uuid::Uuid::from_u128(7));
         assert_eq!(day_of(number), None);
         assert!(day_of(RequestNumber::now_v7()).unwrap() > 20_000);

@@ -1,7 +1,7 @@
-//! Events in Redis. The script that moves an account's money also writes the events of this movement, into a stream of
-//! the account. The events get their numbers afterwards, in the account's order, because a Cluster has no atomic step
-//! over two accounts. A gateway numbers the events of its own charges immediately, and those of all other accounts from
-//! time to time.
+//! Events in Redis. The script that moves an account's money also writes the events of this movement, to a stream of
+//! the account. The events get their numbers later, in the order of the stream, because a Cluster has no atomic step
+//! over two accounts. A gateway numbers the events of its own charges immediately, and searches all accounts for other
+//! unnumbered events from time to time.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -12,12 +12,10 @@ use std::{
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::{
-    ACCOUNTS_AT_ONCE, RedisLedger, SWEPT_AT_ONCE, SWEPT_MAX, books::done, days, names::account_key,
-};
+use super::{ACCOUNTS_AT_ONCE, RedisLedger, SWEPT_MAX, books::done, names::account_key, to_json};
 use crate::{
     account::AccountId,
-    conn::{OPERATOR_TIMEOUT, RedisFault},
+    conn::RedisFault,
     contract::{
         BookError, Document, Documents, EVENTS_AT_ONCE_MAX, EVENTS_MAX, EventStore, LeaderLease,
         LedgerAdmin, ONCE_MS, OnceEvent,
@@ -27,18 +25,18 @@ use crate::{
 };
 
 pub(super) const FEED: &str = "tg:ev:{feed}";
-/// The interval at which a gateway searches all accounts for events that another gateway has left without numbers.
+/// How often a gateway searches all accounts for events that another gateway has left without numbers.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// The largest number of batches of events of one account that get their numbers before other accounts are handled.
+/// The largest number of batches of one account that are numbered before the events of other accounts are numbered.
 const GATHERINGS_MAX: usize = 100;
-/// The largest number of events of an account that one script run numbers.
+/// The largest number of events that one script run numbers.
 const GATHERED_MAX: &str = "100";
 
 pub(super) fn feed_key(part: &str) -> String {
     [FEED, part].concat()
 }
 
-/// Accounts that may have events without a number, as far as this gateway has noticed.
+/// The accounts that may have events without a number, as far as this gateway has noticed.
 #[derive(Default)]
 pub(super) struct NoticedAccounts {
     accounts: Mutex<BTreeSet<AccountId>>,
@@ -62,11 +60,11 @@ impl NoticedAccounts {
     }
 }
 
-/// An event in a stream: its position in the stream, then its fields.
+/// An event in a stream: the position in the stream, and the fields.
 type RawEvent = (String, HashMap<String, String>);
 
 impl RedisLedger {
-    /// Numbers all events of an account that have no number yet.
+    /// Gives numbers to all unnumbered events of an account.
     async fn gather_of(&self, account: &AccountId) -> Result<(), RedisFault> {
         let stream = account_key(account, ":ev");
         for _ in 0..GATHERINGS_MAX {
@@ -88,9 +86,9 @@ impl RedisLedger {
             if !self.0.conn.is_cluster() {
                 keys.push(stream.clone());
             }
-            // If another gateway has numbered these events first, the script adds none of them, and the next round
-            // starts after them. If the feed and the account's stream are on one server, the script also adds no event
-            // that a failover has lost: such an event is emitted again when its cause is repeated.
+            // If another gateway numbers these events first, the script adds none of them, and the next round starts
+            // after them. If the feed and the account's stream are on one server, the script also skips events that a
+            // failover has lost: such an event is emitted again when its cause is repeated.
             let _: u64 = self
                 .ask_durably(&self.0.scripts.gather, &keys, &args)
                 .await?;
@@ -99,29 +97,26 @@ impl RedisLedger {
         Ok(())
     }
 
-    /// Finds accounts with events that have no number because their gateways were killed.
-    async fn sweep_told(&self) -> Result<(), RedisFault> {
+    /// Searches for accounts whose events have no number because a gateway was killed.
+    async fn sweep_unnumbered(&self) -> Result<(), RedisFault> {
         let mut sweep = self.0.noticed.sweep.lock().await;
         if sweep.last.is_some_and(|last| last.elapsed() < SWEEP_EVERY) {
             return Ok(());
         }
         let mut swept = 0;
         loop {
-            let cursor = sweep.cursor.to_string();
-            let words = ["SSCAN", "tg:accounts", &cursor, "COUNT", SWEPT_AT_ONCE];
-            let (next, ids): (u64, Vec<String>) = self.command(&words).await?;
-            let ids = days::parsed(&ids)?;
+            let (next, ids) = self.next_ids(sweep.cursor).await?;
             for ids in ids.chunks(ACCOUNTS_AT_ONCE) {
                 let from = feed_key(":from");
                 let mut words = vec!["HMGET", &from];
                 words.extend(ids.iter().map(|id| &**id));
                 let had: Vec<Option<String>> = self.command(&words).await?;
-                let last = join_all(ids.iter().map(|id| self.last_told(id))).await;
+                let last = join_all(ids.iter().map(|id| self.last_event_of(id))).await;
                 for ((id, had), last) in ids.iter().zip(had).zip(last) {
                     match last {
                         Ok(last) if last.is_some() && had != last => self.0.noticed.note(id),
                         Ok(_) => {}
-                        // The account's server does not answer; the next sweep reads the account's events again.
+                        // The account's server does not answer. The next sweep reads the account's events again.
                         Err(_) if self.0.conn.is_cluster() => {}
                         Err(fault) => return Err(fault),
                     }
@@ -137,15 +132,11 @@ impl RedisLedger {
         Ok(())
     }
 
-    async fn last_told(&self, account: &AccountId) -> Result<Option<String>, RedisFault> {
+    async fn last_event_of(&self, account: &AccountId) -> Result<Option<String>, RedisFault> {
         let stream = account_key(account, ":ev");
         let words = ["XREVRANGE", &stream, "+", "-", "COUNT", "1"];
         let last: Vec<RawEvent> = self.command(&words).await?;
         Ok(last.into_iter().next().map(|(place, _)| place))
-    }
-
-    async fn command<T: crate::conn::Reply>(&self, words: &[&str]) -> Result<T, RedisFault> {
-        self.0.conn.command(words, OPERATOR_TIMEOUT).await
     }
 }
 
@@ -198,11 +189,11 @@ impl EventStore for RedisLedger {
     }
 
     async fn gather(&self) -> Result<u64, BookError> {
-        self.sweep_told().await?;
+        self.sweep_unnumbered().await?;
         for account in self.0.noticed.take() {
             if let Err(fault) = self.gather_of(&account).await {
                 self.0.noticed.note(&account);
-                // In a Cluster, a primary that is down must not delay the events of accounts on other primaries.
+                // In a Cluster, a failed primary must not delay the events of accounts on other primaries.
                 if !self.0.conn.is_cluster() {
                     return Err(fault.into());
                 }
@@ -224,8 +215,7 @@ impl EventStore for RedisLedger {
     }
 
     async fn emit_once(&self, event: &OnceEvent) -> Result<bool, BookError> {
-        let json = serde_json::to_string(&event.what)
-            .map_err(|error| BookError::Unavailable(error.into()))?;
+        let json = to_json(&event.what)?;
         let mut args = vec![ONCE_MS.to_string(), EVENTS_MAX.to_string()];
         args.extend(["what".to_owned(), json]);
         for (name, id) in [
@@ -268,23 +258,12 @@ impl Documents for RedisLedger {
     }
 
     async fn documents(&self, begins: &str) -> Result<Vec<Document>, BookError> {
-        let (key, mut cursor, mut found) = (feed_key(":notes"), 0u64, Vec::new());
-        // Names of documents contain no characters that are special in a pattern.
+        // The names of documents contain no characters that have a meaning in a Redis pattern.
         let pattern = format!("{begins}*");
-        loop {
-            let at = cursor.to_string();
-            let words = ["HSCAN", &key, &at, "MATCH", &pattern, "COUNT", "1000"];
-            let (next, some): (u64, HashMap<String, String>) = self.command(&words).await?;
-            for (name, text) in &some {
-                found.push(document_of(name, text)?);
-            }
-            cursor = next;
-            if cursor == 0 {
-                break;
-            }
-        }
-        found.sort_unstable_by(|a: &Document, b| a.name.cmp(&b.name));
-        // A SCAN may return the same field twice.
+        let rows: Vec<(String, String)> = self.scan_hash(&feed_key(":notes"), &pattern).await?;
+        let documents = rows.iter().map(|(name, text)| document_of(name, text));
+        let mut found = documents.collect::<Result<Vec<_>, _>>()?;
+        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         found.dedup_by(|a, b| a.name == b.name);
         Ok(found)
     }
@@ -330,7 +309,7 @@ pub(super) fn event_of(place: &str, fields: &HashMap<String, String>) -> Result<
     })
 }
 
-/// Returns the name of the field that has these levels in the account's hash.
+/// Returns the name of the account's hash field that stores these alert levels.
 pub(super) fn levels_field(of: &Watched) -> String {
     match of {
         Watched::Balance => "lo".to_owned(),
@@ -339,8 +318,8 @@ pub(super) fn levels_field(of: &Watched) -> String {
     }
 }
 
-/// Parses the name of a field of the account's hash. The inner value is the owner of the levels in the field; `None` if
-/// the field has no levels. The outer value is `None` if the id in the name is invalid.
+/// Parses the name of a field of the account's hash. The inner value is the account, key or group whose alert levels
+/// the field stores; it is `None` for other fields. The outer value is `None` if the id in the name is invalid.
 fn watched_by(field: &str) -> Option<Option<Watched>> {
     let Some(id) = field.strip_suffix(".lo") else {
         return Some((field == "lo").then_some(Watched::Balance));
@@ -351,7 +330,7 @@ fn watched_by(field: &str) -> Option<Option<Watched>> {
     }))
 }
 
-/// Parses an event that a script has written. The error is the name of the field that is missing or invalid.
+/// Parses an event that a script has written. The error is the name of the missing or invalid field.
 fn happening_of(fields: &HashMap<String, String>) -> Result<Happening, &'static str> {
     let word = |name: &'static str| fields.get(name).cloned().ok_or(name);
     let amount = |name: &'static str| {
@@ -421,7 +400,7 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn redis_ledger_emits_events() {
+    async fn redis_ledger_passes_the_event_tests() {
         let server = Server::start().await;
         let make = async || {
             let _: String = server.ask(&["FLUSHALL"]).await;
@@ -431,12 +410,10 @@ mod tests {
         check_documents(make).await;
     }
 
-    /// The gateway is killed after it made the charge and before the event has its number.
+    /// The gateway is killed after it has made the charge and before the event gets its number.
     #[tokio::test]
     async fn event_left_without_a_number_by_a_killed_gateway_is_numbered_by_a_sweep() {
-        let server = Server::start().await;
-        let killed = server.ledger().await;
-        open(&killed, 100).await;
+        let (server, killed) = Server::with_balance(100).await;
         killed
             .set_levels(
                 &acme(),
@@ -455,12 +432,10 @@ mod tests {
         assert_eq!(kinds, ["top_up", "balance_low"]);
     }
 
-    /// A charge from a lease emits its events once, although the turn of the lease that makes the charge is sent twice.
+    /// A charge of a lease turn emits its events once, even if the turn is sent twice.
     #[tokio::test]
-    async fn charge_from_a_lease_emits_its_events_once_although_the_turn_is_sent_twice() {
-        let server = Server::start().await;
-        let ledger = server.ledger().await;
-        open(&ledger, 100).await;
+    async fn charge_from_a_lease_emits_its_events_once_even_if_the_lease_turn_is_sent_twice() {
+        let (_server, ledger) = Server::with_balance(100).await;
         let levels = Levels::new(&[micro(50)]).unwrap();
         ledger
             .set_levels(&acme(), &Watched::Balance, levels)
@@ -504,13 +479,11 @@ mod tests {
         assert_eq!(kinds, ["top_up", "balance_low"]);
     }
 
-    /// The script books charges without events in one sum, so charges with events must be booked one by one even if the
-    /// lease pays them.
+    /// The script books charges that emit no events as one sum. Charges that emit events must be booked one by one,
+    /// even if the lease pays them.
     #[tokio::test]
-    async fn charge_from_a_lease_emits_the_events_of_the_keys_group() {
-        let server = Server::start().await;
-        let ledger = server.ledger().await;
-        open(&ledger, 1000).await;
+    async fn charge_from_a_lease_emits_the_alerts_of_the_keys_group() {
+        let (_server, ledger) = Server::with_balance(1000).await;
         let group = GroupRecord {
             id: "g1".parse().unwrap(),
             name: "Отдел".into(),
@@ -574,7 +547,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn gateways_that_number_events_in_parallel_number_each_event_once() {
+    async fn each_event_gets_one_number_even_if_gateways_number_events_in_parallel() {
         let server = Server::start().await;
         let ledgers = [
             server.ledger().await,
@@ -613,7 +586,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn named_lock_belongs_to_one_gateway_until_it_expires() {
+    async fn leader_lease_belongs_to_one_gateway_until_it_expires() {
         let server = Server::start().await;
         let ledger = server.ledger().await;
         let minute = Duration::from_secs(60);

@@ -3,9 +3,9 @@
 use std::str::FromStr;
 
 use super::{
-    RedisLedger,
+    NO_ARGS, RedisLedger,
     books::done,
-    digits,
+    ceiling_words,
     keys::{CeilingsSet, money_of},
     names::account_key,
 };
@@ -18,7 +18,8 @@ use crate::{
     money::MicroRub,
 };
 
-/// A group as the scripts return it: its id, its name, its carried amount, and its fields in the order of `money.lua`.
+/// A group as scripts return it: its id, its name, its carried amount, and its money fields in the order of
+/// `money.lua`.
 pub(super) type GroupRow = (String, String, i64, Vec<Option<String>>);
 
 impl RedisLedger {
@@ -46,7 +47,7 @@ impl RedisLedger {
         self.set_group(account, id, step, change.name.as_deref(), set)
             .await?;
         if set.iter().any(Option::is_some) {
-            self.leases_have_heard(account).await?;
+            self.wait_for_leases(account).await?;
         }
         self.group(account, id).await
     }
@@ -60,11 +61,7 @@ impl RedisLedger {
         ceilings: CeilingsSet,
     ) -> Result<(), BookError> {
         let keys = ["", ":k"].map(|part| account_key(account, part));
-        let [total, month, day] = ceilings.map(|set| match set {
-            None => "=".to_owned(),
-            Some(None) => String::new(),
-            Some(Some(ceiling)) => digits(ceiling),
-        });
+        let [total, month, day] = ceiling_words(ceilings);
         let args = [
             id.to_string(),
             step.to_owned(),
@@ -86,14 +83,13 @@ impl RedisLedger {
         found.ok_or(BookError::NotFound)
     }
 
-    /// Returns all groups of an account, by id.
     pub(super) async fn stored_groups(
         &self,
         account: &AccountId,
     ) -> Result<Vec<GroupView>, BookError> {
         let keys = [account_key(account, "")];
         let reply: Option<(i64, i64, u64, Vec<GroupRow>)> = self
-            .ask_patiently(&self.0.scripts.groups, &keys, &[])
+            .ask_patiently(&self.0.scripts.groups, &keys, NO_ARGS)
             .await?;
         let (balance, held, now, rows) = reply.ok_or(BookError::NotFound)?;
         let free = MicroRub::new(balance).minus_or_zero(MicroRub::new(held));
@@ -101,7 +97,7 @@ impl RedisLedger {
     }
 }
 
-/// The views of groups at the time `now`, by id. `account_free` is the free money of their account.
+/// Returns the views of groups at the time `now`, sorted by id. `account_free` is the free money of their account.
 pub(super) fn views(
     rows: Vec<GroupRow>,
     account_free: MicroRub,

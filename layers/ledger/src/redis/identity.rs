@@ -1,4 +1,4 @@
-//! Looks the keys of callers up by digest on the server, and caches the records for a few seconds.
+//! Looks up callers' keys on the server by their digests, and caches the records for a few seconds.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,16 +11,15 @@ use crate::{
     account::{KeyDigest, KeyRecord, KeyStore},
 };
 
-/// The time for which a found key is cached. A cached key cannot overspend: the server decides on each of its holds.
+/// How long a found key is cached. A cached key cannot spend too much, because the server decides on each of its holds.
 const KEY_CACHED: Duration = Duration::from_secs(5);
-/// How much longer a cached key is used while the server with its record does not answer.
+/// How much longer a cached key is used if the server that stores its record does not answer.
 const KEY_KEPT: Duration = Duration::from_secs(60);
-/// The time for which a look-up that found no key is cached.
+/// How long the result that a key does not exist is cached.
 const NO_KEY_CACHED: Duration = Duration::from_secs(1);
-/// The largest number of cached keys.
+/// The largest number of keys in the cache.
 const KEYS_CACHED_MAX: usize = 20_000;
 
-/// A cache of recently used keys.
 pub(super) type KeyCache = Cache<KeyDigest, CachedKey>;
 
 pub(super) fn cache() -> KeyCache {
@@ -38,17 +37,17 @@ impl KeyStore for RedisLedger {
         if let Some(found) = self.find_key_now(digest) {
             return found;
         }
-        // The record's age counts from before the request, so that it is never less than the true age.
+        // The age of the record is measured from before the request, so that it is never too small.
         let requested = Instant::now();
         let conn = &self.0.conn;
         let key = digest_key(digest);
         let words = ["HGET", &key, "record"];
-        // Boxed: otherwise each call would reserve space for this future, although a cached key does not need it.
+        // Boxed, so that calls with a cached key do not reserve space for this future.
         let asking = Box::pin(conn.command(&words, conn.response_timeout()));
         let found: Option<String> = match asking.await {
             Ok(found) => found,
-            // In a Cluster, the record may be on another server than the account. An outdated record may be used, since
-            // the account's server still decides what the key may hold.
+            // In a Cluster, the key's record may be on another server than its account. If the record's server does not
+            // answer, an outdated record may be used: the account's server still decides what the key may hold.
             Err(fault) => {
                 return match self.0.keys.get(digest) {
                     Some(known) if requested < known.until + KEY_KEPT && known.record.is_some() => {
@@ -81,7 +80,6 @@ impl KeyStore for RedisLedger {
         Ok(record)
     }
 
-    /// Returns a key if it is cached.
     fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
         if let Err(fault) = self.0.data.present() {
             return Some(Err(fault.into()));

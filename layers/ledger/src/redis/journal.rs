@@ -1,4 +1,4 @@
-//! Reads an account's journal from Redis, in pages.
+//! Reads pages of an account's journal from Redis.
 
 use std::{collections::HashMap, fmt, ops::Range, str::FromStr};
 
@@ -13,25 +13,25 @@ use crate::{
     contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart},
 };
 
-/// How much later, in milliseconds, the time in an entry's id may be than the time of its line, at most. After a
-/// failover to a server whose clock is behind, ids do not decrease, so they are ahead of that clock.
+/// The largest difference, in milliseconds, by which an entry's id may be later than the time of its lines. It occurs
+/// after a failover to a server whose clock is behind: ids never decrease, so they are ahead of that clock.
 const ID_LATER_MS_MAX: u64 = 3_600_000;
 
-/// The number of entries that the first command reads. It is small, because an entry may be a turn of a lease that
-/// charged many calls.
+/// The number of entries that the first command reads. It is small, because an entry may be a lease turn with many
+/// calls.
 pub(super) const ENTRIES_FIRST: usize = 64;
 const ENTRIES_MAX: usize = 500;
-/// The largest number of entries that are searched for lines whose time is earlier than the time in the entry's id.
+/// The largest number of entries that are searched for lines whose time is earlier than the time in their entry's id.
 const YOUNGEST_ENTRIES_MAX: usize = 10_000;
-/// How much later, in milliseconds, the time in an id may be than the time of its line although no clock went back: the
-/// script takes some time.
+/// The largest difference, in milliseconds, by which an entry's id may be later than the time of its lines although no
+/// clock was set back. The difference is the run time of the script that writes the entry.
 const ID_LATER_MS_USUAL: u64 = 1_000;
 
-/// A range of a stream. Both ends are included, but `after` is excluded.
+/// A range of a journal's stream. Its first and last position are included; the position `after` is not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JournalRange {
     pub(super) after: Option<JournalCursor>,
-    /// When reading backwards: this position and every position before it are excluded.
+    /// For reading backwards: this position and all earlier positions are excluded.
     pub(super) behind: Option<JournalCursor>,
     pub(super) newest_first: bool,
     pub(super) since_ms: u64,
@@ -39,26 +39,27 @@ pub(super) struct JournalRange {
     pub(super) limit: usize,
 }
 
-/// The id that the server gave an entry of a stream.
+/// The id that the server has given to a stream entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct StreamId {
     ms: u64,
     sequence: u64,
 }
 
-/// The position of a reader in a journal.
+/// A position in a journal, from which a reader continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JournalCursor {
     pub(super) place: StreamId,
-    /// The number of lines of the entry that were read, in the reading direction; `None` if all were read.
+    /// How many lines of the entry were read, in the reading direction; `None` if all lines were read.
     pub(super) read: Option<usize>,
 }
 
-/// The position up to which the sums contain a journal, and which lines before this position have times earlier than
-/// their ids.
+/// The position up to which the stored sums contain a journal. It also records whether ids before this position are
+/// later than the times of their lines.
 ///
-/// Its text form, stored in [`StandingLines::place`](crate::rollup::StandingLines), is `<cursor>`. If a clock went
-/// back, this follows: `~<first time of the lines with later ids>-<last time in their ids>`, in milliseconds.
+/// The text form, which is stored in [`UnrolledLines::place`](crate::rollup::UnrolledLines), is `<cursor>`. If a clock
+/// was set back, the text `~<first>-<last>` follows (in milliseconds). It is about the lines whose ids are later than
+/// their times: `<first>` is the earliest time of these lines, and `<last>` is the latest time in their ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RolledPlace {
     pub(super) cursor: JournalCursor,
@@ -66,13 +67,13 @@ pub(super) struct RolledPlace {
 }
 
 impl RolledPlace {
-    /// Returns whether a position makes this part of a journal cheaper to read. It does if the part is read backwards
-    /// from a time in the past.
+    /// Returns whether this position makes it cheaper to read `part` of a journal. It does if the part is read
+    /// backwards and ends in the past.
     pub(super) const fn helps(part: &JournalPart<'_>) -> bool {
         part.newest_first && part.after.is_none() && part.until_ms < u64::MAX - ID_LATER_MS_MAX
     }
 
-    /// Returns the position after one more line.
+    /// Returns the position after one more summed line.
     pub(super) fn with(before: Option<Self>, place: &str, at_ms: u64) -> Result<Self, RedisFault> {
         let cursor: JournalCursor = place.parse()?;
         let mut later = before.and_then(|before| before.later);
@@ -83,8 +84,8 @@ impl RolledPlace {
         Ok(Self { cursor, later })
     }
 
-    /// Returns the position after which no line in the sums has one of these times. `None` if that position is unknown,
-    /// or is at the end of the lines in the sums.
+    /// Returns an id after which no summed line has one of these times. `None` if no such id is known, or if the id is
+    /// not before the end of the summed lines.
     fn end(&self, times: &Range<u64>) -> Option<StreamId> {
         let end_ms = times.end.saturating_add(ID_LATER_MS_USUAL);
         let is_known = self
@@ -119,17 +120,17 @@ impl FromStr for RolledPlace {
     }
 }
 
-/// An entry of the stream, which has one line or several lines.
+/// A stream entry, which contains one or more journal lines.
 type RawEntry = (String, HashMap<String, String>);
 
-/// Lines, and the position to continue from; `None` at the end.
+/// Journal lines, and the position from which to continue; `None` at the end of the range.
 type PlacedLines = (Vec<Placed>, Option<String>);
 
-/// A line of the journal, and the position of its entry.
+/// A journal line, and the position of its stream entry.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub(super) place: String,
-    /// Whether the line's call was charged together with others, in a turn of a lease.
+    /// Whether a lease turn charged the line's call, so that the entry contains other calls too.
     pub(super) of_turn: bool,
     pub(super) line: JournalLine,
 }
@@ -152,14 +153,14 @@ impl RedisLedger {
         Ok(page)
     }
 
-    /// Returns a page of the journal of an existing account.
+    /// Returns a page of the journal of an account that is known to exist.
     pub(super) async fn page_of(
         &self,
         account: &AccountId,
         part: &JournalPart<'_>,
         rolled: Option<&RolledPlace>,
     ) -> Result<JournalPage, BookError> {
-        let Some(mut wanted) = Wanted::of(part, rolled)? else {
+        let Some(mut wanted) = Wanted::for_part(part, rolled)? else {
             return Ok(JournalPage::default());
         };
         if let Some(nearer) = &wanted.nearer
@@ -172,7 +173,7 @@ impl RedisLedger {
         Ok(wanted.page(placed))
     }
 
-    /// Returns pages of many accounts, in the order of the accounts. Requests them together as far as possible.
+    /// Returns pages of many accounts, in the order of the accounts. Sends the commands together where possible.
     pub(super) async fn pages_of(
         &self,
         parts: &[(&AccountId, JournalPart<'_>)],
@@ -180,7 +181,7 @@ impl RedisLedger {
     ) -> Result<Vec<JournalPage>, BookError> {
         let wanted = parts.iter().zip(rolled);
         let wanted = wanted.map(|((account, part), rolled)| {
-            let wanted = Wanted::of(part, rolled.as_ref())?;
+            let wanted = Wanted::for_part(part, rolled.as_ref())?;
             Ok(wanted.map(|wanted| (*account, wanted)))
         });
         let mut wanted: Vec<Option<(&AccountId, Wanted)>> =
@@ -234,7 +235,8 @@ impl RedisLedger {
         self.0.conn.commands(commands, OPERATOR_TIMEOUT).await
     }
 
-    /// Returns whether a range may have lines of these times. Returns true without a full search if the range is long.
+    /// Returns whether a range may contain lines of these times. If the range is long, returns true without reading all
+    /// of it.
     async fn has_some_of(
         &self,
         account: &AccountId,
@@ -255,7 +257,8 @@ impl RedisLedger {
         Ok(true)
     }
 
-    /// Returns the lines of a range, up to its limit, and the position to continue from; `None` at the end.
+    /// Returns the lines of a range, up to its limit, and the position from which to continue; `None` at the end of the
+    /// range.
     pub(super) async fn placed_lines(
         &self,
         account: &AccountId,
@@ -264,8 +267,8 @@ impl RedisLedger {
         self.placed_lines_behind(account, stretch, None).await
     }
 
-    /// Returns lines as [`Self::placed_lines`] does. The caller may pass the first entries, if it has read them
-    /// already.
+    /// Returns lines as [`Self::placed_lines`] does. If the caller has already read the first entries, it can pass
+    /// them.
     async fn placed_lines_behind(
         &self,
         account: &AccountId,
@@ -329,16 +332,12 @@ impl RedisLedger {
     ) -> Result<Vec<RawEntry>, RedisFault> {
         let words = entries_command(account, stretch, count);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        self.0.conn.command(&words, OPERATOR_TIMEOUT).await
+        self.command(&words).await
     }
 
     async fn must_exist(&self, account: &AccountId) -> Result<(), BookError> {
         let key = account_key(account, "");
-        let there: bool = self
-            .0
-            .conn
-            .command(&["HEXISTS", &key, "b"], OPERATOR_TIMEOUT)
-            .await?;
+        let there: bool = self.command(&["HEXISTS", &key, "b"]).await?;
         if there {
             Ok(())
         } else {
@@ -347,8 +346,8 @@ impl RedisLedger {
     }
 }
 
-/// Returns the number of entries to read next. The last command requested `count` entries, and returned `entries`
-/// entries with `lines` lines.
+/// Returns how many entries the next command should read. The last command requested `count` entries and got `entries`
+/// entries, which contain `lines` lines.
 pub(super) fn entries_next(count: usize, entries: usize, lines: usize) -> usize {
     match lines > entries {
         true => ENTRIES_FIRST,
@@ -356,7 +355,6 @@ pub(super) fn entries_next(count: usize, entries: usize, lines: usize) -> usize 
     }
 }
 
-/// Builds the command that reads the entries of a range.
 fn entries_command(account: &AccountId, stretch: &JournalRange, count: usize) -> Vec<String> {
     let (since, end) = (stretch.since_ms.to_string(), stretch.end.to_string());
     let behind = stretch
@@ -385,36 +383,40 @@ fn entries_command(account: &AccountId, stretch: &JournalRange, count: usize) ->
     ]
 }
 
-/// Returns whether some of the entries may have lines of these times.
+/// Returns whether one of the entries may contain a line of these times.
 fn are_some_of(entries: &[RawEntry], times: &Range<u64>) -> bool {
     let at_ms = |fields: &HashMap<String, String>| fields.get("at")?.parse().ok();
     let mut ats = entries.iter().map(|(_, fields)| at_ms(fields));
     ats.any(|at_ms| at_ms.is_none_or(|at_ms: u64| times.contains(&at_ms)))
 }
 
-/// The lines that must be read for a part of a journal.
+/// A plan for reading a part of a journal.
 #[derive(Debug)]
 struct Wanted {
     stretch: JournalRange,
     times: Range<u64>,
-    /// If set, a part in the past can be read without first skipping all newer lines.
+    /// If set, the part is in the past and can be read without reading the newer lines first.
     nearer: Option<Nearer>,
 }
 
-/// An earlier end of the range, which is used if no line after this end has one of the part's times.
+/// A possible end of the range that is earlier than the actual end. Reading may begin there if no later line has one of
+/// the wanted times.
 #[derive(Debug)]
 struct Nearer {
     end: StreamId,
-    /// The range after the lines that the sums contain. Its ids may be later than its times.
+    /// The range of lines that are not summed yet. Their ids may be later than their times.
     youngest: JournalRange,
-    /// Whether the sums contain every line of the range.
+    /// Whether the sums contain every line of the wanted range.
     is_known: bool,
 }
 
 impl Wanted {
-    /// Plans the reading of a part. `None` if the part is empty.
-    fn of(part: &JournalPart<'_>, rolled: Option<&RolledPlace>) -> Result<Option<Self>, BookError> {
-        let Some(stretch) = JournalRange::of(part)? else {
+    /// Plans how to read a part of a journal. `None` if the part is empty.
+    fn for_part(
+        part: &JournalPart<'_>,
+        rolled: Option<&RolledPlace>,
+    ) -> Result<Option<Self>, BookError> {
+        let Some(stretch) = JournalRange::for_part(part)? else {
             return Ok(None);
         };
         let times = part.since_ms..part.until_ms;
@@ -448,8 +450,8 @@ impl Wanted {
 }
 
 impl JournalRange {
-    /// Returns the range of a part. `None` if the part is empty.
-    pub(super) fn of(part: &JournalPart<'_>) -> Result<Option<Self>, BookError> {
+    /// Returns the stream range of a part of a journal. `None` if the part is empty.
+    pub(super) fn for_part(part: &JournalPart<'_>) -> Result<Option<Self>, BookError> {
         if part.since_ms >= part.until_ms {
             return Ok(None);
         }
@@ -469,8 +471,8 @@ impl JournalRange {
             end,
             limit: part.limit.clamp(1, JOURNAL_LINES_MAX),
         };
-        // The part is read backwards, and the previous page ended within this range, unless that page was requested
-        // without `part.end`.
+        // When reading backwards, a continued page starts within the range, unless the previous page was requested with
+        // another `part.end`.
         let starts_behind = match after {
             Some(after) if part.newest_first => after.place.ms < part.since_ms || after.place > end,
             _ => stretch.is_behind(),
@@ -478,7 +480,7 @@ impl JournalRange {
         Ok((!starts_behind).then_some(stretch))
     }
 
-    /// When reading forwards: whether the reader has reached the end of the range.
+    /// For reading forwards: whether the reader has reached the end of the range.
     pub(super) fn is_behind(&self) -> bool {
         match self.after {
             Some(after) if after.read.is_some() => after.place > self.end,
@@ -487,7 +489,7 @@ impl JournalRange {
         }
     }
 
-    /// When reading backwards: the id of the last entry to read, if `behind` and not the time determines it.
+    /// For reading backwards: the id at which to stop, if it follows from `behind` and not from the time.
     fn first(&self) -> Option<String> {
         let JournalCursor { place, read } = self.behind?;
         let begins_behind = place.ms >= self.since_ms;
@@ -497,13 +499,13 @@ impl JournalRange {
         })
     }
 
-    /// When reading backwards: the number of an entry's oldest lines that are excluded.
+    /// For reading backwards: returns how many of the entry's oldest lines are excluded.
     fn not_of(&self, entry: StreamId) -> usize {
         let behind = self.behind.filter(|behind| behind.place == entry);
         behind.and_then(|behind| behind.read).unwrap_or_default()
     }
 
-    /// Returns the number of the entry's lines that the reader has read.
+    /// Returns how many lines of this entry the reader has read before.
     pub(super) fn read_of(&self, entry: StreamId) -> usize {
         let after = self.after.filter(|after| after.place == entry);
         after.and_then(|after| after.read).unwrap_or_default()
@@ -529,7 +531,7 @@ impl FromStr for StreamId {
 }
 
 impl StreamId {
-    /// Returns a position that is not before any entry of this millisecond.
+    /// Returns an id that is at least as high as the id of any entry of this millisecond.
     pub(super) const fn last_of(ms: u64) -> Self {
         Self {
             ms,
@@ -552,7 +554,7 @@ impl FromStr for JournalCursor {
     type Err = RedisFault;
 
     fn from_str(text: &str) -> Result<Self, RedisFault> {
-        // A reader that continues from this cursor needs only the part before `~`.
+        // A reader that continues from this cursor needs only the part before the `~`.
         let text = text.split_once('~').map_or(text, |(cursor, _)| cursor);
         let (place, read) = match text.split_once('/') {
             Some((place, read)) => (place, Some(read)),
@@ -568,7 +570,7 @@ impl FromStr for JournalCursor {
     }
 }
 
-/// Returns a lower bound of the time of all lines after a position; 0 for an invalid position.
+/// Returns a time such that every line after this position has this time or a later one; 0 if the position is invalid.
 pub(super) fn place_ms(place: &str) -> u64 {
     let cursor: Option<JournalCursor> = place.parse().ok();
     cursor.map_or(0, |cursor| cursor.place.ms)
@@ -588,7 +590,7 @@ mod tests {
         for (place, at_ms, text) in [
             ("5000-0", 5000, "5000-0"),
             ("8000-0", 7500, "8000-0"),
-            // The clock went back by four seconds before this line, and goes forward again.
+            // The clock was set back by four seconds before this line, and is correct again later.
             ("8000-1", 4100, "8000-1~4100-8000"),
             ("8000-2/3", 6000, "8000-2/3~4100-8000"),
             ("9500-0", 9500, "9500-0~4100-8000"),
@@ -606,7 +608,7 @@ mod tests {
             (6999, None),
             (7000, Some("8000-18446744073709551615")),
             (8400, Some("9400-18446744073709551615")),
-            // The sums end before this time, so no earlier end can be found.
+            // The sums end before this time, so they do not help to find an earlier end.
             (8500, None),
         ] {
             let found = rolled.end(&(0..until_ms)).map(|end| end.to_string());
@@ -615,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn journal_range_ends_at_its_end_time_or_else_at_the_last_line() {
+    fn journal_range_ends_at_the_earlier_of_its_end_time_and_its_end_position() {
         let part = JournalPart::whole();
         for (part, end) in [
             (part, Some("18446744073709551615-18446744073709551615")),
@@ -673,7 +675,7 @@ mod tests {
                 None,
             ),
         ] {
-            let found = JournalRange::of(&part).unwrap();
+            let found = JournalRange::for_part(&part).unwrap();
             assert_eq!(
                 found.map(|found| found.end.to_string()).as_deref(),
                 end,
@@ -685,7 +687,7 @@ mod tests {
                 after: Some(after),
                 ..part
             };
-            assert!(JournalRange::of(&part).is_err(), "{after}");
+            assert!(JournalRange::for_part(&part).is_err(), "{after}");
         }
     }
 }

@@ -1,12 +1,14 @@
-//! Keys in the Redis ledger: their records, their money, and the copies of records that are found by digest.
+//! API keys in the Redis ledger: their records, their money, and the copies of their records that are looked up by
+//! digest.
 
 use std::str::FromStr;
 
 use super::{
     RedisLedger,
     books::done,
-    digits,
+    ceiling_words,
     names::{account_key, digest_key, id_key},
+    to_json,
 };
 use crate::{
     account::{AccountId, KeyId, KeyRecord},
@@ -17,20 +19,19 @@ use crate::{
     money::MicroRub,
 };
 
-/// A key as the ledger stores it.
 pub(super) struct StoredKey {
-    /// The exact text of the stored record. A change is written only if the stored text is still this text.
+    /// The record as it was read. A change is written only if the stored record is still exactly this text.
     pub(super) json: String,
     version: i64,
     pub(super) money: KeyBook,
     pub(super) view: KeyView,
 }
 
-/// New ceilings for a script: in total, per month, per day. `None` does not change a ceiling.
+/// New ceilings as arguments of a script: in total, per month, per day. `None` leaves a ceiling unchanged.
 pub(super) type CeilingsSet = [Option<Option<MicroRub>>; 3];
 
 impl RedisLedger {
-    /// Handles the creation of a key that exists already. It succeeds if the record and the ceilings are the same.
+    /// Handles the creation of a key that exists already. The creation succeeds if record and ceilings are the same.
     pub(super) async fn created_before(
         &self,
         known: StoredKey,
@@ -45,14 +46,14 @@ impl RedisLedger {
         Ok(known.view)
     }
 
-    /// Reserves the key's id and digest, so that no key of another account gets them.
+    /// Reserves the key's id and digest, so that no other account can use them.
     pub(super) async fn claim(&self, record: &KeyRecord) -> Result<(), BookError> {
         let conn = &self.0.conn;
         let by_id = id_key(&record.id);
         let _: i64 = conn
             .command_durably(&["SETNX", &by_id, &record.account], OPERATOR_TIMEOUT)
             .await?;
-        let account: Option<String> = conn.command(&["GET", &by_id], OPERATOR_TIMEOUT).await?;
+        let account: Option<String> = self.command(&["GET", &by_id]).await?;
         if account.as_deref() != Some(&*record.account) {
             return Err(BookError::Exists);
         }
@@ -60,9 +61,7 @@ impl RedisLedger {
         let _: i64 = conn
             .command_durably(&["HSETNX", &by_digest, "id", &record.id], OPERATOR_TIMEOUT)
             .await?;
-        let id: Option<String> = conn
-            .command(&["HGET", &by_digest, "id"], OPERATOR_TIMEOUT)
-            .await?;
+        let id: Option<String> = self.command(&["HGET", &by_digest, "id"]).await?;
         if id.as_deref() == Some(&*record.id) {
             Ok(())
         } else {
@@ -70,21 +69,16 @@ impl RedisLedger {
         }
     }
 
-    /// Replaces the record `before` by a new record, and returns the key's version; `None` if the stored record is not
-    /// `before`.
+    /// Replaces the record `before` by a new record, and returns the key's new version. Returns `None` if the stored
+    /// record is not `before`.
     pub(super) async fn write_key(
         &self,
         before: &str,
         record: &KeyRecord,
         ceilings: CeilingsSet,
     ) -> Result<Option<i64>, BookError> {
-        let after =
-            serde_json::to_string(record).map_err(|error| BookError::Unavailable(error.into()))?;
-        let [total, month, day] = ceilings.map(|set| match set {
-            None => "=".to_owned(),
-            Some(None) => String::new(),
-            Some(Some(ceiling)) => digits(ceiling),
-        });
+        let after = to_json(record)?;
+        let [total, month, day] = ceiling_words(ceilings);
         let keys = ["", ":k", ":x"].map(|part| account_key(&record.account, part));
         let args = [
             record.id.to_string(),
@@ -105,11 +99,11 @@ impl RedisLedger {
         Ok(Some(version))
     }
 
-    /// Writes the copy of the record that is found by digest. With an outdated copy, only the models and addresses are
-    /// old: [`RedisLedger::write_key`] has already stored what the key may hold.
+    /// Writes the copy of the record that is looked up by digest. Until it is written, calls are checked against the
+    /// key's old lists of models and addresses. Everything that decides what the key may hold was already stored by
+    /// [`RedisLedger::write_key`].
     pub(super) async fn publish(&self, record: &KeyRecord, version: i64) -> Result<(), BookError> {
-        let json =
-            serde_json::to_string(record).map_err(|error| BookError::Unavailable(error.into()))?;
+        let json = to_json(record)?;
         let keys = [digest_key(&record.digest)];
         let args = [
             record.id.to_string(),
@@ -125,11 +119,7 @@ impl RedisLedger {
     }
 
     pub(super) async fn stored_key(&self, id: &KeyId) -> Result<Option<StoredKey>, BookError> {
-        let account: Option<String> = self
-            .0
-            .conn
-            .command(&["GET", &id_key(id)], OPERATOR_TIMEOUT)
-            .await?;
+        let account: Option<String> = self.command(&["GET", &id_key(id)]).await?;
         let Some(account) = account else {
             return Ok(None);
         };
@@ -142,7 +132,8 @@ impl RedisLedger {
             .and_then(|mut keys| keys.pop()))
     }
 
-    /// Returns the named keys of an account, or all its keys if no name is given; `None` if the account does not exist.
+    /// Returns the named keys of an account, or all of its keys if no name is given. `None` if the account does not
+    /// exist.
     pub(super) async fn stored_keys(
         &self,
         account: &AccountId,
@@ -163,7 +154,7 @@ impl RedisLedger {
     }
 }
 
-/// The contents of a key's field `s`, as read by `state.lua`.
+/// Returns the value of a key's field `s`, which `state.lua` reads.
 pub(super) fn state_of(record: &KeyRecord) -> String {
     let enabled = u8::from(record.may_hold());
     match (&record.group, record.concurrency) {
@@ -176,24 +167,24 @@ pub(super) fn state_of(record: &KeyRecord) -> String {
     }
 }
 
-/// A key's record, its fields in the order of [`KEY_PARTS`], and its group's fields in the order of [`MONEY_PARTS`],
-/// which are empty if the key is in no group.
+/// A key as scripts return it: its record, its fields in the order of [`KEY_PARTS`], and its group's fields in the
+/// order of [`MONEY_PARTS`], which are empty if the key is in no group.
 pub(super) type KeyRow = (String, Vec<Option<String>>, Vec<Option<String>>);
 
-/// The fields of a key, as returned by `keys.lua`.
+/// The fields of a key that `keys.lua` returns, in this order.
 pub(super) const KEY_PARTS: [&str; 9] = ["v", "s", "u", "h", "l", "lm", "ld", "m", "d"];
 
-/// The fields of a key or a group that are money, in the order of `money.lua`.
+/// The money fields of a key or a group, in the order of `money.lua`.
 pub(super) const MONEY_PARTS: [&str; 8] = ["s", "u", "h", "l", "lm", "ld", "m", "d"];
 
-/// A key's view at the time `now`. `account_free` is the free money of its account.
+/// Returns a key's view at the time `now`. `account_free` is the free money of the key's account.
 pub(super) fn stored(
     (json, fields, group): KeyRow,
     account_free: MicroRub,
     now: u64,
 ) -> Result<StoredKey, RedisFault> {
     let record: KeyRecord = serde_json::from_str(&json)
-        .map_err(|error| RedisFault::Unexpected(format!("key record: {error}")))?;
+        .map_err(|error| RedisFault::Unexpected(format!("invalid key record: {error}")))?;
     let mut fields = fields.into_iter();
     let version = fields.next().flatten();
     let who = format!("key {}", record.id);
@@ -215,7 +206,7 @@ pub(super) fn stored(
     })
 }
 
-/// Returns the money of a key or of a group, from fields in the order of [`MONEY_PARTS`].
+/// Returns the money of a key or a group from its fields, which are in the order of [`MONEY_PARTS`].
 pub(super) fn money_of(who: &str, fields: Vec<Option<String>>) -> Result<KeyBook, RedisFault> {
     let fields: [Option<String>; MONEY_PARTS.len()] = fields
         .try_into()
@@ -257,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_can_spend_the_smaller_of_balance_and_ceiling() {
+    fn key_can_spend_neither_more_than_its_ceilings_nor_more_than_the_accounts_free_money() {
         let json =
             r#"{"id":"k1","account":"acme","digest":"00","prefix":"","name":"","status":"active"}"#
                 .replace("\"00\"", &format!("{:?}", "00".repeat(32)));

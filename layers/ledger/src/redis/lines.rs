@@ -1,6 +1,11 @@
-//! Parses an account's journal. A stream entry has one line, or is a turn of a lease with a line per call.
+//! Parses the journal of an account. A stream entry contains one line, or, if it is a lease turn, one line per call.
 
-use std::{borrow::Cow, collections::HashMap, fmt::Write as _};
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    fmt::{self, Write as _},
+    str::FromStr,
+};
 
 use super::booked_of;
 use crate::{
@@ -12,35 +17,84 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The kind of an entry that is a turn of a lease. Also the name of its field with a line per call.
+/// The kind of a stream entry that is a lease turn. The field with its lines has the same name.
 pub(super) const CALLS: &str = "calls";
-/// The field with the parts of items that calls have in common, one per line: an item's JSON up to the first field that
-/// belongs to the call alone. In a call's line, an item is the index of its common part, from 0, and its remaining
-/// text.
+/// The field with the parts of items that several calls share, one part per line. A shared part is the JSON of an item
+/// up to the first field that differs between calls. The line of a call contains the index of its shared part, from 0,
+/// and the remaining JSON.
 const SHARED: &str = "shared";
-/// The text that begins the call's own part of an item.
+/// The text with which the unshared part of an item begins.
 const OWN: &str = ",\"usage\":";
 
-/// Returns the lines of an entry: one line, or one line per call for a turn of a lease.
+/// The fields of a stream entry, and the entry's position for error texts.
+pub(super) struct EntryFields<'a, P> {
+    fields: &'a HashMap<String, String>,
+    place: P,
+}
+
+impl<'a, P: fmt::Display> EntryFields<'a, P> {
+    pub(super) const fn new(fields: &'a HashMap<String, String>, place: P) -> Self {
+        Self { fields, place }
+    }
+
+    pub(super) fn unexpected(&self, name: &str) -> RedisFault {
+        RedisFault::Unexpected(format!(
+            "{}: field {name} is missing or invalid",
+            self.place
+        ))
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&'a str> {
+        self.fields.get(name).map(String::as_str)
+    }
+
+    pub(super) fn text(&self, name: &str) -> Result<&'a str, RedisFault> {
+        self.get(name).ok_or_else(|| self.unexpected(name))
+    }
+
+    pub(super) fn parsed<T: FromStr>(&self, name: &str) -> Result<T, RedisFault> {
+        let parsed = self.text(name)?.parse();
+        parsed.map_err(|_| self.unexpected(name))
+    }
+
+    pub(super) fn amount(&self, name: &str) -> Result<MicroRub, RedisFault> {
+        self.parsed(name).map(MicroRub::new)
+    }
+
+    pub(super) fn booked(&self) -> Result<Booked, RedisFault> {
+        booked_of(self.text("booked")?)
+    }
+}
+
+/// Returns whether a stream entry is a lease turn, which has one line per call.
+fn is_turn(fields: &HashMap<String, String>) -> bool {
+    fields.get("kind").is_some_and(|kind| kind == CALLS)
+}
+
+pub(super) fn in_journal<'a>(account: &'a AccountId, place: &'a str) -> impl fmt::Display + 'a {
+    fmt::from_fn(move |f| write!(f, "journal of account {account} at position {place}"))
+}
+
+/// Returns the journal lines of a stream entry: one line, or one line per call if the entry is a lease turn.
 pub(super) fn lines_of(
     account: &AccountId,
     place: &str,
     fields: &HashMap<String, String>,
 ) -> Result<Vec<JournalLine>, RedisFault> {
-    if fields.get("kind").is_none_or(|kind| kind != CALLS) {
+    if !is_turn(fields) {
         return Ok(vec![line_of(account, place, fields)?]);
     }
     let receipts = receipts_of_turn(account, place, fields)?;
     Ok(receipts.into_iter().map(JournalLine::Call).collect())
 }
 
-/// Returns the receipt of a call, from the entry that the index gives for its number.
+/// Returns a call's receipt from the stream entry at which the index of receipts points for the call.
 pub(super) fn receipt_in_entry(
     account: &AccountId,
     number: RequestNumber,
     fields: &HashMap<String, String>,
 ) -> Result<Option<Receipt>, RedisFault> {
-    if fields.get("kind").is_none_or(|kind| kind != CALLS) {
+    if !is_turn(fields) {
         return receipt_of(account, number, fields).map(Some);
     }
     let place = number.to_string();
@@ -48,18 +102,19 @@ pub(super) fn receipt_in_entry(
     Ok(receipts.find(|receipt| receipt.number == number))
 }
 
-/// A call that a turn of a lease has charged, as written by `turn.lua`.
+/// A call that a lease turn has charged, in the form that `turn.lua` writes.
 pub(super) struct TurnLine<'a> {
     number: &'a str,
-    /// The amounts of the call: held, cost, charged and lost.
+    /// The amounts of the call: held, cost, charged, loss.
     pub(super) amounts: [MicroRub; 4],
     pub(super) booked: Booked,
-    /// The content of the receipt, as JSON.
+    /// The content of the receipt (an item), as JSON.
     pub(super) item: Cow<'a, str>,
 }
 
 impl<'a> TurnLine<'a> {
-    /// Returns the lines of an entry after its first `read` lines, one by one; `None` for a line that cannot be parsed.
+    /// Iterates over the lines of a stream entry, except its first `read` lines; `None` for a line that cannot be
+    /// parsed.
     pub(super) fn of_entry(
         fields: &'a HashMap<String, String>,
         read: usize,
@@ -67,10 +122,10 @@ impl<'a> TurnLine<'a> {
         let shared = fields.get(SHARED).map_or("", String::as_str);
         let shared: Vec<&str> = shared.split('\n').collect();
         let lines = fields.get(CALLS)?.split('\n').skip(read);
-        Some(lines.map(move |line| Self::of(line, &shared)))
+        Some(lines.map(move |line| Self::parse(line, &shared)))
     }
 
-    fn of(line: &'a str, shared: &[&str]) -> Option<Self> {
+    fn parse(line: &'a str, shared: &[&str]) -> Option<Self> {
         let mut words = line.splitn(7, ' ');
         let mut word = || words.next();
         let number = word()?;
@@ -87,7 +142,7 @@ impl<'a> TurnLine<'a> {
     }
 }
 
-/// Joins an item's JSON from its two parts. Earlier versions wrote the item in one text.
+/// Joins the JSON of an item from its two parts. Earlier versions wrote the item as one text.
 fn whole_item<'a>(text: &'a str, shared: &[&str]) -> Option<Cow<'a, str>> {
     if text.starts_with('{') {
         return Some(Cow::Borrowed(text));
@@ -97,8 +152,8 @@ fn whole_item<'a>(text: &'a str, shared: &[&str]) -> Option<Cow<'a, str>> {
     Some(Cow::Owned([shared, ",", own].concat()))
 }
 
-/// Returns the lines about the calls of a lease's turn, as they are if each call is charged its cost, and the parts of
-/// items that the calls have in common.
+/// Returns two texts: one line per call of a lease turn, as written if the call is charged its full cost, and the parts
+/// of items that several calls share.
 pub(super) fn turn_lines(ends: &[&TurnEnd]) -> serde_json::Result<(String, String)> {
     let (mut lines, mut shared) = (String::new(), Vec::<String>::new());
     for TurnEnd { settlement, .. } in ends {
@@ -108,8 +163,10 @@ pub(super) fn turn_lines(ends: &[&TurnEnd]) -> serde_json::Result<(String, Strin
         let (number, held) = (settlement.number, settlement.held.micro());
         let cost = settlement.cost.micro();
         let item = serde_json::to_string(&settlement.item)?;
-        // This text cannot occur inside a field's value, where quotes are escaped.
-        let (common, own) = item.split_once(OWN).expect("an item has its usage");
+        // The text `OWN` cannot occur in the value of a field, because quotes in values are escaped.
+        let (common, own) = item
+            .split_once(OWN)
+            .expect("the JSON of an item contains its usage");
         let known = shared.iter().position(|known| known == common);
         let nth = known.unwrap_or_else(|| {
             shared.push(common.to_owned());
@@ -125,22 +182,17 @@ pub(super) fn turn_lines(ends: &[&TurnEnd]) -> serde_json::Result<(String, Strin
     Ok((lines, shared.join("\n")))
 }
 
-/// Parses the receipts of all calls that a turn of a lease has charged.
+/// Parses the receipts of all calls that a lease turn has charged.
 fn receipts_of_turn(
     account: &AccountId,
     place: &str,
     fields: &HashMap<String, String>,
 ) -> Result<Vec<Receipt>, RedisFault> {
-    let unexpected = |name: &str| {
-        RedisFault::Unexpected(format!(
-            "journal of {account} at {place}: field {name} is missing or invalid"
-        ))
-    };
-    let field = |name: &str| fields.get(name).ok_or_else(|| unexpected(name));
-    let at_ms = field("at")?.parse().map_err(|_| unexpected("at"))?;
-    let key: KeyId = field("key")?.parse().map_err(|_| unexpected("key"))?;
+    let entry = EntryFields::new(fields, in_journal(account, place));
+    let at_ms = entry.parsed("at")?;
+    let key: KeyId = entry.parsed("key")?;
     let group = group_in(fields);
-    let lines = TurnLine::of_entry(fields, 0).ok_or_else(|| unexpected(CALLS))?;
+    let lines = TurnLine::of_entry(fields, 0).ok_or_else(|| entry.unexpected(CALLS))?;
     let receipts = lines.map(|line| {
         let line = line?;
         let [held_rub, cost_rub, charged_rub, loss_rub] = line.amounts;
@@ -159,7 +211,7 @@ fn receipts_of_turn(
         })
     });
     let receipts: Option<Vec<Receipt>> = receipts.collect();
-    receipts.ok_or_else(|| unexpected(CALLS))
+    receipts.ok_or_else(|| entry.unexpected(CALLS))
 }
 
 pub(super) fn line_of(
@@ -167,66 +219,45 @@ pub(super) fn line_of(
     place: &str,
     fields: &HashMap<String, String>,
 ) -> Result<JournalLine, RedisFault> {
-    let unexpected = |name: &str| {
-        RedisFault::Unexpected(format!(
-            "journal of {account} at {place}: field {name} is missing or invalid"
-        ))
-    };
-    let field = |name: &str| fields.get(name).ok_or_else(|| unexpected(name));
-    match field("kind")?.as_str() {
-        "call" => {
-            let number: RequestNumber =
-                field("number")?.parse().map_err(|_| unexpected("number"))?;
-            receipt_of(account, number, fields).map(JournalLine::Call)
-        }
+    let entry = EntryFields::new(fields, in_journal(account, place));
+    match entry.text("kind")? {
+        "call" => receipt_of(account, entry.parsed("number")?, fields).map(JournalLine::Call),
         "entry" => Ok(JournalLine::Entry {
-            id: field("id")?.clone(),
-            at_ms: field("at")?.parse().map_err(|_| unexpected("at"))?,
+            id: entry.text("id")?.to_owned(),
+            at_ms: entry.parsed("at")?,
             account: account.clone(),
-            amount_rub: field("amount")?
-                .parse()
-                .map(MicroRub::new)
-                .map_err(|_| unexpected("amount"))?,
-            reason: Some(field("reason")?.clone()).filter(|reason| !reason.is_empty()),
+            amount_rub: entry.amount("amount")?,
+            reason: Some(entry.text("reason")?.to_owned()).filter(|reason| !reason.is_empty()),
         }),
-        _ => Err(unexpected("kind")),
+        _ => Err(entry.unexpected("kind")),
     }
 }
 
 pub(super) fn receipt_of(
     account: &AccountId,
     number: RequestNumber,
-    entry: &HashMap<String, String>,
+    fields: &HashMap<String, String>,
 ) -> Result<Receipt, RedisFault> {
-    let unexpected = |name: &str| {
-        RedisFault::Unexpected(format!(
-            "receipt {number}: field {name} is missing or invalid"
-        ))
-    };
-    let field = |name: &str| entry.get(name).ok_or_else(|| unexpected(name));
-    let amount = |name: &str| {
-        field(name)?
-            .parse()
-            .map(MicroRub::new)
-            .map_err(|_| unexpected(name))
-    };
+    let place = format_args!("receipt {number}");
+    let entry = EntryFields::new(fields, place);
+    let item = serde_json::from_str(entry.text("item")?);
     Ok(Receipt {
         number,
-        at_ms: field("at")?.parse().map_err(|_| unexpected("at"))?,
+        at_ms: entry.parsed("at")?,
         account: account.clone(),
-        key: field("key")?.parse().map_err(|_| unexpected("key"))?,
-        group: group_in(entry),
-        held_rub: amount("held")?,
-        cost_rub: amount("cost")?,
-        charged_rub: amount("charged")?,
-        loss_rub: amount("loss")?,
-        booked: booked_of(field("booked")?)?,
-        item: serde_json::from_str(field("item")?).map_err(|_| unexpected("item"))?,
+        key: entry.parsed("key")?,
+        group: group_in(fields),
+        held_rub: entry.amount("held")?,
+        cost_rub: entry.amount("cost")?,
+        charged_rub: entry.amount("charged")?,
+        loss_rub: entry.amount("loss")?,
+        booked: entry.booked()?,
+        item: item.map_err(|_| entry.unexpected("item"))?,
     })
 }
 
-/// The group that a line of the journal has charged. An invalid value is ignored, since an existing charge must stay
-/// readable.
+/// Returns the group whose spending includes the charge of a journal line. An invalid value is ignored: the charge
+/// exists, so its receipt must stay readable.
 fn group_in(entry: &HashMap<String, String>) -> Option<GroupId> {
     entry.get("group")?.parse().ok()
 }
@@ -242,7 +273,7 @@ mod tests {
 
     fn turn_of(items: &[Item]) -> HashMap<String, String> {
         let ends = items.iter().zip(1..).map(|(item, n)| {
-            TurnEnd::of(&Settlement {
+            TurnEnd::from_settlement(&Settlement {
                 item: item.clone(),
                 ..settlement(n, "k1", 5)
             })
@@ -261,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn receipt_items_round_trip_and_fields_that_they_share_are_written_once() {
+    fn items_of_a_lease_turn_are_read_back_unchanged_and_their_shared_fields_are_written_once() {
         let usual = given::item(5);
         let text = |text: &str| Item {
             session: "s-7".parse().ok(),
@@ -289,9 +320,9 @@ mod tests {
         assert_eq!(fields[CALLS].matches("\"model\"").count(), 0, "{fields:?}");
     }
 
-    /// Earlier versions wrote the whole item of each call into the lines of a lease's turn.
+    /// Earlier versions wrote the full item of each call into the lines of a lease turn.
     #[test]
-    fn turn_whose_calls_have_complete_items_is_read() {
+    fn lease_turn_with_full_items_of_an_earlier_version_is_read() {
         let item = given::item(5);
         let mut fields = turn_of(std::slice::from_ref(&item));
         fields.remove(SHARED);
@@ -304,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_call_of_a_turn_is_reported_with_its_line() {
+    fn error_for_a_malformed_call_of_a_lease_turn_names_the_journal_position() {
         let good = turn_of(&[given::item(5)]);
         for (name, from, to) in [
             (CALLS, " held 0 ", " held 1 "),
@@ -317,7 +348,9 @@ mod tests {
             fields.insert(name.to_owned(), spoilt);
             let error = receipts_of_turn(&acme(), "5-0", &fields).unwrap_err();
             assert!(
-                error.to_string().contains("at 5-0: field calls is missing"),
+                error
+                    .to_string()
+                    .contains("at position 5-0: field calls is missing"),
                 "{error}"
             );
         }
@@ -351,7 +384,9 @@ mod tests {
         other.insert("kind".into(), "loan".into());
         let error = line_of(&id, "5-0", &other).unwrap_err();
         assert!(
-            error.to_string().contains("at 5-0: field kind is missing"),
+            error
+                .to_string()
+                .contains("at position 5-0: field kind is missing"),
             "{error}"
         );
     }
@@ -397,8 +432,8 @@ mod tests {
         );
         assert_eq!((receipt.booked, &receipt.item), (Booked::Late, &item));
 
-        // Fields of a later version's entry that this version does not have are ignored; fields that an earlier version
-        // did not write are empty.
+        // Unknown fields, which a later version wrote, are ignored. Missing fields, which an earlier version did not
+        // write, are empty.
         let later = serde_json::to_string(&receipt.item).unwrap();
         let later = later.replacen('{', r#"{"from_later":{"a":[1]},"#, 1);
         entry.insert("item".into(), later);

@@ -1,5 +1,5 @@
-//! The roll-up's sums in Redis, all in one slot. So the sums of an account and the sums over all accounts are written
-//! by one script, atomically:
+//! The roll-up's sums in Redis. All of them are in one slot, so that one script can write the sums of an account and
+//! the sums over all accounts atomically:
 //!
 //! ```text
 //! tg:sums:{sums}                      HASH  v the version; p:<account> the position up to which its journal is in the
@@ -10,13 +10,12 @@
 //! tg:sums:{sums}:=entries:<account>:<block>  HASH  an entry's position in the journal → the entry, JSON
 //! ```
 //!
-//! Entries are stored here because they cannot be found in a journal without reading the millions of calls between
-//! them.
+//! Entries are stored here too. In a journal they could be found only by reading the millions of calls between them.
 //!
-//! A block is a range of 32 hours for sums per hour, and of 32 days for all other sums and for entries. A sum is in the
-//! block in which its hour, day or month begins. The Redis key of a block expires when even the youngest receipts of
-//! that time range have expired. The key of a block with sums per month may expire while receipts of those months
-//! exist: sums of months that began before the oldest receipts are not read.
+//! A block is a range of 32 hours for hourly sums, and of 32 days for all other sums and for entries. A sum belongs to
+//! the block in which its hour, day or month begins. The Redis key of a block expires when the youngest receipts of
+//! that range have expired. A block with monthly sums may expire while some receipts of these months still exist. This
+//! does no harm: the sums of a month that began before the oldest receipt are not read.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -29,7 +28,7 @@ use super::{
 };
 use crate::{
     account::AccountId,
-    conn::{OPERATOR_TIMEOUT, RedisFault},
+    conn::RedisFault,
     contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart},
     number::RequestNumber,
     rollup::{
@@ -40,14 +39,14 @@ use crate::{
 
 const MARKS: &str = "tg:sums:{sums}";
 const KEYS: &str = "tg:sums:{sums}:keys";
-/// The number of days or hours whose sums one Redis key contains.
+/// How many days or hours one block contains.
 const BLOCK: u64 = 32;
-/// The amount by which the server's clock may be ahead of this machine's, in milliseconds.
+/// How far the server's clock may be ahead of this machine's clock, in milliseconds.
 const CLOCK_AHEAD_MS: u64 = 24 * 3_600_000;
-/// The largest number of attempts to delete all sums. An attempt fails if another process writes sums meanwhile.
+/// How often the deletion of all sums is attempted. An attempt fails if another process writes sums meanwhile.
 const TRIES: usize = 10;
-/// The largest difference between two consecutive versions. Even after 2³³ changes, versions are exact numbers, also in
-/// the scripts of earlier gateways.
+/// The largest difference between two consecutive versions. It is small enough that after 2³³ changes a version is
+/// still exact as a Lua number, including in the scripts of earlier gateways.
 const VERSION_STEP_MAX: u64 = 1 << 20;
 
 const fn block_ms(scope: &Scope) -> u64 {
@@ -75,7 +74,7 @@ fn unexpected(what: &str) -> RedisFault {
     RedisFault::Unexpected(format!("sums: {what}"))
 }
 
-/// Returns the rows of a block within a time range; other rows are not parsed.
+/// Returns those rows of a block whose periods begin within a time range. Other rows are not parsed.
 fn rows_of(
     block: &HashMap<String, String>,
     time: &Range<u64>,
@@ -93,15 +92,15 @@ fn rows_of(
     Ok(rows)
 }
 
-/// Returns a later version, by a random amount. After a failover has lost a write, another gateway may write after the
-/// same version. Then the two writes have different versions, and sums computed from the lost write are not added to
-/// the second.
+/// Returns the next version, which is higher by a random amount. If a failover loses a write, another gateway may write
+/// after the same version. The random amount makes the two new versions differ, so that sums computed from the lost
+/// write are never added to the other gateway's sums.
 fn version_after(version: u64) -> u64 {
     let (_, by_chance) = RequestNumber::now_v7().uuid().as_u64_pair();
     version + 1 + by_chance % VERSION_STEP_MAX
 }
 
-/// Parses the version and the positions of journals.
+/// Parses the version, and the positions up to which journals are summed.
 fn marks_of(fields: HashMap<String, String>) -> Result<Marks, RedisFault> {
     let mut marks = Marks::default();
     let mut entries = HashMap::new();
@@ -121,7 +120,7 @@ fn marks_of(fields: HashMap<String, String>) -> Result<Marks, RedisFault> {
 }
 
 impl RedisLedger {
-    /// Returns the indexes of the blocks that overlap a time range, except those that the server has certainly dropped.
+    /// Returns the indexes of the blocks that overlap a time range, without the blocks that have certainly expired.
     fn blocks(scope: &Scope, time: &Range<u64>) -> Range<u64> {
         let now_ms = now_ms();
         let block = block_ms(scope);
@@ -133,7 +132,7 @@ impl RedisLedger {
 }
 
 impl RedisLedger {
-    /// Returns the position up to which the sums contain each account's journal, in the order of the accounts.
+    /// Returns the position up to which each account's journal is summed, in the order of the accounts.
     pub(super) async fn rolled_places(
         &self,
         accounts: &[&AccountId],
@@ -141,7 +140,7 @@ impl RedisLedger {
         let names: Vec<String> = accounts.iter().map(|id| format!("p:{id}")).collect();
         let mut words = vec!["HMGET", MARKS];
         words.extend(names.iter().map(String::as_str));
-        let places: Vec<Option<String>> = self.0.conn.command(&words, OPERATOR_TIMEOUT).await?;
+        let places: Vec<Option<String>> = self.command(&words).await?;
         let places = places.iter();
         places
             .map(|place| place.as_deref().map(str::parse).transpose())
@@ -169,15 +168,15 @@ impl Rollup for RedisLedger {
             }
             false => vec![None; parts.len()],
         };
-        // When many accounts are read, an account that does not exist looks like an account without lines, and need not
-        // be distinguished from it.
+        // In a read of many accounts, a missing account looks like an account without lines. The two need not be
+        // distinguished here.
         let pages = self.pages_of(parts, &rolled).await?;
         Ok(pages.into_iter().map(Some).collect())
     }
 
     async fn marks(&self) -> Result<Marks, BookError> {
         let words = ["HGETALL", MARKS];
-        let fields = self.0.conn.command(&words, OPERATOR_TIMEOUT).await?;
+        let fields = self.command(&words).await?;
         Ok(marks_of(fields)?)
     }
 
@@ -207,7 +206,7 @@ impl Rollup for RedisLedger {
         })
     }
 
-    /// Returns a bound that follows from the retention: the server has dropped older sums.
+    /// Returns the time before which sums have expired, according to the retention of blocks.
     async fn oldest_sums_ms(&self, scope: &Scope) -> Result<Option<u64>, BookError> {
         Ok(Some(
             Self::blocks(scope, &(0..u64::MAX)).start * block_ms(scope),
@@ -228,8 +227,7 @@ impl Rollup for RedisLedger {
         let answers = requested.iter().map(|(key, fields)| async move {
             let mut words = vec!["HMGET", key];
             words.extend(fields.iter().map(|(_, field)| field.as_str()));
-            let answer: Result<Vec<Option<String>>, RedisFault> =
-                self.0.conn.command(&words, OPERATOR_TIMEOUT).await;
+            let answer: Result<Vec<Option<String>>, RedisFault> = self.command(&words).await;
             answer
         });
         let answers = futures_util::future::join_all(answers).await;
@@ -364,7 +362,7 @@ impl Rollup for RedisLedger {
             let version = self.marks().await?.version;
             let versions = [version, version_after(version)].map(|version| version.to_string());
             let words = ["SMEMBERS", KEYS];
-            let some: Vec<String> = self.0.conn.command(&words, OPERATOR_TIMEOUT).await?;
+            let some: Vec<String> = self.command(&words).await?;
             let mut keys = vec![MARKS.to_owned(), KEYS.to_owned()];
             keys.extend(some);
             let cleared: bool = self
@@ -375,7 +373,7 @@ impl Rollup for RedisLedger {
             }
         }
         Err(RedisFault::Unexpected(
-            "the sums were changed by other gateways at each attempt".into(),
+            "other gateways changed the roll-up's sums during every attempt".into(),
         )
         .into())
     }

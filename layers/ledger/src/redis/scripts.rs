@@ -1,5 +1,5 @@
-//! The Lua scripts, one file each. The head of a script, `-- with: ...`, names the files of shared functions that this
-//! module puts in front of it.
+//! The Lua scripts, one file each. A script begins with a line `-- with: ...`, which names files of shared functions.
+//! This module inserts these files before the script.
 
 use crate::conn::{RedisConn, RedisScript};
 
@@ -13,7 +13,7 @@ macro_rules! scripts {
     ($($name:ident),+ $(,)?) => {
         pub(super) struct Scripts {
             $(pub(super) $name: RedisScript,)+
-            /// The script `turn` without the flag `allow-oom`: a server that is out of memory refuses this script.
+            /// `turn.lua` without the flag `allow-oom`: a server that is out of memory refuses to run this script.
             pub(super) asking_turn: RedisScript,
         }
 
@@ -33,55 +33,56 @@ macro_rules! scripts {
 }
 
 scripts! {
-    // Scripts that serve calls.
+    // Scripts for calls.
     reserve, settle, release, extend, adjust, probe, expire, note_day,
-    // Scripts that serve leases.
+    // Scripts for leases.
     turn, recall, leases,
-    // Scripts that serve operators' commands.
+    // Scripts for operators' commands.
     create_account, change_account, account, enter, set_key, publish_key, keys, set_group, groups, receipt, places, tariff,
-    // Scripts that serve an audit and an export.
+    // Scripts for audits and exports.
     books, open_and_ended,
-    // A script for copies from another ledger.
+    // The script for copies of another ledger.
     copy_lines,
-    // Scripts that serve consumers of events.
+    // Scripts for consumers of events.
     gather, emit_once, compare_and_swap, lead,
-    // Scripts of the roll-up.
+    // Scripts for the roll-up.
     read_sums, write_sums, clear_sums,
 }
 
 const TURN: &str = include_str!("scripts/turn.lua");
 
-/// Removes the flag that lets a script run on a server that is out of memory.
+/// Removes the flag that allows a script to run on a server that is out of memory.
 pub(super) fn while_there_is_memory(script: &str) -> String {
     script.replacen(" flags=allow-oom", "", 1)
 }
 
-/// The files of shared functions, by name. In each of these files KEYS[1] is the account's hash. The files implement
-/// the same state machine as the module `book`: change both together.
+/// The files of shared functions, by name. In each of these files, KEYS[1] is the hash of the account. Together with
+/// the scripts they implement the same state machine as the module `book`: change the Lua files and the module
+/// together.
 const PARTS: &[(&str, &str)] = &texts![
-    amounts, calendar, clock, expiry, holds, journal, money, state, telling, turns
+    amounts, calendar, clock, events, expiry, holds, journal, money, state, turns
 ];
 
-/// Returns the text in front of a script: the functions that it calls.
+/// Returns the text to insert before a script: the shared functions that it calls.
 fn prelude_of(script: &str) -> String {
     let parts = parts_of(script).into_iter();
     parts.map(|part| text_of(PARTS, part)).collect()
 }
 
-/// Builds a script with the text that belongs in front of it.
+/// Builds a script with its shared functions.
 #[cfg(test)]
 pub(super) fn whole(conn: &RedisConn, text: &str) -> RedisScript {
     conn.script(&prelude_of(text), text)
 }
 
-/// Returns a script with the test's clock: its last argument, in microseconds.
+/// Builds a script that uses the test's clock: the last argument is the time in microseconds.
 #[cfg(test)]
 pub(super) fn with_clock(conn: &RedisConn, text: &str) -> RedisScript {
     conn.script(&format!("{CLOCK}{}", prelude_of(text)), text)
 }
 
-/// Lua that replaces the server's time by the script's last argument, in microseconds. New lines get their ids from
-/// this time, or after the last line, as on a server whose clock goes back.
+/// Lua that replaces the server's clock by the last argument of the script, in microseconds. Ids of new stream entries
+/// are based on this time, but never decrease, as on a server whose clock is set back.
 #[cfg(test)]
 const CLOCK: &str = r"
 local server, clock_us = redis, tonumber(table.remove(ARGV))
@@ -104,7 +105,7 @@ local redis = {call = function(name, ...)
 end}
 ";
 
-/// Returns the names of the files of shared functions that a script names in its head.
+/// Returns the files of shared functions that a script names in its `-- with:` line.
 fn parts_of(script: &str) -> Vec<&str> {
     let named = script
         .lines()
@@ -121,13 +122,11 @@ fn text_of(texts: &[(&str, &'static str)], name: &str) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Returns the functions that a file defines.
     fn functions(text: &'static str) -> impl Iterator<Item = &'static str> {
         let lines = text.lines();
         lines.filter_map(|line| line.strip_prefix("local function ")?.split('(').next())
     }
 
-    /// Returns whether the text calls a function of this name.
     fn calls(text: &str, name: &str) -> bool {
         let call = format!("{name}(");
         text.match_indices(&call).any(|(at, _)| {
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn lua_script_includes_only_the_parts_named_in_its_header() {
+    fn lua_script_includes_only_the_files_that_its_with_comment_names() {
         assert_eq!(prelude_of("#!lua\nreturn 1\n"), "");
         let both = prelude_of("#!lua\n-- with: clock, amounts\nreturn 1\n");
         let text = |name: &str| text_of(PARTS, name);

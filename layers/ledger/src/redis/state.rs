@@ -1,9 +1,12 @@
-//! Reads the complete state of one account, as of one moment.
+//! Reads the complete stored state of one account at one moment.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use super::{
-    RECEIPT_MS, RedisLedger,
+    NO_ARGS, RECEIPT_MS, RedisLedger,
     groups::{GroupRow, views},
     keys::{KEY_PARTS, MONEY_PARTS, StoredKey, stored},
     names::account_key,
@@ -16,11 +19,14 @@ use crate::{
     money::MicroRub,
 };
 
-/// How far servers' clocks may differ, in milliseconds, before journal lines count as dropped early.
+/// The deadline for reading the stored state of an account. The reply of an account with 60 000 keys has a million
+/// values.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// How far the clocks of servers may differ, in milliseconds, before journal lines count as dropped too early.
 const CLOCK_MS_MAX: u64 = 3_600_000;
 
-/// The result of `books.lua`: fields, records, expiry times, entries, the journal's end, the number of lines that are
-/// missing in the journal (-1: unknown), the server's time.
+/// The reply of `books.lua`: the account's fields, the keys' records, the holds' expiry times, the amounts of entries,
+/// the journal's end, the number of missing journal lines (-1 if unknown), and the server's time.
 type Reply = (
     HashMap<String, String>,
     HashMap<String, String>,
@@ -31,7 +37,7 @@ type Reply = (
     u64,
 );
 
-/// The complete stored state of one account, as of one moment.
+/// The complete stored state of one account at one moment.
 #[derive(Debug)]
 pub(super) struct StoredBooks {
     fields: HashMap<String, String>,
@@ -44,14 +50,15 @@ pub(super) struct StoredBooks {
 }
 
 impl RedisLedger {
-    /// Reads the state of an account. `None` if the account does not exist.
+    /// Reads the state of an account; `None` if the account does not exist.
     pub(super) async fn stored_books(
         &self,
         account: &AccountId,
     ) -> Result<Option<StoredBooks>, RedisFault> {
         let keys = ["", ":k", ":x", ":t", ":j"].map(|part| account_key(account, part));
-        let reply: Option<Reply> = self
-            .ask_patiently(&self.0.scripts.books, &keys, &[])
+        let conn = &self.0.conn;
+        let reply: Option<Reply> = conn
+            .eval(&self.0.scripts.books, &keys, NO_ARGS, READ_TIMEOUT)
             .await?;
         Ok(reply.map(StoredBooks::from))
     }
@@ -72,7 +79,7 @@ impl From<Reply> for StoredBooks {
 }
 
 impl StoredBooks {
-    /// Returns the books as operators see them.
+    /// Returns the account's books in the form that operators see.
     pub(super) fn books(&self, id: &AccountId) -> Result<AccountBooks, RedisFault> {
         let Snapshot {
             balance_rub,
@@ -112,7 +119,7 @@ impl StoredBooks {
         })
     }
 
-    /// Returns the account's money as stored, including keys without a record.
+    /// Returns the account's money as stored, including money of keys that have no record.
     pub(super) fn snapshot(&self, id: &AccountId) -> Result<Snapshot, RedisFault> {
         let amount = |name: &str| -> Result<MicroRub, RedisFault> {
             Ok(MicroRub::new(self.number(id, name)?.unwrap_or_default()))
@@ -125,7 +132,7 @@ impl StoredBooks {
             if let Some(number) = name.strip_prefix("o:") {
                 holds.push(self.open_hold(number, value).ok_or_else(unexpected)?);
             } else if name.starts_with("g:") {
-                // The field belongs to a group, not to a key.
+                // The field belongs to a group and not to a key.
             } else if let Some((key_id, "u" | "h")) = name.split_once('.') {
                 let key: KeyId = key_id.parse().map_err(|_| unexpected())?;
                 let (used, held) = (
@@ -171,7 +178,6 @@ impl StoredBooks {
         })
     }
 
-    /// Parses the field of an open hold.
     fn open_hold(&self, number: &str, value: &str) -> Option<OpenHold> {
         let mut parts = value.split(':');
         let (held, key) = (parts.next()?, parts.next()?);
@@ -184,33 +190,33 @@ impl StoredBooks {
         })
     }
 
-    /// Returns the number of missing journal lines that no script has dropped for their age; `None` if it is unknown.
+    /// Returns how many journal lines are missing although no script has dropped them for their age; `None` if this is
+    /// unknown.
     pub(super) fn lines_lost(&self) -> Option<u64> {
         let (dropped, _) = self.dropped()?;
         Some(self.lines_missing?.saturating_sub(dropped))
     }
 
-    /// The time before which all lines were dropped, if a clock that was ahead made scripts drop lines before the end
-    /// of their retention; otherwise `None`.
+    /// Returns the time before which all lines were dropped, if they were dropped before the end of their retention
+    /// because a clock was ahead. Otherwise returns `None`.
     pub(super) fn dropped_early_ms(&self) -> Option<u64> {
         let (_, cut_ms) = self.dropped()?;
         let kept_since = self.now.saturating_sub(RECEIPT_MS);
         (cut_ms > kept_since.saturating_add(CLOCK_MS_MAX)).then_some(cut_ms)
     }
 
-    /// Returns the number of lines that the scripts have dropped, and the time before which all of these lines were
+    /// Returns how many lines the scripts have dropped for their age, and the time before which all of them were
     /// written (see `journal.lua`).
     fn dropped(&self) -> Option<(u64, u64)> {
         let (count, cut_ms) = self.fields.get("jf")?.split_once(':')?;
         Some((count.parse().ok()?, cut_ms.parse().ok()?))
     }
 
-    /// Returns the number of keys.
     pub(super) fn keys(&self) -> usize {
         self.records.len()
     }
 
-    /// Returns the account's money, with the usage of its keys before their current days and months.
+    /// Returns the account's money. For each key it includes the spending before the key's current day and month.
     pub(super) fn snapshot_with_periods(&self, id: &AccountId) -> Result<Snapshot, RedisFault> {
         let mut snapshot = self.snapshot(id)?;
         let mut befores: BTreeMap<KeyId, MicroRub> = BTreeMap::new();
@@ -220,7 +226,7 @@ impl StoredBooks {
         for key in &mut snapshot.keys {
             key.before_rub = befores.remove(&key.id);
         }
-        // A key that has not been used has no fields of money, so that `snapshot` does not contain it.
+        // A key that was never used has no money fields, so `snapshot` does not contain it.
         let unused = befores.into_iter().map(|(id, before)| KeySnapshot {
             id,
             spent_rub: MicroRub::ZERO,
@@ -248,7 +254,7 @@ impl StoredBooks {
         keys.collect()
     }
 
-    /// Returns a key's group and its limit of open calls, both as text, from the key's field `s`.
+    /// Returns a key's group and its limit of open calls from the key's field `s`, both as text.
     fn state_of(&self, key: &str) -> Option<(&str, &str)> {
         let state = self.fields.get(&format!("{key}.s"))?;
         state.split_once(':')?.1.split_once(':')
@@ -259,7 +265,7 @@ impl StoredBooks {
         Some(group).filter(|group| !group.is_empty())
     }
 
-    /// Sets a key's group and its number of open calls.
+    /// Sets the group of a key and the number of its open calls in a snapshot.
     fn bind(&self, id: &AccountId, key: &mut KeySnapshot) -> Result<(), RedisFault> {
         let Some((group, calls)) = self.state_of(&key.id) else {
             return Ok(());
@@ -307,7 +313,7 @@ impl StoredBooks {
     }
 }
 
-/// Returns a group's usage before its day began, or before its month began: the larger amount.
+/// Returns what a group had spent before its current day or before its current month, whichever is more.
 fn used_before(group: &GroupView) -> MicroRub {
     let (month, day) = group.periods();
     month.before.max(day.before)
@@ -337,7 +343,7 @@ mod tests {
         )
     }
 
-    /// An account with a payment of 100, charges of 10 and holds of 30.
+    /// An account with a payment of 100, charges of 10 and open holds of 30.
     fn reply(changed: &[(&str, &str)], due: &[u128]) -> StoredBooks {
         let holds = [1, 2].map(|n| format!("o:{}", number(n)));
         let good = [
@@ -377,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn books_in_redis_have_no_breach_unless_changed_then_each_breach_has_its_name() {
+    fn each_manipulation_of_books_in_redis_is_reported_as_a_breach() {
         assert_eq!(breaches(&[], &[1, 2]), Vec::<String>::new());
         for (changed, due, names) in [
             (("h", "31"), [1, 2], vec!["I2"]),
@@ -395,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn books_in_redis_show_an_account_with_its_keys_and_holds() {
+    fn books_read_from_redis_contain_the_account_and_its_keys_and_holds() {
         let id: AccountId = "acme".parse().unwrap();
         let books = reply(&[("k2.l", "5")], &[1, 2]).books(&id).unwrap();
         let micro = MicroRub::micro;
@@ -423,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn books_in_redis_show_the_spending_of_keys_on_the_day() {
+    fn books_read_from_redis_contain_what_keys_have_spent_today() {
         let id: AccountId = "acme".parse().unwrap();
         for (day, spent) in [("20512:4", 6), ("20511:4", 0)] {
             let books = reply(&[("k1.d", day)], &[1, 2]);

@@ -1,4 +1,4 @@
-//! A separate Redis server for a test; `redis-server` must be installed.
+//! A Redis server for one test. `redis-server` must be installed.
 
 use std::{
     net::TcpListener,
@@ -13,7 +13,7 @@ use crate::conn::{RedisConn, RedisSettings, Reply};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A test's own server, which writes nothing to the disk.
+/// A test's own Redis server, which writes nothing to the disk.
 pub(crate) struct Server {
     child: Child,
     pub(crate) url: String,
@@ -24,7 +24,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // Another process may take the chosen port first, so several ports are tried.
+        // Another process may occupy the chosen port first, so several ports are tried.
         for _ in 0..10 {
             let free = TcpListener::bind("127.0.0.1:0").unwrap();
             let port = free.local_addr().unwrap().port();
@@ -37,7 +37,7 @@ impl Server {
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
-                .expect("redis-server is installed");
+                .expect("redis-server must be installed");
             let url = format!("redis://127.0.0.1:{port}");
             while child.try_wait().unwrap().is_none() {
                 let connected = RedisConn::connect(&url, RedisSettings::default());
@@ -52,10 +52,18 @@ impl Server {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
-        panic!("redis-server does not stay");
+        panic!("redis-server stops immediately after its start");
     }
 
-    /// Connects a ledger, with a response timeout that is long enough for a busy machine.
+    /// Starts a server with a ledger. The ledger has the account `acme` with this balance, and its keys `k1` and `k2`.
+    pub(crate) async fn with_balance(balance: i64) -> (Self, RedisLedger) {
+        let server = Self::start().await;
+        let ledger = server.ledger().await;
+        crate::testing::open(&ledger, balance).await;
+        (server, ledger)
+    }
+
+    /// Connects to the ledger, with a response timeout that is long enough for a busy machine.
     pub(crate) async fn ledger(&self) -> RedisLedger {
         let settings = RedisSettings {
             response_timeout: LIMIT,

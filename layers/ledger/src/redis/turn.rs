@@ -1,9 +1,9 @@
-//! Sends the turns of leases to the server, as calls of `turn.lua`.
+//! Sends lease turns to the server, each as one run of `turn.lua`.
 
 use std::collections::HashMap;
 
 use super::{
-    RECEIPT_MS, RedisLedger, booked_of,
+    NO_ARGS, RECEIPT_MS, RedisLedger, booked_of,
     calls::{Refused, refused_hold},
     days::day_of,
     digits,
@@ -22,36 +22,36 @@ use crate::{
     number::RequestNumber,
 };
 
-/// A lease as the ledger stores it.
+/// A lease as it is stored in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseView {
-    /// The number of the lease, which is also the number of its hold.
+    /// The number of the lease. The lease's hold has the same number.
     pub number: RequestNumber,
     /// The account whose money is in the lease.
     pub account: AccountId,
     /// The key whose calls the lease pays for.
     pub key: KeyId,
-    /// The gateway that owns the lease.
+    /// The name of the gateway that owns the lease.
     pub owner: String,
-    /// The amount of the lease, for running and future calls.
+    /// The lease's money, for in-flight calls and for future calls.
     pub held_rub: MicroRub,
-    /// The part of the lease that running calls hold; `None` if another gateway owns the lease, since only the owner
-    /// has this amount.
+    /// The part of the lease that in-flight calls hold. Only the owner has this amount, so it is `None` if another
+    /// gateway owns the lease.
     pub calls_rub: Option<MicroRub>,
-    /// The time at which the lease was opened, in Unix milliseconds of the server's clock.
+    /// When the lease was opened, in Unix milliseconds of the server's clock.
     pub since_ms: u64,
-    /// The time until which the owner may grant holds without a further turn of the lease, in Unix milliseconds; 0 if
-    /// the owner may not grant.
+    /// The time until which the owner may grant holds without another turn, in Unix milliseconds; 0 if it may not
+    /// grant.
     pub grants_until_ms: u64,
-    /// The time at which the lease expires, in Unix milliseconds of the server's clock.
+    /// When the lease expires, in Unix milliseconds of the server's clock.
     pub due_ms: u64,
     /// The name of the lease's last turn.
     pub(crate) last: String,
 }
 
-/// The indexes of the arguments of `turn.lua` that contain the amounts that the turn requests.
+/// The arguments of `turn.lua` that contain requested amounts, as indexes from 0.
 const REQUESTED: [usize; 2] = [6, 7];
-/// The value with which `turn.lua` reports that money is short because of a recall.
+/// The value by which `turn.lua` reports that money is short because of a recall.
 const RECALLED: u8 = 2;
 
 type Reply = (
@@ -81,10 +81,10 @@ impl RedisLedger {
         } else {
             &scripts.turn
         };
-        // Boxed, like every request to the server that a call may wait for.
+        // Boxed, so that the futures of calls stay small: a call may have to wait for this request.
         let asking = Box::pin(conn.eval_in::<Reply>(lane, script, &keys, &args, limit));
         let mut reply = asking.await;
-        // A server that is out of memory refuses requests for money, but must still receive ends of calls.
+        // A server that is out of memory refuses to lend money, but it must still receive settlements.
         let lends_nothing = asks && reply.as_ref().is_err_and(RedisFault::is_out_of_memory);
         if lends_nothing {
             for index in REQUESTED {
@@ -98,7 +98,7 @@ impl RedisLedger {
             self.0.noticed.note(&turn.account);
         }
         let mut answer = answer_of(reply, turn, &ends)?;
-        // Because of this flag the lease's owner gives money back, and requests money again later.
+        // The flag `short` makes the lease's owner give money back, and request money again later.
         answer.short |= lends_nothing;
         if answer
             .ends
@@ -107,7 +107,7 @@ impl RedisLedger {
         {
             self.missing_account().await?;
         }
-        // The ends are sorted by the times of their calls, so that each day is noted once.
+        // The settlements are sorted by the times of their calls, so each day is added to the index once.
         let number = |end: &TurnEnd| end.settlement.number;
         for of_day in ends.chunk_by(|a, b| day_of(number(a)) == day_of(number(b))) {
             self.note_day(number(of_day[0]), &turn.account).await;
@@ -115,7 +115,6 @@ impl RedisLedger {
         Ok(answer)
     }
 
-    /// Returns the arguments of `turn.lua`.
     fn args_of(
         &self,
         turn: &Turn,
@@ -152,28 +151,28 @@ impl RedisLedger {
         Ok(args)
     }
 
-    /// Recalls the account's leased money that no call holds. Returns the number of leases that may still grant holds.
+    /// Recalls the leased money of the account that no call holds. Returns how many leases may still grant holds.
     pub(super) async fn recall_in(&self, account: &AccountId) -> Result<u64, RedisFault> {
         let keys = ["", ":l"].map(|part| account_key(account, part));
-        let none: [String; 0] = [];
-        self.ask(&self.0.scripts.recall, &keys, &none[..]).await
+        self.ask(&self.0.scripts.recall, &keys, NO_ARGS).await
     }
 
-    /// Returns the leases of an account, and the server's time in ms.
+    /// Returns the leases of an account, and the server's time in milliseconds.
     pub(super) async fn leases_at(
         &self,
         account: &AccountId,
     ) -> Result<(u64, Vec<LeaseView>), RedisFault> {
         let keys = ["", ":l", ":x"].map(|part| account_key(account, part));
         let (now, rows): (u64, Vec<(String, String, u64, String)>) = self
-            .ask_patiently(&self.0.scripts.leases, &keys, &[])
+            .ask_patiently(&self.0.scripts.leases, &keys, NO_ARGS)
             .await?;
         let views = rows
             .into_iter()
-            // A lease that has expired may have left its record without a hold.
+            // The record of an expired lease may still exist, although the lease's hold does not. Such leases are left
+            // out.
             .filter(|(_, hold, _, _)| !hold.is_empty())
             .map(|(number, hold, due_ms, record)| {
-                LeaseView::of(account, &number, &hold, due_ms, &record).ok_or_else(|| {
+                LeaseView::from_reply(account, &number, &hold, due_ms, &record).ok_or_else(|| {
                     RedisFault::Unexpected(format!(
                         "lease {number} of {account}: {hold:?} {record:?}"
                     ))
@@ -183,7 +182,7 @@ impl RedisLedger {
     }
 }
 
-/// Returns the word by which `turn.lua` names an action.
+/// Returns the name of a step as an argument of `turn.lua`.
 const fn word_of(step: Step) -> &'static str {
     match step {
         Step::Open => "open",
@@ -193,20 +192,19 @@ const fn word_of(step: Step) -> &'static str {
     }
 }
 
-/// Returns the ends in the order that `turn.lua` expects: calls whose numbers were generated within the same 4 s are
-/// adjacent.
+/// Returns the settlements in the order that `turn.lua` expects: calls whose numbers were generated within the same 4 s
+/// are adjacent.
 fn in_order(ends: &[TurnEnd]) -> Vec<&TurnEnd> {
     let mut ordered: Vec<&TurnEnd> = ends.iter().collect();
     ordered.sort_by_key(|end| begins(end.settlement.number));
     ordered
 }
 
-/// Ends of calls whose numbers were generated in the same 4 s.
+/// Settlements of calls whose numbers were generated within the same 4 s.
 struct Batch {
     begins_as: RequestNumber,
     count: usize,
-    /// The times at which the first and the last of the numbers were generated, in milliseconds since the beginning of
-    /// the 4 s.
+    /// When the batch's first and last call number were generated, in milliseconds since the beginning of the 4 s.
     span: (u16, u16),
     numbers: Vec<u8>,
 }
@@ -236,7 +234,7 @@ fn batches_of(ends: &[&TurnEnd]) -> Vec<Batch> {
     batches.collect()
 }
 
-/// The sum of the costs of these ends of calls; `None` if the lease does not fully cover one of the costs.
+/// Returns the sum of the costs of these settlements. `None` if the lease does not pay one of the costs in full.
 fn paid_whole(ends: &[&TurnEnd]) -> Option<MicroRub> {
     let mut all = MicroRub::ZERO;
     for TurnEnd { settlement, cover } in ends {
@@ -301,7 +299,11 @@ fn answer_of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<TurnAnswer,
         each.collect::<Result<Vec<_>, RedisFault>>()?
     };
     if ends.len() != settled.len() {
-        let text = format!("{} ends were sent, {} answered", ends.len(), settled.len());
+        let text = format!(
+            "{} settlements were sent, but {} results were returned",
+            ends.len(),
+            settled.len()
+        );
         return Err(RedisFault::Unexpected(text));
     }
     let numbers = ends.iter().map(|end| end.settlement.number);
@@ -334,7 +336,7 @@ fn answer_of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<TurnAnswer,
 }
 
 impl LeaseView {
-    fn of(
+    fn from_reply(
         account: &AccountId,
         number: &str,
         hold: &str,

@@ -1,8 +1,8 @@
-//! Checks whether the data set is still the one that the gateway started with, and which servers have it.
+//! Checks that the data set is still the one with which the gateway started, and detects replaced servers.
 //!
-//! `tg:sys` contains a random `epoch`, which is written once. In a Cluster only one server has that Redis key, so
-//! further Redis keys with the same epoch (marks) are distributed over the slots. If a server has lost its data, its
-//! marks are missing.
+//! The hash `tg:sys` contains a random `epoch`, which is written once. In a Cluster, `tg:sys` is on one server only. So
+//! further Redis keys with the same epoch (marks) are distributed over the slots. A server that has lost its data lacks
+//! its marks.
 
 use std::{
     collections::BTreeMap,
@@ -22,25 +22,25 @@ use crate::{
     contract::LedgerError,
 };
 
-/// The number of marks in a Cluster: with six primaries, each has some marks.
+/// The number of marks in a Cluster. With six primaries, each primary has some of them.
 const MARKS: usize = 64;
 
 /// The result of a check of the data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
-    /// The servers are the same processes with the same data.
+    /// The servers are the same processes with the same data as before.
     Same,
-    /// A server is another process, or was replaced by another server: its newest data may be missing. Returned until
+    /// A server was restarted or replaced, so its newest data may be missing. This result is returned until
     /// [`RedisLedger::known`] is called.
     Changed,
-    /// A server is empty, or has another data set. The ledger serves no call until the right data set is back.
+    /// A server is empty or has another data set. The ledger serves no call until the original data set is back.
     Lost,
 }
 
-/// The data set as it was when the gateway started.
+/// The data set as it was at the start of the gateway.
 pub(super) struct DataSet {
     epoch: String,
-    /// Whether this gateway has just created the data set.
+    /// Whether this gateway has created the data set at its start.
     is_new: bool,
     /// The marks that existed at the start of the gateway.
     marks: Vec<String>,
@@ -48,25 +48,25 @@ pub(super) struct DataSet {
     servers: Mutex<Servers>,
 }
 
-/// The INFO of each primary, by its address.
+/// The reply of each primary to INFO, by the primary's address.
 type ServerReports = Vec<(Arc<str>, Result<Option<ServerInfo>, RedisFault>)>;
-/// The servers' run ids and replication ids, by address.
+/// The run id and the replication id of each server, by address.
 type Identities = BTreeMap<Arc<str>, String>;
 
 #[derive(Default)]
 struct Servers {
     seen: Identities,
     known: Identities,
-    /// Whether the data set was lost and has come back.
+    /// Whether the data set was lost and is back.
     returned: bool,
 }
 
 impl RedisLedger {
-    /// Looks the primaries up, and checks whether they have the data set that this gateway started with. Primaries that
-    /// do not answer are skipped, unless none answers.
+    /// Finds the current primaries, and checks that they have the data set with which this gateway started. Primaries
+    /// that do not answer are skipped, unless none answers.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`] if the ledger is out of reach.
+    /// [`LedgerError::Unavailable`] if the ledger is unreachable.
     pub async fn watch(&self) -> Result<Watch, LedgerError> {
         let conn = &self.0.conn;
         let (is_intact, server_reports) =
@@ -75,8 +75,8 @@ impl RedisLedger {
             self.0.data.lost.store(true, Ordering::Relaxed);
             return Ok(Watch::Lost);
         }
-        // A server that refuses writes cannot be a ledger: out of memory, disk full, no replica connected. In a
-        // Cluster, one server's answer proves nothing about the other servers.
+        // A server that refuses writes cannot serve a ledger: it is out of memory, its disk is full, or no replica is
+        // connected. In a Cluster, the answer of one server proves nothing about the others.
         if !conn.is_cluster() {
             let words = ["SET", "tg:w", "1", "PX", "1000"];
             let _: String = conn.command(&words, OPERATOR_TIMEOUT).await?;
@@ -84,27 +84,26 @@ impl RedisLedger {
         Ok(self.0.data.note(server_reports))
     }
 
-    /// Returns the name of the data set that this gateway started with.
+    /// Returns the name of the data set with which this gateway started.
     #[must_use]
     pub fn data_set(&self) -> &str {
         &self.0.data.epoch
     }
 
-    /// Returns whether the servers had no ledger before this gateway: they are new, or were emptied.
+    /// Returns whether the servers contained no ledger before this gateway: they are new, or were emptied.
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.0.data.is_new
     }
 
-    /// Confirms that the caller has done the work that [`Watch::Changed`] requires, such as a replay of acknowledged
-    /// ends.
+    /// Confirms that the caller has handled [`Watch::Changed`], for example by a replay of acknowledged settlements.
     pub fn known(&self) {
         let mut servers = self.0.data.servers();
         servers.known = servers.seen.clone();
         servers.returned = false;
     }
 
-    /// Checks the data set because an account that should exist is missing.
+    /// Checks the data set because an account is missing that should exist.
     pub(super) async fn missing_account(&self) -> Result<(), RedisFault> {
         let data = &self.0.data;
         if !Box::pin(data.is_intact(&self.0.conn)).await? {
@@ -113,7 +112,7 @@ impl RedisLedger {
         data.present()
     }
 
-    /// Checks the data set because a caller's key is missing. Missing keys are common, since clients send made-up keys.
+    /// Checks the data set because a caller's key was not found. This happens often, since clients send invented keys.
     pub(super) async fn missing_key(&self) -> Result<(), RedisFault> {
         let data = &self.0.data;
         if let Ok(epoch) = read_epoch(&self.0.conn).await
@@ -126,12 +125,12 @@ impl RedisLedger {
 }
 
 impl DataSet {
-    /// Reads the epoch of the data set. If the data set has no epoch yet, writes a new epoch first.
+    /// Reads the epoch of the data set. Writes a new epoch first if the server has none.
     pub(super) async fn begin(conn: &RedisConn) -> Result<Self, RedisFault> {
         let fresh = Uuid::now_v7().to_string();
         let words = ["HSETNX", "tg:sys", "epoch", &fresh];
         match conn.command_durably::<i64>(&words, OPERATOR_TIMEOUT).await {
-            // A gateway also starts if a replica is too slow to acknowledge the epoch.
+            // The gateway starts even if no replica acknowledges the epoch in time.
             Ok(_) | Err(RedisFault::NotReplicated { .. }) => {}
             Err(fault) => return Err(fault),
         }
@@ -164,7 +163,7 @@ impl DataSet {
         Ok(data)
     }
 
-    /// Fails if the last check has found that the data set is lost.
+    /// Fails if the last check found that the data set is lost.
     pub(super) fn present(&self) -> Result<(), RedisFault> {
         if self.lost.load(Ordering::Relaxed) {
             Err(RedisFault::OtherData)
@@ -173,7 +172,7 @@ impl DataSet {
         }
     }
 
-    /// Returns whether all servers that answer have the data set that this gateway started with.
+    /// Returns whether all servers that answer have the data set with which this gateway started.
     async fn is_intact(&self, conn: &RedisConn) -> Result<bool, RedisFault> {
         let marks = self.marks.iter().map(|mark| read_mark(conn, mark));
         let (epoch, marks) = join(read_epoch(conn), join_all(marks)).await;
@@ -192,7 +191,7 @@ impl DataSet {
         }
     }
 
-    /// Records the identities of the servers that have answered.
+    /// Records the identities of the servers that have answered, and compares them with the previous ones.
     fn note(&self, server_reports: ServerReports) -> Watch {
         let mut servers = self.servers();
         servers.returned |= self.lost.swap(false, Ordering::Relaxed);
@@ -205,7 +204,7 @@ impl DataSet {
             .retain(|address, _| addresses.contains(address));
         for (address, answer) in server_reports {
             if let Ok(info) = answer {
-                // If the hosting provider forbids INFO, only the server's address is available.
+                // If the hosting provider forbids INFO, only the server's address identifies it.
                 let identity = info.map_or_else(String::new, |info| info.identity);
                 servers.seen.insert(address, identity);
             }
@@ -247,10 +246,10 @@ async fn read_info(
 }
 
 /// Writes the missing marks of a new data set, and returns the marks that exist. A server that does not answer counts
-/// as having no marks.
+/// as a server without marks.
 ///
-/// Marks are written only once per data set. If they were written again later, a server that came back empty would seem
-/// to have all its data.
+/// Marks are written only once per data set. If missing marks were written again later, a server that has lost its data
+/// would appear to have all of it.
 async fn marked(conn: &RedisConn, epoch: &str, complete: bool) -> Result<Vec<String>, RedisFault> {
     let mut there = Vec::with_capacity(MARKS);
     let marks = (0..MARKS).map(|index| mark(conn, epoch, index, complete));
@@ -264,7 +263,8 @@ async fn marked(conn: &RedisConn, epoch: &str, complete: bool) -> Result<Vec<Str
     Ok(there)
 }
 
-/// Returns a mark, and its contents. Writes the mark first, unless the data set's marks are `complete`.
+/// Returns a mark and its content. Writes the mark first, unless all marks of the data set were written before
+/// (`complete`).
 async fn mark(
     conn: &RedisConn,
     epoch: &str,

@@ -9,18 +9,18 @@ use crate::{
     contract::{AccountBooks, BookError, JournalLine, JournalPages, JournalPart, Receipt},
 };
 
-/// The largest number of attempts to read all accounts, if the sums change during the check.
+/// How often the reading of all accounts is attempted, if the sums change during the check.
 const TRIES: usize = 3;
-/// The largest number of listed differences.
+/// The largest number of differences that are listed.
 const NAMED_MAX: usize = 100;
 
-/// Sums by day and by labels.
+/// Sums by day and by the fields of [`Words`].
 type Table = BTreeMap<(u64, Words), Sums>;
 
-/// Returns how the sums differ from the journals; each text begins with `U1`.
+/// Returns the differences between the sums and the journals. Each text begins with `U1`.
 ///
 /// # Errors
-/// A [`BookError`] if the ledger does not answer.
+/// A [`BookError`] if the ledger does not respond.
 pub async fn check<L: Rollup + ?Sized>(ledger: &L) -> Result<Vec<String>, BookError> {
     let mut found = Vec::new();
     for account in ledger.account_ids().await? {
@@ -48,7 +48,7 @@ async fn check_account<L: Rollup + ?Sized>(
     found: &mut Vec<String>,
 ) -> Result<(), BookError> {
     let scope = Scope::Account(id.clone());
-    // The sums are read before the books, so that the books include at least the lines in the sums.
+    // The sums are read before the books, so the books include at least every line that is in the sums.
     let Rolled { rows, places, .. } = ledger.rolled(&[(scope.clone(), 0..u64::MAX)]).await?;
     if rows.is_empty() && places.is_empty() {
         return Ok(());
@@ -60,57 +60,50 @@ async fn check_account<L: Rollup + ?Sized>(
     }
     let add = |table: &mut Table, receipt: &Receipt| {
         let at_ms = receipt.at_ms - receipt.at_ms % DAY_MS;
-        let row = table.entry((at_ms, Words::of(receipt, &scope)));
-        row.or_default().add(&Sums::of(receipt));
+        let row = table.entry((at_ms, Words::from_receipt(receipt, &scope)));
+        row.or_default().add(&Sums::from_receipt(receipt));
     };
     let after = places.get(id).cloned();
     each_after(ledger, &books, after, |receipt| add(&mut reported, receipt)).await?;
-    let noted = ledger.entries(id, &books.journal_end).await?;
-    let mut entries: Vec<JournalLine> = Vec::new();
-    let (mut journal, mut first_ms) = (Table::new(), u64::MAX);
+    let stored = ledger.entries(id, &books.journal_end).await?;
+    let (mut entries, mut journal, mut first_ms) = (Vec::new(), Table::new(), u64::MAX);
     let mut pages = JournalPages::up_to(&books);
     while let Some(lines) = pages.next(ledger).await? {
-        let of_money = lines.iter().filter(|line| is_entry(line));
-        entries.extend(of_money.cloned());
         for receipt in lines.iter().filter_map(counted) {
             first_ms = first_ms.min(receipt.at_ms);
             add(&mut journal, receipt);
         }
+        entries.extend(lines.into_iter().filter(is_entry));
     }
-    // The sums may include lines that the journal has dropped, so only later days are compared.
+    // The sums may include lines that the journal has already dropped, so only days after these lines are compared.
     let since_ms = match books.journal_complete {
         true => 0,
         false => first_ms.saturating_add(DAY_MS),
     };
-    if let Some(mut noted) = noted {
-        noted.retain(|line| line.at_ms() >= since_ms);
+    if let Some(mut stored) = stored {
+        stored.retain(|line| line.at_ms() >= since_ms);
         entries.retain(|line| line.at_ms() >= since_ms);
-        if noted != entries {
+        if stored != entries {
             found.push(format!(
-                "U1 payments and corrections of account {id}: the {} stored with its sums are not the {} in its journal",
-                noted.len(),
+                "U1 account {id}: the {} payments and corrections stored next to the sums differ from the {} in the \
+                 journal",
+                stored.len(),
                 entries.len()
             ));
         }
     }
-    let call_scope = format!("account {id}");
-    compare(
-        &call_scope,
-        &reported,
-        &journal,
-        since_ms,
-        Sums::agree_with,
-        found,
-    );
+    let name = format!("account {id}");
+    let agree = Sums::agree_with;
+    compare(&name, &reported, &journal, since_ms, agree, found);
     Ok(())
 }
 
-/// Calls `tell` with each counted receipt between this place of the journal and the end of the books.
+/// Calls `visit` with each receipt that sums include, from the position `after` in the journal to the end of the books.
 async fn each_after<L: Rollup + ?Sized>(
     ledger: &L,
     books: &AccountBooks,
     mut after: Option<String>,
-    mut tell: impl FnMut(&Receipt),
+    mut visit: impl FnMut(&Receipt),
 ) -> Result<(), BookError> {
     loop {
         let part = JournalPart {
@@ -119,7 +112,7 @@ async fn each_after<L: Rollup + ?Sized>(
             ..JournalPart::whole()
         };
         let page = ledger.journal(&books.view.id, &part).await?;
-        page.lines.iter().filter_map(counted).for_each(&mut tell);
+        page.lines.iter().filter_map(counted).for_each(&mut visit);
         after = page.next;
         if after.is_none() {
             return Ok(());
@@ -131,7 +124,7 @@ const fn is_entry(line: &JournalLine) -> bool {
     matches!(line, JournalLine::Entry { .. })
 }
 
-/// Compares the sums over all accounts with the added sums of the accounts.
+/// Compares the stored sums over all accounts with the total of the sums of each account.
 async fn check_all<L: Rollup + ?Sized>(ledger: &L) -> Result<Vec<String>, BookError> {
     let mut accounts = Table::new();
     for id in ledger.account_ids().await? {
@@ -140,7 +133,7 @@ async fn check_all<L: Rollup + ?Sized>(ledger: &L) -> Result<Vec<String>, BookEr
     }
     let mut found = Vec::new();
     let since_ms = now_ms().saturating_sub(KEPT_MS);
-    // Sums of an earlier version have no durations of calls, so durations are not compared.
+    // Durations are not compared, because sums of an earlier version lack them.
     let agree = Sums::same_but_for_times;
     for (scope, name) in [
         (Scope::Days, "all accounts by day"),
@@ -182,7 +175,7 @@ fn add_all(table: &mut Table, step: &Scope, rows: impl IntoIterator<Item = (u64,
 }
 
 fn compare(
-    call_scope: &str,
+    name: &str,
     reported: &Table,
     journal: &Table,
     since_ms: u64,
@@ -201,8 +194,8 @@ fn compare(
             let day = i64::try_from(at_ms / DAY_MS).unwrap_or_default();
             let (year, month, day) = date_of_day(day);
             found.push(format!(
-                "U1 sums of {call_scope} on {year:04}-{month:02}-{day:02}, model {}: {} calls for {} µ₽, its receipts: {} calls \
-                 for {} µ₽",
+                "U1 sums of {name} on {year:04}-{month:02}-{day:02}, model {}: {} calls for {} µ₽, but \
+                 receipts of {} calls for {} µ₽",
                 words.model, sums.calls, sums.charged_micro, receipts.calls, receipts.charged_micro
             ));
         }

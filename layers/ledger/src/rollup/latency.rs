@@ -1,7 +1,9 @@
-//! Durations of calls as counts on a scale of times, small enough to be part of every sum. Adding two counts is exact.
+//! Call durations, counted per step of a logarithmic scale. The counts are small enough to be part of every sum, and
+//! adding the counts of two sums is exact.
 //!
-//! The scale has eight steps per doubling: times below 16 ms are exact to the millisecond, and longer times to an
-//! eighth. A percentile is the upper end of a step: never less than the true time, and at most an eighth more.
+//! The scale has eight steps per doubling. Times below 16 ms are exact to the millisecond. For longer times, the width
+//! of a step is at most one eighth of the time. A percentile is the upper end of a step, so it is never less than the
+//! true time and at most one eighth more.
 
 use std::{fmt, str::FromStr};
 
@@ -10,23 +12,23 @@ use serde::{
     de::{self, Visitor},
 };
 
-/// The number of steps per doubling, as a power of two.
+/// The binary logarithm of the number of steps per doubling.
 const STEPS_LOG: u32 = 3;
 const STEPS: u32 = 1 << STEPS_LOG;
 
-/// The number of calls by duration. Stored as a line of text: `57:3 60` means three calls on step 57 and one on step
-/// 60.
+/// A histogram of call durations. The text form is one line: `57:3 60` means three calls on step 57 and one call on
+/// step 60.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Latency(Vec<(u8, u64)>);
 
 impl Latency {
-    /// Creates the duration of one call.
+    /// Creates the histogram of one call.
     #[must_use]
     pub fn of_ms(ms: u32) -> Self {
         Self(vec![(step_of(ms), 1)])
     }
 
-    /// Adds the duration of a call.
+    /// Adds the duration of one call.
     pub fn count(&mut self, ms: u32) {
         let step = step_of(ms);
         match self.0.binary_search_by_key(&step, |(step, _)| *step) {
@@ -35,9 +37,10 @@ impl Latency {
         }
     }
 
-    /// Adds all durations of another histogram.
+    /// Adds all calls of another histogram.
     pub fn add(&mut self, other: &Self) {
-        // Usually this histogram has all steps of the other histogram already, so nothing is inserted.
+        // Inserting the steps one at a time is fast enough, because this histogram usually has all of the other's steps
+        // already.
         let mut at = 0;
         for (step, calls) in &other.0 {
             at += self.0[at..]
@@ -57,10 +60,11 @@ impl Latency {
         self.0.iter().map(|(_, calls)| calls).sum()
     }
 
-    /// Returns a time, in milliseconds, that `percent` of the calls did not exceed; `None` if there are no calls.
+    /// Returns the time in milliseconds that `percent` of the calls did not exceed, for example the 99th percentile;
+    /// `None` if there are no calls.
     #[must_use]
     pub fn percentile_ms(&self, percent: u64) -> Option<u32> {
-        // The rank is rounded up: if there are 100 calls, the 1st percentile is the shortest call.
+        // The rank is rounded up: the 1st percentile of 100 calls is the shortest call.
         let rank = (self.calls() * percent).div_ceil(100).max(1);
         let mut below = 0;
         let step = self.0.iter().find(|(_, calls)| {
@@ -70,7 +74,7 @@ impl Latency {
         step.map(|(step, _)| last_ms_of(*step))
     }
 
-    /// Returns whether the other histogram includes all of these calls.
+    /// Returns whether the other histogram has at least as many calls on every step.
     #[must_use]
     pub fn is_within(&self, other: &Self) -> bool {
         let mut steps = self.0.iter();
@@ -80,21 +84,20 @@ impl Latency {
         })
     }
 
-    /// Returns whether the histogram is empty.
+    /// Returns whether the histogram contains no calls.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Returns the step of a duration.
 fn step_of(ms: u32) -> u8 {
     let doublings = ms.max(1).ilog2().saturating_sub(STEPS_LOG);
     let step = doublings * STEPS + (ms >> doublings);
     u8::try_from(step).unwrap_or(u8::MAX)
 }
 
-/// Returns the longest duration on a step.
+/// Returns the longest duration that is counted on a step, in milliseconds.
 fn last_ms_of(step: u8) -> u32 {
     let step = u32::from(step);
     let doublings = (step / STEPS).saturating_sub(1);
@@ -115,16 +118,16 @@ impl fmt::Display for Latency {
     }
 }
 
-/// The error of a text that is not a valid histogram.
+/// The error for a text that is not a valid histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a valid histogram of durations")]
+#[error("not a valid histogram of call durations")]
 pub struct LatencyError;
 
 impl FromStr for Latency {
     type Err = LatencyError;
 
     fn from_str(text: &str) -> Result<Self, LatencyError> {
-        // A page may parse ten thousand histograms, so each is parsed in one pass over the bytes.
+        // A page may contain ten thousand histograms, so each is parsed in one pass over its bytes.
         let words = text.as_bytes().split(u8::is_ascii_whitespace);
         let words = words.filter(|word| !word.is_empty());
         let mut steps: Vec<(u8, u64)> = Vec::with_capacity(text.len() / 4 + 1);
@@ -145,7 +148,6 @@ impl FromStr for Latency {
     }
 }
 
-/// Parses a decimal integer.
 fn number(digits: Option<&[u8]>) -> Option<u64> {
     let digits = digits.filter(|digits| !digits.is_empty())?;
     digits.iter().try_fold(0_u64, |number, digit| {
@@ -161,20 +163,21 @@ impl Serialize for Latency {
 }
 
 impl<'de> Deserialize<'de> for Latency {
-    /// Reads a text that only a later version writes as an empty histogram, since the sums must stay readable.
+    /// If a later version wrote a text that this version cannot parse, reads an empty histogram: the sums must stay
+    /// readable.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(Line)
     }
 }
 
-/// Parses a histogram's line without copying it.
+/// Parses the text of a histogram without copying it.
 struct Line;
 
 impl Visitor<'_> for Line {
     type Value = Latency;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a line of text")
+        f.write_str("a histogram as a line of text")
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Latency, E> {
@@ -188,7 +191,7 @@ mod tests {
 
     use super::*;
 
-    fn of(times: &[u32]) -> Latency {
+    fn histogram(times: &[u32]) -> Latency {
         let mut latency = Latency::default();
         for ms in times {
             latency.count(*ms);
@@ -204,7 +207,7 @@ mod tests {
             (&[15, 15, 16, 17, 18], "15:2 16:2 17"),
             (&[u32::MAX], "239"),
         ] {
-            let latency = of(times);
+            let latency = histogram(times);
             assert_eq!(latency.to_string(), text);
             assert_eq!(text.parse(), Ok(latency.clone()));
             let json = serde_json::to_string(&latency).unwrap();
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn histogram_buckets_have_no_gaps() {
+    fn every_duration_belongs_to_exactly_one_histogram_step() {
         let mut first = 0;
         for step in 0..240 {
             let last = last_ms_of(step);
@@ -234,7 +237,7 @@ mod tests {
             mut times in prop::collection::vec(prop_oneof![0..40u32, 0..100_000u32, any::<u32>()], 1..300),
             percent in 1..=100u64,
         ) {
-            let latency = of(&times);
+            let latency = histogram(&times);
             times.sort_unstable();
             let rank = (times.len() * percent as usize).div_ceil(100);
             let exact = u64::from(times[rank - 1]);
@@ -243,17 +246,17 @@ mod tests {
         }
 
         #[test]
-        fn histograms_of_parts_add_up_to_the_histogram_of_the_whole(
+        fn sum_of_partial_histograms_equals_the_histogram_of_all_calls(
             times in prop::collection::vec(prop_oneof![0..20u32, any::<u32>()], 0..50),
             at in 0..50usize,
         ) {
             let (a, b) = times.split_at(at.min(times.len()));
-            let mut added = of(a);
-            added.add(&of(b));
-            prop_assert_eq!(&added, &of(&times));
+            let mut added = histogram(a);
+            added.add(&histogram(b));
+            prop_assert_eq!(&added, &histogram(&times));
             prop_assert_eq!(added.calls(), times.len() as u64);
-            prop_assert!(of(a).is_within(&added));
-            prop_assert_eq!(added.is_within(&of(a)), b.is_empty());
+            prop_assert!(histogram(a).is_within(&added));
+            prop_assert_eq!(added.is_within(&histogram(a)), b.is_empty());
         }
     }
 }

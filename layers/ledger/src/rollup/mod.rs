@@ -1,22 +1,23 @@
-//! The roll-up: sums computed from the journals in advance, so that a report over a month does not read all of its
-//! receipts.
+//! The roll-up: sums that are computed from the journals in advance, so that a report about a month need not read all
+//! of the month's receipts.
 //!
-//! No call waits for the roll-up. A task reads what was added to the journals since its last round ([`roll_up`]) and
-//! adds it to sums: of each account by day, key and group, and of all accounts by day and by hour, each by model,
-//! vendor and endpoint. Sums are written together with the position up to which they include each journal, in one
-//! atomic write. After the end of a month, the sums of its days are added up, so that a year is not read day by day. A
-//! report ([`read`]) combines the sums with the journal lines after the lines that the sums include. So a report is
-//! never older than the journal, and equals the result of reading every receipt.
+//! No call waits for the roll-up. A task reads the lines that were added to the journals since its last round
+//! ([`roll_up`]), and adds them to two kinds of sums. The sums of one account are per day, broken down by key, group,
+//! model, vendor and endpoint. The sums over all accounts are per day and per hour, broken down by model, vendor and
+//! endpoint. Sums are written together with the position up to which they contain each journal, in one atomic write.
+//! When a month is over, the sums of its days are added up, so that a report about a year need not read each day. A
+//! report ([`read`]) combines the sums with the journal lines after that position, so it is always up to date and
+//! equals the result of reading every receipt.
 //!
-//! The sum of any time range is composed of the whole months, days and hours in it (for one account: days), and of the
-//! receipts at its ends. Only lines that are final are rolled up: the youngest lines are not ([`STANDS_MS`]), since
-//! after a failover the new primary may not have them.
+//! The total of any time range is composed of the whole months, days and hours in it (for one account: of the whole
+//! days), and of single receipts at both ends. Only final lines are summed. The youngest lines are not final
+//! ([`STANDS_MS`]), because a failover may lose them.
 //!
-//! No sum includes payments and corrections. A ledger that cannot find them among millions of calls stores them next to
-//! the sums, in the same atomic write.
+//! Sums do not include payments and corrections. A ledger that cannot find them among millions of calls stores them
+//! next to the sums, in the same atomic write.
 //!
-//! The journals are the books; the sums are derived from them. [`check`] reports where sums and journals differ, and
-//! after [`Rollup::clear_sums`] the sums are computed again.
+//! The journals are authoritative, and the sums are derived from them. [`check`] reports differences between sums and
+//! journals. After [`Rollup::clear_sums`], the sums are computed again.
 
 mod check;
 mod latency;
@@ -58,31 +59,31 @@ use crate::{
     endpoint::{self, Endpoint},
 };
 
-/// The age at which a line is rolled up, in milliseconds. A failover may lose lines that the replica has not received;
-/// such lines are younger than this.
+/// The age in milliseconds at which a journal line is final and may be summed. A failover may lose lines that the
+/// replica has not received, but these lines are younger than this.
 pub const STANDS_MS: u64 = 10_000;
 
-/// The age, in milliseconds, from which stores may drop sums.
+/// The age in milliseconds after which a store may drop sums.
 const KEPT_MS: u64 = 400 * DAY_MS;
 
 pub(crate) const HOUR_MS: u64 = 3_600_000;
 pub(crate) const DAY_MS: u64 = 24 * HOUR_MS;
 
-/// The accounts that a sum includes, and the length of its period.
+/// Which accounts a sum includes, and how long its period is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// Sums of one account per day, by key and group.
+    /// Sums of one account per day, broken down by key and group among other fields.
     Account(AccountId),
     /// Sums of all accounts per day.
     Days,
     /// Sums of all accounts per hour.
     Hours,
-    /// Sums of all accounts per month, added up from the days of months that are over.
+    /// Sums of all accounts per month, computed from daily sums when the month is over.
     Months,
 }
 
 impl Scope {
-    /// Returns the beginning of the period that contains a time, in Unix milliseconds.
+    /// Returns the beginning of the period that contains the time `at_ms`, in Unix milliseconds.
     #[must_use]
     pub fn begin_ms(&self, at_ms: u64) -> u64 {
         match self {
@@ -92,8 +93,8 @@ impl Scope {
         }
     }
 
-    /// Returns the range of whole periods within a time range. A range without an end includes all periods after its
-    /// beginning.
+    /// Returns the part of a time range that consists of whole periods. If the range has no end, the result has none
+    /// either.
     #[must_use]
     pub fn whole_within(&self, time: &Range<u64>) -> Range<u64> {
         match self {
@@ -113,7 +114,7 @@ impl Scope {
         }
     }
 
-    /// The account, unless the scope is over all accounts.
+    /// Returns the account; `None` if the scope is over all accounts.
     #[must_use]
     pub const fn account(&self) -> Option<&AccountId> {
         match self {
@@ -122,7 +123,7 @@ impl Scope {
         }
     }
 
-    /// Returns the scope's name in stores. No account can have the name of another scope.
+    /// Returns the scope's name in stores: the account's id, or a word that is not a valid account id.
     #[must_use]
     pub fn word(&self) -> &str {
         match self {
@@ -134,22 +135,22 @@ impl Scope {
     }
 }
 
-/// The fields by which a sum is broken down, within its scope and period.
+/// The fields by which sums of one scope and period are broken down.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Words {
-    /// The key; `None` in sums over all accounts.
+    /// The key with which the calls were made; `None` in sums over all accounts.
     #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
     pub key: Option<KeyId>,
-    /// The group that was charged; `None` in sums over all accounts, or if no group was charged.
+    /// The group that was charged; `None` in sums over all accounts, and if no group was charged.
     #[serde(rename = "g", default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
-    /// The catalog's name of the model.
+    /// The model's name in the catalog.
     #[serde(rename = "m")]
     pub model: String,
-    /// The vendor that answered.
+    /// The vendor that served the calls.
     #[serde(rename = "v")]
     pub vendor: String,
-    /// The endpoint that was called.
+    /// The endpoint that the callers used.
     #[serde(
         rename = "e",
         default,
@@ -160,7 +161,7 @@ pub struct Words {
 }
 
 impl Words {
-    fn of(receipt: &Receipt, scope: &Scope) -> Self {
+    fn from_receipt(receipt: &Receipt, scope: &Scope) -> Self {
         let item = &receipt.item;
         let all = Self {
             key: Some(receipt.key.clone()),
@@ -172,7 +173,7 @@ impl Words {
         all.within(scope)
     }
 
-    /// Removes the fields that the scope does not distinguish.
+    /// Removes the fields by which sums of this scope are not broken down.
     fn within(self, scope: &Scope) -> Self {
         match scope {
             Scope::Account(_) => self,
@@ -185,72 +186,74 @@ impl Words {
     }
 }
 
-/// The fields that identify a sum.
+/// Identifies a stored sum.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowId {
-    /// The accounts and the length of the period.
+    /// The accounts that the sum includes, and the length of its period.
     pub scope: Scope,
-    /// The time at which the period begins, in Unix milliseconds.
+    /// The beginning of the period, in Unix milliseconds.
     pub at_ms: u64,
-    /// Fields by which the sum is broken down.
+    /// The fields by which the sum is broken down.
     pub words: Words,
 }
 
-/// The positions up to which the sums contain the journals.
+/// How far the sums reach: their version, and the positions up to which they contain the journals.
 #[derive(Clone, Debug, Default)]
 pub struct Marks {
-    /// A number that increases with each change of the sums.
+    /// The version of the sums; it increases with each change.
     pub version: u64,
-    /// The position of each account's last included line. An account that is missing here is not included at all.
+    /// For each account, the position of its last summed line. An account without a position has no summed lines.
     pub places: HashMap<AccountId, String>,
-    /// The position up to which each account's payments and corrections are stored next to the sums; `None` if the
-    /// ledger does not store them there.
+    /// For each account, the position up to which its payments and corrections are stored next to the sums; `None` if
+    /// this ledger does not store them there.
     pub entries: Option<HashMap<AccountId, String>>,
-    /// The end of the last month that was added up, in Unix milliseconds.
+    /// The end of the last month that has monthly sums, in Unix milliseconds.
     pub months_end_ms: u64,
 }
 
-/// Sums and the positions up to which they contain the journals, all read at one moment.
+/// Stored sums, and the positions up to which they contain the journals, read at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Rolled {
-    /// The beginning of the period in Unix milliseconds, the fields by which the sum is broken down, and the sum.
+    /// The sums. Each row is the beginning of the period in Unix milliseconds, the fields by which the sum is broken
+    /// down, and the sum.
     pub rows: Vec<(u64, Words, Sums)>,
-    /// The positions in [`Marks::places`]; for an account's sums, only that account's position.
+    /// The positions of [`Marks::places`]. If the sums of one account were requested, only the position of this
+    /// account.
     pub places: HashMap<AccountId, String>,
-    /// The value of [`Marks::months_end_ms`]; 0 if an account's sums were requested.
+    /// The value of [`Marks::months_end_ms`]; 0 if the sums of one account were requested.
     pub months_end_ms: u64,
 }
 
-/// The next lines of a journal that are final, for the roll-up.
+/// The next final lines of a journal, for the roll-up.
 #[derive(Clone, Debug, Default)]
 pub struct UnrolledLines {
-    /// The sums of the calls among those lines.
+    /// The sums of the calls in the lines that were read.
     pub calls: Tally,
-    /// The number of lines.
+    /// The number of lines that were read.
     pub lines: usize,
-    /// The position of the last line; `None` if there are no lines.
+    /// The position of the last line that was read; `None` if no line was read.
     pub place: Option<String>,
-    /// Whether more final lines may follow.
+    /// Whether the journal may contain more final lines.
     pub more: bool,
-    /// The payments and corrections among the lines, with their positions, for a ledger that stores them next to the
-    /// sums.
+    /// The payments and corrections in the lines that were read, with their positions; only for a ledger that stores
+    /// them next to the sums.
     pub entries: Vec<(String, JournalLine)>,
 }
 
-/// A batch of sums that replace the stored sums with the same ids.
+/// A batch of changes to the stored sums. Each sum in it replaces the stored sum with the same id.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
     /// The value of [`Marks::version`] from which the new sums were computed.
     pub version: u64,
-    /// The new sums.
+    /// The new sums, with their ids.
     pub rows: Vec<(RowId, Sums)>,
-    /// The positions up to which journals are included in the new sums.
+    /// The positions up to which the new sums contain the journals.
     pub places: Vec<(AccountId, String)>,
-    /// Payments and corrections to be stored next to the sums, with their positions.
+    /// Payments and corrections to store next to the sums, with their positions.
     pub entries: Vec<(String, JournalLine)>,
     /// The positions up to which payments and corrections are stored after this change.
     pub entry_places: Vec<(AccountId, String)>,
-    /// The new [`Marks::months_end_ms`], if it changes.
+    /// The new value of [`Marks::months_end_ms`]; `None` leaves it unchanged.
     pub months_end_ms: Option<u64>,
 }
 
@@ -260,7 +263,7 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(now_ms).unwrap_or(u64::MAX)
 }
 
-/// Turns the error for a missing account into `None`.
+/// Returns `None` instead of the error for an account that does not exist.
 pub(crate) fn there(
     page: Result<JournalPage, BookError>,
 ) -> Result<Option<JournalPage>, BookError> {
@@ -271,12 +274,13 @@ pub(crate) fn there(
     }
 }
 
-/// A ledger that stores a roll-up. A ledger that does not store sums has no marks, and reports read its journals.
+/// A ledger that can store a roll-up. If it stores no sums, its [`Marks`] are empty, so reports read its journals.
+///
+/// A method fails with a [`BookError`] if the ledger refuses the request or is unreachable. The documentation of a
+/// method lists only the errors that this method returns in addition.
 pub trait Rollup: LedgerAdmin {
-    /// Returns the ids of all accounts. A ledger overrides this method if it can list them without reading their money.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns the ids of all accounts. A ledger overrides this method if it can list them without reading each
+    /// account's money.
     fn account_ids(&self) -> impl Future<Output = Result<Vec<AccountId>, BookError>> + Send {
         async move {
             let views = self.accounts().await?;
@@ -284,11 +288,8 @@ pub trait Rollup: LedgerAdmin {
         }
     }
 
-    /// Returns a part of each of several journals, in the given order; `None` for an account that does not exist. A
-    /// ledger overrides this method if it can request the parts together.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns one page of each of several journals, in the given order; `None` for an account that does not exist. A
+    /// ledger overrides this method if it can request the pages together.
     fn journals(
         &self,
         parts: &[(&AccountId, JournalPart<'_>)],
@@ -300,12 +301,9 @@ pub trait Rollup: LedgerAdmin {
         }
     }
 
-    /// Returns the time of the newest call in each of these parts of journals; `None` for a part without calls. The
-    /// parts must have [`JournalPart::newest_first`] set. Returns `None` instead of a list if the ledger would have to
-    /// read the calls.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns the time of the newest call in each of these parts of journals, or `None` for a part without calls. The
+    /// parts must have [`JournalPart::newest_first`] set. If the ledger could answer only by reading the calls, it
+    /// returns `None` instead of a list.
     fn newest_ms(
         &self,
         _parts: &[(&AccountId, JournalPart<'_>)],
@@ -313,48 +311,33 @@ pub trait Rollup: LedgerAdmin {
         async { Ok(None) }
     }
 
-    /// Returns the positions up to which the sums contain the journals.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns the version of the sums, and the positions up to which they contain the journals.
     fn marks(&self) -> impl Future<Output = Result<Marks, BookError>> + Send;
 
-    /// Returns the sums whose periods begin in these ranges, all read at one moment. Either all scopes are the same
-    /// account's, or all scopes are over all accounts.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns the sums whose periods begin in these ranges, read at one moment. The scopes must either all be of the
+    /// same account, or all be over all accounts.
     fn rolled(
         &self,
         parts: &[(Scope, Range<u64>)],
     ) -> impl Future<Output = Result<Rolled, BookError>> + Send;
 
-    /// Returns a lower bound of the time at which the oldest sums of a scope begin; `None` if the scope has no sums.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns a time at or before the beginning of the oldest sum of a scope; `None` if the scope has no sums.
     fn oldest_sums_ms(
         &self,
         scope: &Scope,
     ) -> impl Future<Output = Result<Option<u64>, BookError>> + Send;
 
-    /// Returns the time of the journal line at a position, in Unix milliseconds. Later lines do not have an earlier
-    /// time, unless a server's clock went back.
+    /// Returns the time of the journal line at a position, in Unix milliseconds. No later line has an earlier time,
+    /// unless a server's clock was set back.
     fn place_ms(&self, place: &str) -> u64;
 
-    /// Returns the sums with these ids, in the same order.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns the sums with these ids, in the order of the ids.
     fn sums_at(
         &self,
         ids: &[RowId],
     ) -> impl Future<Output = Result<Vec<Option<Sums>>, BookError>> + Send;
 
-    /// Returns the lines of a journal after the position `after` whose times are before `before_ms`.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns the lines of a journal after the position `after` that have a time before `before_ms`.
     fn unrolled_lines(
         &self,
         account: &AccountId,
@@ -362,31 +345,22 @@ pub trait Rollup: LedgerAdmin {
         before_ms: u64,
     ) -> impl Future<Output = Result<UnrolledLines, BookError>> + Send;
 
-    /// Returns all payments and corrections of a journal up to `end`, an
-    /// [`AccountBooks::journal_end`](crate::contract::AccountBooks::journal_end), in journal order; `None` if the
-    /// ledger can only find them by reading the calls between them.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Returns all payments and corrections of a journal, in the order of the journal, up to `end` (an
+    /// [`AccountBooks::journal_end`](crate::contract::AccountBooks::journal_end)). `None` if the ledger could find them
+    /// only by reading the calls between them.
     fn entries(
         &self,
         account: &AccountId,
         end: &str,
     ) -> impl Future<Output = Result<Option<Vec<JournalLine>>, BookError>> + Send;
 
-    /// Writes all of these sums in one step, unless the stored sums have another version than `change` expects. Returns
-    /// the new version if they were written.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Writes all sums of the change in one atomic step, if the version of the stored sums is still
+    /// [`Change::version`]. Returns the new version if they were written.
     fn change_sums(
         &self,
         change: &Change,
     ) -> impl Future<Output = Result<Option<u64>, BookError>> + Send;
 
-    /// Deletes all sums, so that they are computed again.
-    ///
-    /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// Deletes all sums. The roll-up then computes them again.
     fn clear_sums(&self) -> impl Future<Output = Result<(), BookError>> + Send;
 }

@@ -1,4 +1,4 @@
-//! Reads the sums of a time range from the roll-up, and the calls that are in no sum from the journals.
+//! Reads the calls of a time range: from the roll-up's sums, and from the journals as far as calls are not in a sum.
 
 use std::ops::{ControlFlow, Range};
 
@@ -9,47 +9,47 @@ use crate::{
     endpoint::Endpoint,
 };
 
-/// The number of accounts whose journals are read at the same time.
+/// How many accounts' journals are read at the same time.
 const ACCOUNTS_AT_ONCE: usize = 256;
-/// The number of lines of each account that the first request reads. Most accounts have no line that is not rolled up.
+/// How many lines of each account the first request reads. Most accounts have no lines after the summed ones.
 const LINES_FIRST: usize = 64;
 
 /// Selects the calls to read.
 #[derive(Clone, Copy, Debug)]
 pub enum CallScope<'a> {
-    /// The calls of one account. Each part of the result has its key and its group.
+    /// The calls of one account. Each part of the result names a key, and a group if one was charged.
     Account(&'a AccountId),
-    /// The calls of all accounts, by day. No part of the result names an account.
+    /// The calls of all accounts, from daily sums. The parts of the result name no account.
     All,
-    /// The calls of all accounts, by hour, for a result that needs hours.
+    /// The calls of all accounts, from hourly sums, for a result that needs hours.
     AllByHour,
-    /// The calls of all accounts, with sums of whole months where possible.
+    /// The calls of all accounts, from monthly sums where whole months are requested.
     AllByMonth,
 }
 
-/// A part of the result: a sum of many calls, or one call.
+/// A part of the result: the sum of many calls, or a single call.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// A time in the day, hour or month in which the calls were charged, in Unix milliseconds.
+    /// A time in the hour, day or month in which the calls were charged, in Unix milliseconds.
     pub at_ms: u64,
     /// The key, if the calls of one account were requested.
     pub key: Option<&'a KeyId>,
-    /// The group that was charged, if an account's calls were requested and a group was charged.
+    /// The group that was charged. `None` if no group was charged, or if the calls of all accounts were requested.
     pub group: Option<&'a GroupId>,
-    /// The catalog's name of the model.
+    /// The model's name in the catalog.
     pub model: &'a str,
-    /// The vendor that answered.
+    /// The vendor that served the calls.
     pub vendor: &'a str,
-    /// The endpoint that was called.
+    /// The endpoint that the callers used.
     pub endpoint: Option<Endpoint>,
-    /// The sums of the calls.
+    /// The sums of the calls in this part.
     pub sums: &'a Sums,
 }
 
 impl<'a> Part<'a> {
-    /// Creates the part of the sums that one call adds.
+    /// Creates the part for a single call with the given sums.
     #[must_use]
-    pub fn of(receipt: &'a Receipt, sums: &'a Sums) -> Self {
+    pub fn from_receipt(receipt: &'a Receipt, sums: &'a Sums) -> Self {
         Self {
             at_ms: receipt.at_ms,
             key: Some(&receipt.key),
@@ -62,7 +62,8 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Calls `add` with each sum and each call whose time is in `time` (Unix milliseconds), until `add` breaks.
+/// Calls `add` with each sum and each single call in the time range `time` (Unix milliseconds), until `add` returns
+/// `Break`.
 ///
 /// # Errors
 /// A [`BookError`] if the ledger does not answer.
@@ -84,7 +85,9 @@ pub async fn read<L: Rollup + ?Sized>(
             (scopes, ledger.account_ids().await?)
         }
     };
-    let finest = scopes.last().expect("there is at least one scope");
+    let finest = scopes
+        .last()
+        .expect("at least one scope was selected above");
     let whole = finest.whole_within(&time);
     if whole.is_empty() {
         return lines(ledger, &accounts, |_| None, &time, &mut add).await;
@@ -114,7 +117,7 @@ pub async fn read<L: Rollup + ?Sized>(
     Ok(())
 }
 
-/// Returns the rolled-up sums of a time range, with the longest periods that fit into it.
+/// Returns the stored sums of a time range. Uses the sums of the longest periods that fit into the range.
 async fn rolled<L: Rollup + ?Sized>(
     ledger: &L,
     scopes: &[Scope],
@@ -126,7 +129,7 @@ async fn rolled<L: Rollup + ?Sized>(
         let mut parts = Vec::new();
         cover(scopes, time.clone(), &months, &mut parts);
         let rolled = ledger.rolled(&parts).await?;
-        // The last month may not be added up yet; after all sums were deleted, no month is added up.
+        // The last month may have no monthly sums yet. After all sums were deleted, no month has monthly sums.
         let by_month = parts.iter().filter(|(scope, _)| *scope == Scope::Months);
         if by_month.map(|(_, time)| time.end).max() <= Some(rolled.months_end_ms) {
             return Ok(rolled);
@@ -135,7 +138,7 @@ async fn rolled<L: Rollup + ?Sized>(
     }
 }
 
-/// Divides a time range into the periods of `scopes`, longest first. Months are only used within `months`.
+/// Divides a time range into periods of `scopes`, the longest first. Monthly sums are used only within `months`.
 fn cover(
     scopes: &[Scope],
     time: Range<u64>,
@@ -158,8 +161,8 @@ fn cover(
     parts.push((scope.clone(), whole));
 }
 
-/// Returns the part of a time range that consists of whole intervals of `step_ms`. If the range has no end, all
-/// intervals after its beginning are included.
+/// Returns the part of a time range that consists of whole intervals of `step_ms`. If the range has no end, the result
+/// has none either.
 pub(crate) fn whole_within(step_ms: u64, time: &Range<u64>) -> Range<u64> {
     let end = match time.end {
         u64::MAX => u64::MAX,
@@ -168,7 +171,7 @@ pub(crate) fn whole_within(step_ms: u64, time: &Range<u64>) -> Range<u64> {
     time.start.div_ceil(step_ms).saturating_mul(step_ms)..end
 }
 
-/// Calls `add` with each receipt whose time is in `time` and which follows the given position of its account's journal.
+/// Calls `add` with each receipt in the time range `time` that comes after the given position in its account's journal.
 async fn lines<L: Rollup + ?Sized>(
     ledger: &L,
     accounts: &[AccountId],
@@ -181,7 +184,8 @@ async fn lines<L: Rollup + ?Sized>(
         let some = some.iter().zip(&places);
         let mut some: Vec<(&AccountId, Option<&str>)> =
             some.map(|(id, after)| (id, after.as_deref())).collect();
-        // Usually no account has such a receipt, so accounts without a newer call are left out first.
+        // Usually no account has a receipt after the given position. So accounts without such a receipt are excluded
+        // first.
         let newest = some.iter().map(|(id, behind)| {
             let part = JournalPart {
                 newest_first: true,
@@ -206,17 +210,20 @@ async fn lines<L: Rollup + ?Sized>(
         let first: Vec<(&AccountId, JournalPart<'_>)> = first.collect();
         let pages = ledger.journals(&first).await?;
         for ((id, _), first) in some.iter().zip(pages) {
-            // The account may have been removed since the accounts were listed.
+            // The account may have been removed after the accounts were listed.
             let Some(mut found) = first else { continue };
             loop {
                 for receipt in found.lines.iter().filter_map(counted) {
                     let requested = time.contains(&receipt.at_ms);
-                    if requested && add(&Part::of(receipt, &Sums::of(receipt))).is_break() {
+                    if requested
+                        && add(&Part::from_receipt(receipt, &Sums::from_receipt(receipt)))
+                            .is_break()
+                    {
                         return Ok(());
                     }
                 }
                 let Some(next) = found.next else { break };
-                // The embedded ledgers answer without waiting, so yield to let other tasks run.
+                // Embedded ledgers answer without waiting, so this task yields to let other tasks run.
                 tokio::task::yield_now().await;
                 let page = ledger.journal(id, &part(time, Some(&next))).await;
                 found = there(page)?.unwrap_or_default();
@@ -241,13 +248,13 @@ mod tests {
     use crate::rollup::HOUR_MS;
 
     #[test]
-    fn time_range_is_rounded_inwards_to_whole_hours_days_or_months() {
+    fn time_range_is_rounded_inwards_to_whole_hours_or_days_or_months() {
         for (time, whole) in [
             (0..10, 0..10),
             (0..u64::MAX, 0..u64::MAX),
             (1..29, 10..20),
             (10..19, 10..10),
-            // A range that ends before it begins is empty, so the result is empty.
+            // A range whose end is before its beginning is empty, and so is the result.
             (11..19, Range { start: 20, end: 10 }),
             (11..u64::MAX, 20..u64::MAX),
         ] {
@@ -255,9 +262,9 @@ mod tests {
         }
     }
 
-    /// In 1970, months begin on days 0, 31, 59, 90 and 120.
+    /// In 1970, the first months begin on the days 0, 31, 59, 90 and 120.
     #[test]
-    fn time_range_is_read_from_the_largest_units_that_fit() {
+    fn sums_of_a_time_range_are_read_in_the_largest_units_that_fit() {
         let hour = |hour: u64| hour * HOUR_MS;
         let day = |day: u64| day * DAY_MS;
         let (months, days, hours) = (Scope::Months, Scope::Days, Scope::Hours);

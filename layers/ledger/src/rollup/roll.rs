@@ -1,4 +1,4 @@
-//! Adds journal lines to the sums.
+//! Adds journal lines to the roll-up's sums.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,33 +13,34 @@ use crate::{
     money::MicroRub,
 };
 
-/// The largest number of rows in one write, since calls wait while a store writes.
+/// The largest number of rows in one write. Calls wait while the store writes.
 const ROWS_AT_ONCE: usize = 1000;
-/// The largest number of lines in one write. If the write fails, the lines are read again.
+/// The largest number of journal lines in one write. If the write fails, these lines are read again.
 const LINES_AT_ONCE: usize = 100_000;
-/// Once in this number of rounds every account is read, including accounts that have spent nothing.
+/// Every account is read once in this many rounds, even if its spending has not changed.
 const ROUNDS_TO_ALL: u32 = 60;
-/// The time for which an account is read after it has spent something, in milliseconds. It is longer than the time
-/// until its last lines are final.
+/// After its spending has changed, an account is read in every round for this time, in milliseconds. The time is longer
+/// than the account's last lines need to become final.
 const QUIET_MS: u64 = 3 * STANDS_MS;
 
-/// Rolls up in rounds, and skips accounts that have spent nothing for a while.
+/// Adds new journal lines to the sums, in rounds. Skips accounts whose spending has not changed for a while.
 #[derive(Debug, Default)]
 pub struct Roller {
     rounds: u32,
-    /// The spending and the losses of each account, and when they last changed, in Unix milliseconds.
+    /// The spending and the losses of each account, and when they last changed (Unix milliseconds).
     seen: HashMap<AccountId, (MicroRub, MicroRub, u64)>,
 }
 
 impl Roller {
-    /// Rolls up the lines that are final by now. Returns their number.
+    /// Adds the lines that are final now to the sums. Returns their number.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger does not answer.
     pub async fn round<L: Rollup + ?Sized>(&mut self, ledger: &L) -> Result<u64, BookError> {
         let now_ms = now_ms();
         if self.rounds == 0 {
-            // Free calls do not change an account's spending, so from time to time all accounts are read.
+            // Usually only accounts whose spending has changed are read. Free calls do not change the spending, so from
+            // time to time all accounts are read.
             self.seen.clear();
         }
         self.rounds = (self.rounds + 1) % ROUNDS_TO_ALL;
@@ -71,7 +72,7 @@ impl Roller {
     }
 }
 
-/// Rolls up all lines older than `before_ms`. Returns their number.
+/// Adds all lines that are older than `before_ms` to the sums. Returns their number.
 ///
 /// # Errors
 /// A [`BookError`] if the ledger does not answer.
@@ -84,15 +85,16 @@ pub async fn roll_up<L: Rollup + ?Sized>(ledger: &L, before_ms: u64) -> Result<u
     Ok(rolled)
 }
 
-/// Adds up the days of each month that is over, once. A month is over when, according to `marks`, the sums contain all
-/// lines of the month and a later line. If a clock of the ledger goes back, a line may be dated into such a month
-/// afterwards; it is then added to both the day and the month.
+/// Computes the monthly sums of each month that is over, once. A month is over when the sums contain a line that is
+/// later than the month. If a clock of the ledger is set back after that, a new line may still be dated into the month;
+/// it is then added to the sums of both its day and its month.
 pub(super) async fn add_up_months<L: Rollup + ?Sized>(
     ledger: &L,
     marks: &Marks,
     before_ms: u64,
 ) -> Result<(), BookError> {
-    // The ledger's clock dates the calls, and it may differ from this machine's clock.
+    // The newest time is read from the journals: calls have the time of the ledger's clock, not of this machine's
+    // clock.
     let places = marks.places.values();
     let newest_ms = places.map(|place| ledger.place_ms(place)).max();
     let newest_ms = newest_ms.unwrap_or_default().min(before_ms);
@@ -122,12 +124,13 @@ pub(super) async fn add_up_months<L: Rollup + ?Sized>(
         months_end_ms: Some(end_ms),
         ..Change::default()
     };
-    // If another task has changed the sums meanwhile, the next round retries.
+    // If another task has changed the sums meanwhile, this write has no effect, and the next round repeats it.
     ledger.change_sums(&change).await?;
     Ok(())
 }
 
-/// Returns the number of rolled-up lines, and the new marks; `None` if another task has changed the sums meanwhile.
+/// Returns the number of lines that were added to the sums, and the new marks; `None` if another task has changed the
+/// sums meanwhile.
 async fn roll<L: Rollup + ?Sized>(
     ledger: &L,
     accounts: &[AccountId],
@@ -135,7 +138,7 @@ async fn roll<L: Rollup + ?Sized>(
 ) -> Result<(u64, Option<Marks>), BookError> {
     let mut batch = Batch::new(ledger.marks().await?);
     let read = read_into(&mut batch, ledger, accounts, before_ms).await;
-    // If a journal cannot be read, the sums of the accounts before it are still written.
+    // If a journal cannot be read, the sums of the accounts that were read before it are still written.
     let lines = batch.lines as u64;
     let alone = batch.write(ledger).await?;
     let (rolled, still_alone) = read?;
@@ -143,8 +146,8 @@ async fn roll<L: Rollup + ?Sized>(
     Ok((rolled + lines, marks))
 }
 
-/// Adds final lines to the batch, and writes the batch when it is full. Returns the number of lines written, and
-/// whether no other task has changed the sums meanwhile.
+/// Adds final lines to the batch, and writes the batch whenever it is full. Returns the number of lines written, and
+/// false if another task has changed the sums meanwhile.
 async fn read_into<L: Rollup + ?Sized>(
     batch: &mut Batch,
     ledger: &L,
@@ -160,8 +163,8 @@ async fn read_into<L: Rollup + ?Sized>(
             let after = batch.marks.places.get(account).map(String::as_str);
             let unrolled = ledger.unrolled_lines(account, after, before_ms).await?;
             let Some(place) = unrolled.place else { break };
-            // If some entries of lines in the sums are not stored yet, no entry is added until `catch_up` has stored
-            // them.
+            // If the stored entries ended at another position than the sums, `catch_up` has stored all entries, so none
+            // are added here.
             if batch.is_even(account) {
                 batch.note(account, unrolled.entries, place.clone());
             }
@@ -175,15 +178,15 @@ async fn read_into<L: Rollup + ?Sized>(
             if !unrolled.more {
                 break;
             }
-            // The embedded ledgers answer without waiting, so yield to let other tasks run.
+            // Embedded ledgers answer without waiting, so this task yields to let other tasks run.
             tokio::task::yield_now().await;
         }
     }
     Ok((rolled, true))
 }
 
-/// Stores the missing entries of an account whose sums reach further than its stored entries: an earlier version made
-/// the sums. Returns whether no other task has changed the sums meanwhile.
+/// Stores missing entries of an account. They are missing if an earlier version made the sums without storing the
+/// entries next to them. Returns false if another task has changed the sums meanwhile.
 async fn catch_up<L: Rollup + ?Sized>(
     ledger: &L,
     batch: &mut Batch,
@@ -211,7 +214,7 @@ async fn catch_up<L: Rollup + ?Sized>(
     Ok(true)
 }
 
-/// The additions to the sums, not written yet.
+/// Additions to the sums that are not written yet.
 struct Batch {
     marks: Marks,
     rows: BTreeMap<RowId, Sums>,
@@ -233,7 +236,7 @@ impl Batch {
         }
     }
 
-    /// Returns whether the batch is large enough to be written.
+    /// Returns whether the batch has enough rows or lines to be written.
     fn is_full(&self) -> bool {
         let rows = self.rows.len() + self.entries.len() + self.places.len();
         rows >= ROWS_AT_ONCE || self.lines >= LINES_AT_ONCE
@@ -265,14 +268,14 @@ impl Batch {
         self.marks.places.insert(account.clone(), place);
     }
 
-    /// Returns whether an account's entries are stored as far as its sums reach.
+    /// Returns whether the entries of an account are stored up to the same position as its sums.
     fn is_even(&self, account: &AccountId) -> bool {
         let marks = &self.marks;
         let entries = marks.entries.as_ref();
         entries.is_none_or(|entries| entries.get(account) == marks.places.get(account))
     }
 
-    /// Adds entries up to a position. Entries that are already stored are written again unchanged.
+    /// Adds entries up to a position. An entry that is stored already is written again unchanged.
     fn note(&mut self, account: &AccountId, entries: Vec<(String, JournalLine)>, place: String) {
         let Some(places) = &mut self.marks.entries else {
             return;
@@ -282,7 +285,7 @@ impl Batch {
         places.insert(account.clone(), place);
     }
 
-    /// Writes the batch. Returns whether no other task has changed the sums meanwhile.
+    /// Writes the batch. Returns false if another task has changed the sums meanwhile.
     async fn write<L: Rollup + ?Sized>(&mut self, ledger: &L) -> Result<bool, BookError> {
         if self.places.is_empty() && self.entry_places.is_empty() {
             return Ok(true);

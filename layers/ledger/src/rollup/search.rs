@@ -1,5 +1,4 @@
-//! Narrows a search for calls to the days on which the sums have matching calls, so that the journals of other days are
-//! not read.
+//! Limits a search for calls to the days whose sums contain matching calls. The journals of other days are not read.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -12,22 +11,22 @@ use crate::{
     contract::BookError,
 };
 
-/// The length of the time range whose sums are read together, in milliseconds.
+/// The length of the time range whose sums are read in one request, in milliseconds.
 const STEP_MS: u64 = 32 * DAY_MS;
-/// The amount by which a server's clock may be ahead of this machine's, in milliseconds.
+/// How far a server's clock may be ahead of this machine's clock, in milliseconds.
 const CLOCK_AHEAD_MS: u64 = DAY_MS;
 
-/// Selects the calls to find. A field that is not set matches every call.
+/// Which calls to find. A field that is `None` matches every call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sought<'a> {
-    /// Finds calls made with this key.
+    /// Finds calls that were made with this key.
     pub key: Option<&'a KeyId>,
-    /// Finds calls of this model.
+    /// Finds calls of this model, by its name in the catalog.
     pub model: Option<&'a str>,
-    /// Finds calls answered by this vendor.
+    /// Finds calls that this vendor served.
     pub vendor: Option<&'a str>,
-    /// With `true`, finds calls whose answer broke off at the vendor or contained the vendor's error. With `false`,
-    /// finds all other calls.
+    /// `true` finds calls whose response broke off at the vendor or contained an error of the vendor. `false` finds all
+    /// other calls.
     pub failed: Option<bool>,
 }
 
@@ -49,41 +48,41 @@ impl Sought<'_> {
     }
 }
 
-/// Searches a time range backwards, part by part.
+/// A search that goes backwards through a time range, part by part.
 #[derive(Debug)]
 pub struct Search<'a> {
     scope: Scope,
     sought: Sought<'a>,
     time: Range<u64>,
-    /// The beginning of the last returned part, which is the end of the range still to be searched.
+    /// The beginning of the part that was returned last: the end of the range that remains to be searched.
     end_ms: u64,
-    /// The beginning of the oldest stored sums. Earlier times have no sums.
+    /// The beginning of the oldest stored sums. There are no sums of earlier times.
     oldest_ms: u64,
-    /// The time and the position of the last line in the sums, by account, as of the first read. Later reads can only
-    /// find later lines, so these values stay safe.
+    /// For each account, the time and the position of its last summed line, as of the first read. Sums that are read
+    /// later can only contain more lines, so these positions remain correct.
     rolled: HashMap<AccountId, (u64, String)>,
 }
 
-/// A part of the searched time range.
+/// A part of the time range of a search.
 #[derive(Debug)]
 pub struct SearchPart {
-    /// The time range of the part.
+    /// The time range of this part.
     pub time: Range<u64>,
-    /// The days of this part on which the sums have matching calls, oldest first.
+    /// The days of this part whose sums contain matching calls, oldest first.
     days: Vec<Range<u64>>,
 }
 
-/// The ranges of a journal to read.
+/// The ranges of an account's journal that must be read for a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Times<'a> {
-    /// The ranges in Unix milliseconds, oldest first. There is a gap between any two ranges.
+    /// The ranges in Unix milliseconds, oldest first. No two ranges adjoin.
     pub times: Vec<Range<u64>>,
-    /// The journal position after which the last range starts. `None` if it starts at a time.
+    /// The journal position after which the last range is read; `None` if all of the last range is read.
     pub behind: Option<&'a str>,
 }
 
 impl SearchPart {
-    /// Returns the ranges of an account's journal to read for this part.
+    /// Returns the ranges of an account's journal that must be read for this part.
     #[must_use]
     pub fn times<'a>(&self, search: &'a Search<'_>, account: &AccountId) -> Times<'a> {
         let mut times: Vec<Range<u64>> = Vec::new();
@@ -108,7 +107,8 @@ impl SearchPart {
             open.start = open.start.min(before.start);
             behind = None;
         }
-        // If the ledger's clock went back, lines after the position may be dated earlier.
+        // If the ledger's clock was set back, lines after the position may have earlier times than the line at the
+        // position.
         if behind.is_some() {
             open.start = times.last().map_or(start, |before| before.end);
         }
@@ -118,7 +118,7 @@ impl SearchPart {
 }
 
 impl<'a> Search<'a> {
-    /// Starts a search for calls of an account, or of all accounts, whose times are in `time` (Unix milliseconds).
+    /// Starts a search for calls of one account, or of all accounts, in the time range `time` (Unix milliseconds).
     ///
     /// # Errors
     /// A [`BookError`] if the ledger does not answer.
@@ -136,7 +136,7 @@ impl<'a> Search<'a> {
         Ok(Self {
             scope,
             end_ms: time.end,
-            // If no sums are stored, the whole time range is one part.
+            // If there are no sums, the full time range is one part.
             oldest_ms: oldest_ms.unwrap_or(u64::MAX),
             sought,
             time,
@@ -144,7 +144,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Returns the next, earlier part of the time range; `None` after the last part.
+    /// Returns the next part, which is earlier than the part before; `None` after the last part.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger does not answer.
@@ -167,7 +167,7 @@ impl<'a> Search<'a> {
             let days = vec![time.clone()];
             return Ok(Some(SearchPart { time, days }));
         }
-        // The sums of the day in which the part begins are read too.
+        // The sums of the day in which the part begins must be read too.
         let rolled = ledger
             .rolled(&[(self.scope.clone(), begin_ms - begin_ms % DAY_MS..end_ms)])
             .await?;
@@ -199,7 +199,7 @@ mod tests {
         clippy::single_range_in_vec_init,
         reason = "a list of time ranges that may have a single element"
     )]
-    fn days_that_meet_are_read_as_one_and_what_is_not_in_the_sums_is_read_in_any_case() {
+    fn adjoining_days_are_read_as_one_range_and_unsummed_lines_are_always_read() {
         let account: AccountId = "acme".parse().unwrap();
         let place = "how far it is";
         for (rolled_ms, times, behind) in [

@@ -1,18 +1,18 @@
-//! Tests that a search skips only days without matching calls, and that a page that is read backwards from a time has
-//! all lines before that time.
+//! Tests that a search skips only days without matching calls, and that a page that is read backwards from a time
+//! contains all lines before that time.
 
-use proptest::{
-    prelude::*,
-    test_runner::{Config, TestRunner},
-};
+use proptest::prelude::*;
 
 use super::{
-    tests::{ACCOUNTS, Call, DAYS, call, in_file, in_redis, key_of, now, some_calls, sorted},
+    tests::{
+        ACCOUNTS, Call, DAYS, Filled, in_file, in_redis, key_of, now, some_calls, sorted,
+        try_random_calls,
+    },
     *,
 };
 use crate::{contract::Booked, number::RequestNumber, redis::test_server::Server, testing::given};
 
-/// Searches for receipts of an account. Returns them newest first, and the number of lines that were read.
+/// Searches for receipts of an account. Returns them newest first, and how many lines were read.
 async fn found<L: Rollup>(
     ledger: &L,
     account: &AccountId,
@@ -39,7 +39,7 @@ async fn found<L: Rollup>(
                     limit,
                     ..JournalPart::whole()
                 };
-                // A second account is requested too, because a request for a single account takes another path.
+                // A second account is requested too, because a request for one account takes another path in the code.
                 let nobody = given::account("nobody");
                 let mut pages = match alone {
                     true => ledger.journals(&[(account, part)]).await.unwrap(),
@@ -79,7 +79,7 @@ fn numbers<'a>(receipts: impl IntoIterator<Item = &'a Receipt>) -> Vec<RequestNu
     receipts.into_iter().map(|receipt| receipt.number).collect()
 }
 
-/// Checks `newest_ms` against the calls, unless the ledger can only answer by reading the calls.
+/// Checks `newest_ms` against the calls, unless the ledger could answer it only by reading the calls.
 async fn newest_is_that_of_the_calls<L: Rollup>(
     ledger: &L,
     account: &AccountId,
@@ -170,43 +170,22 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
 
 #[test]
 fn search_over_roll_up_sums_finds_every_matching_receipt() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    let server = runtime.block_on(Server::start());
-    let time = prop_oneof![
+    let ago = prop_oneof![
         (0..DAYS * DAY_MS, 0..DAYS * DAY_MS),
         (0..2 * DAY_MS, 0..2 * DAY_MS),
     ];
-    let calls = prop::collection::vec(call(), 0..80);
-    let given = (calls, prop::collection::vec(time, 1..3));
-    let config = Config {
-        cases: 8,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let tried = TestRunner::new(config).run(&given, |(calls, ago)| {
-        let now_ms = now();
-        let receipts = sorted(&calls, now_ms);
-        let mut times = vec![0..u64::MAX, now_ms - 35 * DAY_MS..now_ms - DAY_MS];
-        times.extend(
-            ago.iter()
-                .map(|(a, b)| now_ms - a.max(b)..now_ms - a.min(b)),
-        );
-        let first_ms = now_ms - (DAYS + 1) * DAY_MS;
-        runtime.block_on(async {
-            let dir = tempfile::tempdir().unwrap();
-            let file = in_file(dir.path(), &receipts, first_ms).await;
-            try_all(&file, &receipts, &times, now_ms).await;
-            file.close().await;
-            let redis = in_redis(&server, &receipts, first_ms).await;
-            try_all(&redis, &receipts, &times, now_ms).await;
-        });
-        Ok(())
+    try_random_calls(8, 80, ago, |now_ms| now_ms, &async |filled, times| {
+        let Filled {
+            file,
+            redis,
+            receipts,
+            now_ms,
+        } = filled;
+        let month = now_ms - 35 * DAY_MS..now_ms - DAY_MS;
+        let times = [&[0..u64::MAX, month][..], times].concat();
+        try_all(file, receipts, &times, *now_ms).await;
+        try_all(redis, receipts, &times, *now_ms).await;
     });
-    tried.unwrap();
 }
 
 #[tokio::test]
@@ -240,14 +219,14 @@ async fn search_for_a_model_does_not_read_days_without_the_model() {
     }
 }
 
-/// After a server's clock has gone back, ids of lines continue from the last id. So the time in such an id is later
-/// than the time of its line.
+/// After a server's clock was set back, ids of lines continue from the last id. The time in such an id is later than
+/// the time of its line.
 #[tokio::test]
 async fn backward_page_includes_lines_whose_ids_are_later_than_their_times() {
     let now_ms = now();
     let begun_ms = now_ms - DAY_MS;
     let minute = 60_000;
-    // One hour; then the clock goes back by half an hour; then two more hours.
+    // The minutes of one hour; then the clock is set back by half an hour; then two more hours.
     let minutes = (0..60).chain(30..60).chain(60..180);
     let mut receipts = Vec::new();
     for (number, at) in minutes.enumerate() {

@@ -1,4 +1,4 @@
-//! Sums of receipts: one definition for all reports.
+//! Sums over receipts: the one definition that all reports use.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,17 +12,17 @@ use crate::{
     usage::{End, Usage},
 };
 
-/// Usage and cost of calls. Money is in micro-rubles.
+/// Usage and money of a number of calls. Money is in micro-rubles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sums {
     /// The number of charged calls.
     #[serde(rename = "n", skip_serializing_if = "is_zero")]
     pub calls: u64,
-    /// The number of these calls whose answer broke off at the vendor or contained the vendor's error.
+    /// The number of charged calls whose response broke off at the vendor or contained an error of the vendor.
     #[serde(rename = "f", skip_serializing_if = "is_zero")]
     pub failed_calls: u64,
-    /// The number of these calls whose usage is estimated.
+    /// The number of charged calls whose usage was estimated.
     #[serde(rename = "e", skip_serializing_if = "is_zero")]
     pub estimated_calls: u64,
     /// The tokens of the calls, by class.
@@ -31,62 +31,64 @@ pub struct Sums {
     /// The sum of the charges.
     #[serde(rename = "c", skip_serializing_if = "is_zero")]
     pub charged_micro: i128,
-    /// The sum of the costs that were not charged.
+    /// The sum of the costs that could not be charged.
     #[serde(rename = "l", skip_serializing_if = "is_zero")]
     pub loss_micro: i128,
-    /// The number of calls whose vendor's price is known. The next two fields are sums over these calls only.
+    /// The number of calls whose vendor cost is known. The following two fields are sums over these calls only.
     #[serde(rename = "k", skip_serializing_if = "is_zero")]
     pub cost_known_calls: u64,
-    /// The sum of the vendors' prices of these calls.
+    /// The sum of the vendors' prices of the calls whose vendor cost is known: what the operator pays for these calls.
     #[serde(rename = "v", skip_serializing_if = "is_zero")]
     pub vendor_cost_micro: i128,
-    /// The charges of these calls, minus the vendors' prices.
+    /// The charges for the calls whose vendor cost is known, minus the vendors' prices of these calls.
     #[serde(rename = "g", skip_serializing_if = "is_zero")]
     pub margin_micro: i128,
-    /// Time from the request to the end of the call, for calls whose receipts have it. Sums of earlier versions do not
-    /// have this field.
+    /// The time from the request to the end of the call, for calls whose receipts contain it. Sums of earlier versions
+    /// lack this field.
     #[serde(rename = "w", skip_serializing_if = "Latency::is_none")]
     pub whole: Latency,
-    /// Time from the request to the first byte of the answer, for calls whose receipts have it.
+    /// The time from the request to the first byte of the response, for calls whose receipts contain it.
     #[serde(rename = "b", skip_serializing_if = "Latency::is_none")]
     pub first_byte: Latency,
 }
 
-/// The fields of a receipt that sums need. Reading the whole receipt would take longer.
+/// The fields of a receipt that sums need. Parsing only these fields takes less time than parsing the full receipt.
 #[derive(Clone, Debug)]
 pub struct Counted<'a> {
-    /// The time of the receipt, [`Receipt::at_ms`], in Unix milliseconds.
+    /// When the call was booked ([`Receipt::at_ms`]), in Unix milliseconds.
     pub at_ms: u64,
-    /// The key's id.
+    /// The id of the key.
     pub key: &'a str,
-    /// The id of the group that was charged.
+    /// The id of the group that was charged; `None` if no group was charged.
     pub group: Option<&'a str>,
-    /// The model, [`Item::model`](crate::contract::Item::model). The following fields are also fields of the item.
+    /// The model's name in the catalog ([`Item::model`](crate::contract::Item::model)). The fields from here to `usage`
+    /// come from the item too.
     pub model: &'a str,
-    /// The vendor that answered.
+    /// The vendor that served the call.
     pub vendor: &'a str,
-    /// The endpoint that was called.
+    /// The endpoint that the caller used.
     pub endpoint: Option<Endpoint>,
-    /// The way in which the call ended.
+    /// How the call ended.
     pub end: End,
-    /// Whether the usage is estimated.
+    /// Whether the usage was estimated.
     pub estimated: bool,
     /// The tokens of the call, by class.
     pub usage: Usage,
     /// The amount that was charged.
     pub charged_rub: MicroRub,
-    /// The cost that was not charged, and the price of usage that was cut: see [`Counted::loss`].
+    /// The part of the cost that could not be charged, plus the price of usage that was cut off (see
+    /// [`Counted::loss`]).
     pub loss_rub: MicroRub,
-    /// The vendor's price of the call, if it is configured.
+    /// The vendor's price of the call; `None` if the vendor's rates are not configured.
     pub vendor_cost_rub: Option<MicroRub>,
-    /// Time from the request to the end, and to the first byte, in milliseconds.
+    /// The times from the request to the end of the call and to the first byte, in milliseconds.
     pub took_ms: (Option<u32>, Option<u32>),
 }
 
 impl<'a> Counted<'a> {
-    /// Extracts the counted fields of a receipt.
+    /// Returns the fields of this receipt that sums need.
     #[must_use]
-    pub fn of(receipt: &'a Receipt) -> Self {
+    pub fn from_receipt(receipt: &'a Receipt) -> Self {
         let item = &receipt.item;
         Self {
             at_ms: receipt.at_ms,
@@ -105,20 +107,21 @@ impl<'a> Counted<'a> {
         }
     }
 
-    /// Returns the operator's loss: the cost that the account could not pay, and the price of usage that was cut.
+    /// Returns the operator's loss: the part of the cost that could not be charged, plus the price of usage that was
+    /// cut off.
     #[must_use]
     pub fn loss(unpaid: MicroRub, bounded: Option<MicroRub>) -> MicroRub {
         unpaid.plus_or_max(bounded.unwrap_or_default())
     }
 
-    /// Returns [`Counted::took_ms`] for a call with this timeline.
+    /// Returns the value of [`Counted::took_ms`] for a call with this timeline.
     #[must_use]
     pub fn took(timeline: Option<&Timeline>) -> (Option<u32>, Option<u32>) {
         let whole_ms = timeline.map(|times| times.whole_ms);
         (whole_ms, timeline.and_then(|times| times.first_byte_ms))
     }
 
-    /// Returns whether the call belongs to the row of an account's sums with these words.
+    /// Returns whether the call belongs to the row with these fields in the sums of its account.
     pub(super) fn is_of(&self, words: &Words) -> bool {
         words.key.as_deref() == Some(self.key)
             && words.model == self.model
@@ -127,8 +130,8 @@ impl<'a> Counted<'a> {
             && words.group.as_deref() == self.group
     }
 
-    /// The words of the row in which the call is summed for its account. An invalid group is left out, since an
-    /// existing charge must stay readable.
+    /// Returns the fields of the row in which the call is summed for its account. An invalid group is ignored, because
+    /// the call was charged and must be counted.
     pub(super) fn words(&self) -> Result<Words, IdError> {
         Ok(Words {
             key: Some(self.key.parse()?),
@@ -143,9 +146,9 @@ impl<'a> Counted<'a> {
 impl Sums {
     /// Creates the sums of one call.
     #[must_use]
-    pub fn of(receipt: &Receipt) -> Self {
+    pub fn from_receipt(receipt: &Receipt) -> Self {
         let mut sums = Self::default();
-        sums.count(&Counted::of(receipt));
+        sums.count(&Counted::from_receipt(receipt));
         sums
     }
 
@@ -169,7 +172,7 @@ impl Sums {
         (first_byte_ms.into_iter()).for_each(|ms| self.first_byte.count(ms));
     }
 
-    /// Adds other sums to these sums.
+    /// Adds `other` to these sums.
     pub fn add(&mut self, other: &Self) {
         self.calls += other.calls;
         self.failed_calls += other.failed_calls;
@@ -184,8 +187,8 @@ impl Sums {
         self.first_byte.add(&other.first_byte);
     }
 
-    /// Returns whether these are the sums of `receipts`. Durations may be missing for some of the calls, because
-    /// earlier versions write sums without them.
+    /// Returns whether these sums are correct for `receipts`. Some durations may be missing, because earlier versions
+    /// write sums without durations.
     pub(super) fn agree_with(&self, receipts: &Self) -> bool {
         let timed = [&self.whole, &self.first_byte];
         let of = [&receipts.whole, &receipts.first_byte];
@@ -193,7 +196,7 @@ impl Sums {
             && self.same_but_for_times(receipts)
     }
 
-    /// Returns whether two sums of the same receipts are equal, apart from durations.
+    /// Returns whether two sums are equal, ignoring durations.
     pub(super) fn same_but_for_times(&self, other: &Self) -> bool {
         let Self {
             whole, first_byte, ..
@@ -207,14 +210,14 @@ impl Sums {
     }
 }
 
-/// Returns whether a call with this end counts in [`Sums::failed_calls`].
+/// Returns whether a call that ended in this way counts in [`Sums::failed_calls`].
 #[must_use]
 pub const fn is_failed(end: End) -> bool {
     matches!(end, End::VendorCut | End::VendorError)
 }
 
-/// The receipt of a line, if sums include it. A disputed receipt moved no money, and another receipt may have charged
-/// its call.
+/// Returns the receipt in a journal line, if sums include it. A disputed receipt is not included: it moved no money,
+/// and its call may have another receipt.
 pub(crate) fn counted(line: &JournalLine) -> Option<&Receipt> {
     match line {
         JournalLine::Call(receipt) => (receipt.booked != Booked::Stale).then_some(receipt),
@@ -231,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roll_up_sum_round_trips_without_its_zero_fields() {
+    fn stored_sums_omit_fields_that_are_zero_and_round_trip() {
         for (sums, json) in [
             (Sums::default(), "{}"),
             (

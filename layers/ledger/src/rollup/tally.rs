@@ -1,10 +1,10 @@
-//! Adds up calls of one account while they are read. Most calls of a page have the same hour, key and model, so that
-//! they become one row.
+//! Sums the calls of one account while they are read. Most calls on a page have the same hour, key and model, so they
+//! become one row.
 
 use super::{HOUR_MS, Sums, Words, sums::Counted};
 use crate::account::IdError;
 
-/// Sums of calls per hour, broken down as an account's sums are.
+/// Sums of calls per hour, broken down by the same fields as the sums of an account.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(Vec<(u64, Words, Sums)>);
 
@@ -12,15 +12,15 @@ impl Tally {
     /// Adds a call to its row.
     ///
     /// # Errors
-    /// [`IdError`] if the id of the call's key is invalid.
+    /// An [`IdError`] if the id of the call's key is invalid.
     pub fn add(&mut self, call: &Counted<'_>) -> Result<(), IdError> {
         let hour_ms = call.at_ms - call.at_ms % HOUR_MS;
         let at = match self.find(|at_ms, words| at_ms == hour_ms && call.is_of(words)) {
             Some(at) => at,
             None => {
                 let words = call.words()?;
-                // The row's words leave out an invalid group, so the search by the call's own group does not find the
-                // row.
+                // If the call's group is invalid, the row has no group. So the search for the call's own group did not
+                // find the row.
                 let found = self.find(|at_ms, known| at_ms == hour_ms && *known == words);
                 found.unwrap_or_else(|| {
                     self.0.push((hour_ms, words, Sums::default()));
@@ -32,7 +32,8 @@ impl Tally {
         Ok(())
     }
 
-    /// Searches from the newest row, because a journal is read in the order of time.
+    /// Returns the index of a row. Searches backwards from the newest row, because journals are read in the order of
+    /// time.
     fn find(&self, is_it: impl Fn(u64, &Words) -> bool) -> Option<usize> {
         let mut rows = self.0.iter();
         rows.rposition(|(at_ms, words, _)| is_it(*at_ms, words))
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_an_hour_with_equal_labels_are_summed_in_one_row() {
+    fn calls_of_an_hour_with_the_same_key_and_model_are_summed_in_one_row() {
         let mut tally = Tally::default();
         for (at_ms, key, group) in [
             (1, "k1", None),
@@ -80,7 +81,7 @@ mod tests {
             (HOUR_MS, "k2", None),
             (2, "k1", Some("g1")),
             (3, "k1", Some("g1")),
-            // A charge is counted even if its group is invalid.
+            // The charge is counted although its group is invalid.
             (4, "k1", Some("no group!")),
             (5, "k1", Some("no group!")),
         ] {

@@ -1,4 +1,4 @@
-//! The sums plus the journal lines after them equal the sum of all receipts.
+//! Tests that the sums plus the journal lines after them equal the total of all receipts.
 
 use std::{collections::BTreeMap, ops::ControlFlow, path::Path};
 
@@ -23,25 +23,25 @@ use crate::{
 
 pub(crate) const ACCOUNTS: [&str; 3] = ["acme", "beta", "gone"];
 const KEYS: usize = 2;
-/// The length of a time range that always includes a whole month, in days.
+/// A time range of this many days always includes a whole month.
 pub(crate) const DAYS: u64 = 70;
-/// A payment, in micro-rubles, that covers all charges.
+/// A payment that is larger than all charges together, in micro-rubles.
 const PAID: i64 = 1_000_000_000_000;
-/// Payments and corrections of an account: id, time before now in milliseconds, amount, reason.
+/// The payments and corrections of each account: id, age in milliseconds, amount, reason.
 const MOVED: [(&str, u64, i64, Option<&str>); 3] = [
     ("p2", 20 * DAY_MS + 5 * HOUR_MS, 70_000_000, None),
     ("c1", 10 * DAY_MS, -30_000_001, Some("paid twice")),
     ("c2", 3 * HOUR_MS, 5, Some("rounded")),
 ];
 
-/// Sums by account, time, key, model, vendor and endpoint.
+/// Sums by account, time and the fields of [`Words`].
 type Table = BTreeMap<(Option<AccountId>, u64, Words), Sums>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) account: usize,
     pub(crate) key: usize,
-    /// The age of the call in milliseconds.
+    /// How long ago the call was booked, in milliseconds.
     pub(crate) ago_ms: u64,
     pub(crate) model: u8,
     pub(crate) vendor: u8,
@@ -90,7 +90,7 @@ fn receipt(at: usize, call: &Call, now_ms: u64) -> Receipt {
         at_ms: now_ms - call.ago_ms,
         account: given::account(ACCOUNTS[call.account]),
         key: key_of(call.account, call.key),
-        // The key is in a group for some of its calls only.
+        // The key is in a group for only some of its calls.
         group: (call.model > 0 && !call.stale).then(|| format!("g{}", call.key).parse().unwrap()),
         held_rub: MicroRub::new(call.charged),
         cost_rub: MicroRub::new(call.charged + loss),
@@ -125,7 +125,7 @@ pub(crate) fn key_of(account: usize, key: usize) -> KeyId {
     given::key(&format!("k{account}-{key}"))
 }
 
-/// The books that result from these receipts.
+/// Returns the books that result from these receipts.
 async fn books(account: usize, receipts: &[&Receipt]) -> AccountBooks {
     let (ledger, id) = (MemoryLedger::new(), given::account(ACCOUNTS[account]));
     ledger.create_account(&id, "").await.unwrap();
@@ -199,7 +199,7 @@ async fn fill<T: Target>(mut target: T, receipts: &[Receipt], first_ms: u64) -> 
     target.filled().await.unwrap()
 }
 
-/// Sums the receipts of a time range one by one, for comparison.
+/// Adds up the receipts of a time range one by one, for comparison.
 fn one_by_one(
     receipts: &[Receipt],
     call_scope: &CallScope<'_>,
@@ -213,8 +213,13 @@ fn one_by_one(
             CallScope::All | CallScope::AllByHour | CallScope::AllByMonth => true,
         };
         if requested && receipt.booked != Booked::Stale && time.contains(&receipt.at_ms) {
-            let sums = Sums::of(receipt);
-            add(&mut table, call_scope, &Part::of(receipt, &sums), step);
+            let sums = Sums::from_receipt(receipt);
+            add(
+                &mut table,
+                call_scope,
+                &Part::from_receipt(receipt, &sums),
+                step,
+            );
         }
     }
     table
@@ -250,7 +255,7 @@ async fn requested<L: Rollup>(
     (table, parts)
 }
 
-/// Rolls up in steps. After each step, reads various time ranges and compares them with the receipts.
+/// Rolls up in steps. After each step, reads several time ranges and compares the results with the receipts.
 async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64>], now_ms: u64) {
     let acme = given::account(ACCOUNTS[0]);
     for before_ms in [0, now_ms - 2 * DAY_MS, now_ms - HOUR_MS, u64::MAX] {
@@ -275,7 +280,7 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
         "all lines are in the sums"
     );
     let added_up_ms = ledger.marks().await.unwrap().months_end_ms;
-    // The newest line of the journal is a call, or the entry from three hours ago.
+    // The newest line of the journal is either a call or the entry from three hours ago.
     let newest = receipts.iter().map(|receipt| receipt.at_ms);
     let newest_ms = newest.fold(now_ms - 3 * HOUR_MS, u64::max);
     let begin_ms = Scope::Months.begin_ms(newest_ms);
@@ -312,44 +317,84 @@ pub(crate) async fn in_redis(server: &Server, receipts: &[Receipt], first_ms: u6
     fill(copy.await.unwrap(), receipts, first_ms).await
 }
 
-#[test]
-fn roll_up_sums_and_later_lines_together_count_every_receipt_once() {
+/// Ledgers of all kinds that contain the same random calls.
+pub(crate) struct Filled {
+    pub(crate) file: SqliteLedger,
+    pub(crate) redis: RedisLedger,
+    pub(crate) receipts: Vec<Receipt>,
+    pub(crate) now_ms: u64,
+}
+
+/// Runs a test on ledgers with random calls, and with random time ranges. `ago` is a time range in milliseconds before
+/// `until_ms`.
+pub(crate) fn try_random_calls(
+    cases: u32,
+    calls_max: usize,
+    ago: impl Strategy<Value = (u64, u64)>,
+    until_ms: fn(u64) -> u64,
+    test: &impl AsyncFn(&Filled, &[Range<u64>]),
+) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .unwrap();
     let server = runtime.block_on(Server::start());
-    let time = prop_oneof![
-        (0..DAYS, 0..DAYS).prop_map(|(a, b)| (a * DAY_MS, b * DAY_MS)),
-        (0..DAYS * DAY_MS, 0..DAYS * DAY_MS),
-        (0..2 * DAY_MS, 0..2 * DAY_MS),
-    ];
-    let calls = prop::collection::vec(call(), 0..120);
-    let given = (calls, prop::collection::vec(time, 1..4));
+    let calls = prop::collection::vec(call(), 0..calls_max);
+    let given = (calls, prop::collection::vec(ago, 1..4));
     let config = Config {
-        cases: 12,
+        cases,
         failure_persistence: None,
         ..Config::default()
     };
     let tried = TestRunner::new(config).run(&given, |(calls, ago)| {
         let now_ms = now();
-        let today = now_ms - now_ms % DAY_MS + DAY_MS;
+        let until_ms = until_ms(now_ms);
         let receipts = sorted(&calls, now_ms);
-        let mut times = vec![0..u64::MAX, today - 30 * DAY_MS..u64::MAX];
-        times.extend(ago.iter().map(|(a, b)| today - a.max(b)..today - a.min(b)));
+        let times = ago
+            .iter()
+            .map(|(a, b)| until_ms - a.max(b)..until_ms - a.min(b));
+        let times: Vec<_> = times.collect();
         let first_ms = now_ms - (DAYS + 1) * DAY_MS;
         runtime.block_on(async {
             let dir = tempfile::tempdir().unwrap();
-            let file = in_file(dir.path(), &receipts, first_ms).await;
-            try_all(&file, &receipts, &times, now_ms).await;
-            file.close().await;
-            let redis = in_redis(&server, &receipts, first_ms).await;
-            try_all(&redis, &receipts, &times, now_ms).await;
+            let filled = Filled {
+                file: in_file(dir.path(), &receipts, first_ms).await,
+                redis: in_redis(&server, &receipts, first_ms).await,
+                receipts,
+                now_ms,
+            };
+            test(&filled, &times).await;
+            filled.file.close().await;
         });
         Ok(())
     });
     tried.unwrap();
+}
+
+pub(crate) fn end_of_today(now_ms: u64) -> u64 {
+    now_ms - now_ms % DAY_MS + DAY_MS
+}
+
+#[test]
+fn roll_up_sums_and_later_journal_lines_count_every_receipt_once() {
+    let ago = prop_oneof![
+        (0..DAYS, 0..DAYS).prop_map(|(a, b)| (a * DAY_MS, b * DAY_MS)),
+        (0..DAYS * DAY_MS, 0..DAYS * DAY_MS),
+        (0..2 * DAY_MS, 0..2 * DAY_MS),
+    ];
+    try_random_calls(12, 120, ago, end_of_today, &async |filled, times| {
+        let Filled {
+            file,
+            redis,
+            receipts,
+            now_ms,
+        } = filled;
+        let month = end_of_today(*now_ms) - 30 * DAY_MS..u64::MAX;
+        let times = [&[0..u64::MAX, month][..], times].concat();
+        try_all(file, receipts, &times, *now_ms).await;
+        try_all(redis, receipts, &times, *now_ms).await;
+    });
 }
 
 pub(crate) fn some_calls() -> Vec<Call> {
@@ -372,9 +417,9 @@ pub(crate) fn some_calls() -> Vec<Call> {
     (0..500).map(|n| ago(DAY_MS + n * 60_000)).collect()
 }
 
-/// With the roll-up, a report must read fewer lines than without it.
+/// A report that uses the roll-up must read fewer lines than a report without it.
 #[tokio::test]
-async fn rolled_up_lines_are_not_read_again() {
+async fn report_does_not_read_journal_lines_that_the_roll_up_sums_already_contain() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let dir = tempfile::tempdir().unwrap();
@@ -387,7 +432,7 @@ async fn rolled_up_lines_are_not_read_again() {
 }
 
 #[tokio::test]
-async fn lines_so_new_that_a_failover_may_lose_them_are_not_rolled_up() {
+async fn journal_lines_that_a_failover_may_lose_are_not_rolled_up() {
     let now_ms = now();
     let mut calls = some_calls();
     calls.push(Call {
@@ -398,7 +443,7 @@ async fn lines_so_new_that_a_failover_may_lose_them_are_not_rolled_up() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = in_file(dir.path(), &receipts, now_ms - 3 * DAY_MS).await;
     let mut roller = Roller::default();
-    // Payments and corrections are lines, too.
+    // Payments and corrections are journal lines too.
     let entries = ACCOUNTS.len() * (1 + MOVED.len());
     let unrolled = u64::try_from(500 + entries).unwrap();
     assert_eq!(roller.round(&ledger).await.unwrap(), unrolled);
@@ -406,9 +451,9 @@ async fn lines_so_new_that_a_failover_may_lose_them_are_not_rolled_up() {
     assert_eq!(roll_up(&ledger, u64::MAX).await.unwrap(), 1);
 }
 
-/// In one case the readable account precedes the unreadable account, in the other case it follows.
+/// Tested twice: with the readable account before the unreadable one, and after it.
 #[tokio::test]
-async fn unreadable_journal_does_not_stop_the_roll_up_of_others() {
+async fn unreadable_journal_does_not_stop_the_roll_up_of_other_journals() {
     let now_ms = now();
     let of_both = some_calls().into_iter().enumerate().map(|(at, call)| Call {
         account: at % 2,
@@ -450,7 +495,7 @@ async fn parallel_roll_ups_count_no_receipt_twice() {
     }
 }
 
-/// One gateway's write was lost in the failover, and another gateway has written to the new primary since.
+/// The failover has lost one gateway's write, and since then another gateway has written to the new primary.
 #[tokio::test]
 async fn roll_up_sums_computed_before_a_failover_are_not_written_after_it() {
     let now_ms = now();
@@ -472,7 +517,7 @@ async fn roll_up_sums_computed_before_a_failover_are_not_written_after_it() {
 }
 
 #[tokio::test]
-async fn wrong_roll_up_sum_is_reported_and_recomputed() {
+async fn wrong_roll_up_sum_is_reported_and_can_be_computed_again() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let dir = tempfile::tempdir().unwrap();
@@ -493,9 +538,9 @@ async fn wrong_roll_up_sum_is_reported_and_recomputed() {
     assert_eq!(check(&ledger).await.unwrap(), Vec::<String>::new());
 }
 
-/// An earlier version writes sums without durations, possibly while later versions run.
+/// An earlier version writes sums without durations, possibly while later versions are running.
 #[tokio::test]
-async fn roll_up_sum_may_lack_durations_but_must_not_have_additional_ones() {
+async fn check_of_roll_up_sums_accepts_missing_durations_but_not_additional_ones() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let dir = tempfile::tempdir().unwrap();
@@ -538,9 +583,9 @@ async fn roll_up_sum_may_lack_durations_but_must_not_have_additional_ones() {
     }
 }
 
-/// Sums as a version without groups stores them.
+/// Sums in the form in which a version without groups stores them.
 #[test]
-fn roll_up_sums_without_a_group_keep_their_old_format() {
+fn sums_without_a_group_are_stored_as_they_were_before_groups_existed() {
     let json = r#"{"k":"k1","m":"m","v":"v","e":"messages"}"#;
     let words: Words = serde_json::from_str(json).unwrap();
     assert_eq!(words.group, None);
@@ -553,9 +598,10 @@ fn roll_up_sums_without_a_group_keep_their_old_format() {
     assert_eq!(serde_json::to_string(&words).unwrap(), json);
 }
 
-/// Lines are dated into a finished month if a clock goes back, or if another version has added up the month too early.
+/// A line is dated into a month that is over if a clock is set back, or if another version has summed the month too
+/// early.
 #[tokio::test]
-async fn late_lines_are_added_to_the_sums_of_a_finished_month() {
+async fn journal_lines_dated_in_a_finished_month_are_added_to_the_sums_of_that_month() {
     // The calls are booked in a month that is over.
     let then_ms = now() - 40 * DAY_MS;
     let receipts = sorted(&some_calls(), then_ms);
@@ -603,15 +649,15 @@ async fn added_late<L: Rollup>(ledger: &L, receipts: &[Receipt]) {
     assert_eq!(reported, due + 1, "months are read");
 }
 
-/// Another gateway deletes all sums while this gateway adds up the months. The ledger's clock is far behind this
-/// machine's.
+/// Another gateway deletes all sums while this gateway computes monthly sums. The ledger's clock is far behind this
+/// machine's clock.
 #[tokio::test]
-async fn month_is_not_stored_if_its_daily_sums_changed_meanwhile() {
+async fn monthly_sums_are_not_stored_if_the_daily_sums_changed_meanwhile() {
     let then_ms = now() - 40 * DAY_MS;
     let receipts = sorted(&some_calls(), then_ms);
     let dir = tempfile::tempdir().unwrap();
     let ledger = in_file(dir.path(), &receipts, then_ms - 3 * DAY_MS).await;
-    // Adds up all lines except the entries after `then_ms`.
+    // Rolls up all lines except the entries after `then_ms`.
     roll_up(&ledger, then_ms + 1).await.unwrap();
     let seen = ledger.marks().await.unwrap();
     let newest_ms = receipts.iter().map(|receipt| receipt.at_ms).max().unwrap();

@@ -1,5 +1,5 @@
-//! How a call ends, and how its end is sent to the ledger: by the settler, or by the outbox after an earlier process
-//! has died.
+//! A call's end (a settlement or a release), and how it is sent to the ledger. The settler sends it, or, after a
+//! process has died, the outbox of the next process.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,23 +11,21 @@ use crate::{
     number::RequestNumber,
 };
 
-/// For this time after the first attempt to settle a call, settlements of the call count as fresh. The tombstone of a
-/// settled hold lives for ten minutes. So if there is neither a hold nor a tombstone within this time, the hold was
-/// lost and not settled. Later, the tombstone may have expired.
+/// A settlement counts as fresh for this time after the first attempt to send it. The ledger keeps the tombstone of a
+/// settled hold for ten minutes. Therefore, if a fresh settlement finds neither a hold nor a tombstone, the hold was
+/// lost and the call was not settled. For an older settlement, the tombstone may have expired.
 pub(crate) const FRESH: Duration = Duration::from_secs(300);
 
-/// The way in which a call ends.
+/// How a call ends: with a settlement or with a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields have descriptive names")]
 pub enum Ending {
-    /// The call is charged.
+    /// The call is charged with this settlement.
     Settle(Arc<Settlement>),
-    /// The call was free; its hold is released.
+    /// The call was free, so its hold is released.
     Release {
-        /// The call's number.
         number: RequestNumber,
-        /// The account that would have paid.
         account: AccountId,
-        /// The key that the call was made with.
         key: KeyId,
     },
 }
@@ -42,7 +40,7 @@ impl Ending {
         }
     }
 
-    /// Separates settlements, which are sent to the ledger together, from releases, which are sent one by one.
+    /// Separates settlements from releases: settlements are sent to the ledger together, releases one by one.
     pub(crate) fn sorted(endings: impl IntoIterator<Item = Self>) -> (Vec<Settlement>, Vec<Self>) {
         let (mut settlements, mut releases) = (Vec::new(), Vec::new());
         for ending in endings {
@@ -54,7 +52,7 @@ impl Ending {
         (settlements, releases)
     }
 
-    /// Sends the end to the ledger. For a settlement, returns the ledger's result.
+    /// Sends the settlement or release to the ledger. Returns the ledger's result of a settlement.
     pub(crate) async fn submit<L: Ledger>(
         &self,
         ledger: &L,
@@ -69,7 +67,7 @@ impl Ending {
         }
     }
 
-    /// The event to report when the ledger has acknowledged the end.
+    /// Returns the event to report when the ledger has acknowledged the settlement or release.
     pub(crate) fn acknowledged<'a>(&'a self, settled: Option<&'a Settled>) -> Event<'a> {
         match (self, settled) {
             (Self::Settle(settlement), Some(settled)) => Event::Settled {
@@ -83,17 +81,17 @@ impl Ending {
     }
 }
 
-/// The reason why a ledger did not acknowledge an end.
+/// Returns the reason why a ledger did not acknowledge a settlement or release.
 pub(crate) fn cause_of(error: LedgerError) -> BoxError {
     match error {
         LedgerError::Unavailable(cause) => cause,
-        // A ledger has no reason to refuse an end. If it does, the end is retried, and the refusal appears in the log.
+        // A ledger should never refuse a settlement or release. If it does, the gateway retries and logs the refusal.
         refused @ LedgerError::Refused(_) => refused.into(),
     }
 }
 
-/// A time between half of `wait` and `wait`, chosen by the random bits of the call's number: gateways that lost their
-/// ledger at the same time do not all retry at the same time.
+/// Returns a time between half of `wait` and `wait`, chosen by the random bits of the call's number. Gateways that lost
+/// their ledger at the same time then do not all retry at the same time.
 pub(crate) fn jittered(wait: Duration, number: RequestNumber) -> Duration {
     let random = u32::from(number.uuid().as_bytes()[15]);
     wait / 2 + wait / 2 * random / 255

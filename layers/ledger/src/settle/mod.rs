@@ -1,4 +1,5 @@
-//! Ends holds: who owns a hold while its call runs, and how its end is sent to the ledger without delaying the caller.
+//! Ends holds: keeps the hold of each in-flight call alive, and sends its settlement or release to the ledger without
+//! delaying the caller.
 
 mod ending;
 mod running;
@@ -17,24 +18,26 @@ pub use self::{
 };
 use crate::{contract::Item, money::MicroRub, usage::Reading};
 
-/// Computes the charge of a call.
+/// Computes the cost of a call and the content of its receipt.
 pub trait Bill: Send + Sync + 'static {
-    /// Returns the cost of the call and the content of its receipt; `None` if it is free. Called from time to time
-    /// while the call runs, and once when it ends: also after an error, after an answer with status 500, or if the
-    /// client has disconnected. So compute the cost from `reading`: [`Reading::end`] is `None` if no answer was
-    /// delivered. A bill that ignores `reading` charges for failures. Must not panic, since it runs in a `Drop`.
+    /// Returns the cost of a call and the content of its receipt, or `None` if the call is free. It is called from time
+    /// to time while the call is in flight, and once when the call ends, even after an error, a status 500 or a client
+    /// disconnect. So compute the cost from `reading`, in which [`Reading::end`] is `None` if no response was
+    /// delivered: a bill that ignores `reading` charges for failed calls. This method runs in a `Drop`, so it must not
+    /// panic.
     fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)>;
 
     /// Returns the most that the call can still cost, if `reading` shows that this is less than the hold. The hold is
-    /// then lowered to that amount. Called when the answer has begun and the vendor has reported usage. By default the
-    /// hold does not change.
+    /// then lowered to the returned amount. Called when the response has begun and the vendor has reported usage. The
+    /// default leaves the hold unchanged.
     fn cost_max(&self, reading: &Reading) -> Option<MicroRub> {
         let _ = reading;
         None
     }
 
-    /// Returns the most that the call can cost if its output is at most `output_tokens`. Called if the meter's bounds
-    /// have `growing`; the hold is then raised to that amount. By default the hold does not grow.
+    /// Returns the most that the call can cost if its output has at most `output_tokens` tokens. The hold is then
+    /// raised to the returned amount. Called only if the meter's bounds are `growing`. The default leaves the hold
+    /// unchanged.
     fn cost_within(&self, reading: &Reading, output_tokens: u64) -> Option<MicroRub> {
         let _ = (reading, output_tokens);
         None

@@ -1,8 +1,8 @@
-//! The holds of running calls: which holds must be extended, which costs are recorded as checkpoints, and which calls
-//! are cut when the gateway must stop.
+//! The list of in-flight calls. From it the settler finds the holds to extend, the costs to record as checkpoints, and
+//! the calls to stop when the gateway must exit.
 //!
-//! A call is in this list from the moment its hold is granted until its owner ends it, so that the settler extends and
-//! records exactly the holds that are alive.
+//! A call is in this list from the moment its hold is granted until the owner of the hold ends it. So the settler
+//! extends and records exactly the holds that are alive.
 
 use std::{
     collections::HashSet,
@@ -27,26 +27,26 @@ use crate::{
     usage::{End, Meter, Reading, Usage},
 };
 
-/// A granted call, shared by the owner of its hold and the settler that extends it.
+/// A call with a granted hold. The owner of the hold and the settler, which extends it, share this value.
 #[derive(Debug)]
 pub struct Granted<T> {
     /// The hold that was requested for the call.
     pub hold: Hold,
-    /// The amount held; `None` until the ledger has answered.
+    /// The amount that the ledger granted; `None` until the ledger has answered.
     pub held: Option<MicroRub>,
-    /// The time at which the hold was granted, if it was.
+    /// When the hold was granted; `None` until then.
     pub held_at: Option<Instant>,
-    /// The amounts of the hold, if its amount is changed while the call runs.
+    /// The amounts of the hold, if it is changed while the call is in flight.
     pub adjusted: AdjustedHold,
-    /// The usage of the call so far.
+    /// The call's usage so far.
     pub meter: Meter,
-    /// Computes the cost of the metered usage.
+    /// Computes the cost of the usage.
     pub bill: T,
-    /// Orders the call to end now.
+    /// Signals that the call must end now.
     pub cut: Cut,
 }
 
-/// The amounts of a hold that is changed while its call runs.
+/// The amounts of a hold that is changed while its call is in flight.
 #[derive(Debug, Default)]
 pub struct AdjustedHold(Mutex<Amounts>);
 
@@ -54,20 +54,20 @@ pub struct AdjustedHold(Mutex<Amounts>);
 struct Amounts {
     /// The sequence number of the last requested change.
     requested: u32,
-    /// The sequence number of the last change that the ledger has answered, and the amount held after it.
+    /// The last hold change that the ledger has answered: its sequence number, and the amount held after it.
     answered: Option<(u32, MicroRub)>,
-    /// The largest amount that the hold has had, including its changes.
+    /// The largest amount that the call held after any answered change.
     max: MicroRub,
 }
 
 impl AdjustedHold {
     fn lock(&self) -> MutexGuard<'_, Amounts> {
-        // A panic cannot leave the amounts half changed: each change is a few assignments that cannot panic.
+        // A panic cannot leave the amounts half changed, because a change is only a few assignments.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Orders a call to end now.
+/// A signal to a call that it must end now.
 #[derive(Debug, Default)]
 pub struct Cut {
     ordered: AtomicBool,
@@ -80,7 +80,7 @@ impl Cut {
         self.owner.wake();
     }
 
-    /// Returns whether the call must end now. Registers the caller's waker, which is woken when this becomes true.
+    /// Returns whether the call must end now. Registers the waker of `cx`, which is woken when the answer becomes true.
     pub fn is_ordered(&self, cx: &Context<'_>) -> bool {
         self.owner.register(cx.waker());
         self.ordered.load(Ordering::Acquire)
@@ -93,17 +93,17 @@ trait Call: Send + Sync {
     /// Returns a value that changes whenever the call's cost may have changed.
     fn progress(&self) -> Progress;
 
-    /// Returns the settlement that the call would have if it ended now; `None` while the call is free.
+    /// Returns the settlement that the call would have if it ended now, or `None` while the call is free.
     fn settlement(&self) -> Option<Settlement>;
 
     fn cut(&self);
 }
 
-/// The bytes of text that the meter has read, and the usage that the vendor has reported.
+/// Progress of a call: the bytes of text that the meter has read, and the usage that the vendor has reported.
 type Progress = (u64, Option<Usage>);
 
 impl<T> Granted<T> {
-    /// Returns the next change of the hold, to be sent to the ledger; `None` if nothing is held.
+    /// Returns the request to change the hold to `amount`; `None` if the call holds nothing.
     #[must_use]
     pub fn adjustment(&self, amount: MicroRub) -> Option<Adjustment> {
         self.held?;
@@ -118,7 +118,8 @@ impl<T> Granted<T> {
         })
     }
 
-    /// Records the ledger's answer to a change of the hold. Ignores it if a later change has been answered.
+    /// Records the ledger's answer to a hold change. An answer that arrives after the answer to a later change is
+    /// ignored.
     pub fn adjusted(&self, adjustment: &Adjustment, answer: Adjusted) {
         let Adjusted::Held(held) = answer else {
             return;
@@ -131,7 +132,7 @@ impl<T> Granted<T> {
         }
     }
 
-    /// Returns the amount that the call holds, according to the ledger's last answer; `None` if nothing is held.
+    /// Returns the amount that the call holds according to the ledger's last answer; `None` if it holds nothing.
     #[must_use]
     pub fn held_now(&self) -> Option<MicroRub> {
         let first = self.held?;
@@ -141,7 +142,7 @@ impl<T> Granted<T> {
 }
 
 impl<T: Bill> Granted<T> {
-    /// Returns the settlement of a call that ends with this reading; `None` if nothing is held, or the call is free.
+    /// Returns the settlement of a call that ends with `reading`; `None` if the call holds nothing or is free.
     #[must_use]
     pub fn ended(&self, reading: &Reading) -> Option<Settlement> {
         let held = self.held?;
@@ -165,12 +166,13 @@ impl<T: Bill> Granted<T> {
         })
     }
 
-    /// The call's timeline, as if the call ended now.
+    /// Returns the call's timeline as if the call ended now.
     fn timeline(&self, reading: &Reading) -> Option<Timeline> {
         let mut line = reading.timeline.clone()?;
         let since = self.held_at?.elapsed().as_millis();
         let since = u32::try_from(since).unwrap_or(u32::MAX);
-        // Both times are rounded down to milliseconds, so their sum may be too small.
+        // `held_ms` (until the hold) and `since` (after the hold) were each rounded down to milliseconds, so their sum
+        // may be less than the time of the first byte.
         let least = line.first_byte_ms.unwrap_or_default();
         line.whole_ms = line.held_ms.saturating_add(since).max(least);
         Some(line)
@@ -198,16 +200,16 @@ impl<T: Bill> Call for Granted<T> {
     }
 }
 
-/// All running calls of one settler. Clones share the list, and do not keep the settler alive.
+/// The list of all in-flight calls of a settler. Clones share the list, and do not keep the settler alive.
 #[derive(Clone, Default)]
 pub struct Running(Arc<Mutex<Calls>>);
 
 #[derive(Default)]
 struct Calls {
     places: Vec<Option<Tended>>,
-    /// The indexes of free elements of `places`.
+    /// The indexes of unused elements of `places`.
     spare: Vec<usize>,
-    /// Whether a call that is added from now on is cut at once.
+    /// Whether calls that are added from now on must end immediately.
     cut: bool,
 }
 
@@ -217,7 +219,7 @@ struct Tended {
     noted: Progress,
 }
 
-/// A running call's entry in the list. Dropping it removes the call from the list.
+/// A call's entry in the list of in-flight calls. Dropping the entry removes the call from the list.
 pub struct RunningEntry {
     running: Running,
     place: usize,
@@ -245,8 +247,8 @@ impl Running {
         }
     }
 
-    /// Returns the checkpoints to record: for each call whose cost has changed since its last checkpoint, the
-    /// settlement as if the call ended now.
+    /// Returns a checkpoint for each call whose cost has changed since its last checkpoint: the settlement that the
+    /// call would have if it ended now.
     pub(super) fn notes(&self) -> Vec<Settlement> {
         let mut notes = Vec::new();
         for tended in self.lock().places.iter_mut().flatten() {
@@ -259,8 +261,8 @@ impl Running {
         notes
     }
 
-    /// Returns the holds that have passed half of their time to live. Each is due again after another half, or after
-    /// [`Running::not_extended`].
+    /// Returns the holds that have used up half of their time to live. Each of them is due again after another half, or
+    /// in the next round after [`Running::not_extended`].
     pub(super) fn due_extensions(&self) -> Vec<Hold> {
         let now = Instant::now();
         let mut due = Vec::new();
@@ -274,7 +276,7 @@ impl Running {
         due
     }
 
-    /// Makes these holds due again in the next round, because the ledger did not answer.
+    /// Makes the holds of these calls due again in the next round, because the ledger did not answer.
     pub(super) fn not_extended(&self, numbers: &[RequestNumber]) {
         if numbers.is_empty() {
             return;
@@ -287,7 +289,7 @@ impl Running {
         }
     }
 
-    /// Orders all calls to end now, and every call that is added later.
+    /// Signals all in-flight calls, and every call that is added later, that they must end now.
     pub(super) fn cut(&self) {
         let mut calls = self.lock();
         calls.cut = true;
@@ -296,7 +298,8 @@ impl Running {
         }
     }
 
-    /// Returns the cost of an account's running calls so far. Each call counts with at most its hold.
+    /// Returns what the in-flight calls of an account have cost so far. Each call counts with at most the amount that
+    /// it holds.
     #[must_use]
     pub fn used(&self, account: &AccountId) -> MicroRub {
         let calls = self.lock();
@@ -308,14 +311,13 @@ impl Running {
         costs.fold(MicroRub::ZERO, MicroRub::plus_or_max)
     }
 
-    /// Returns the number of running calls.
     pub(super) fn count(&self) -> usize {
         let calls = self.lock();
         calls.places.len() - calls.spare.len()
     }
 
     fn lock(&self) -> MutexGuard<'_, Calls> {
-        // If a bill panics under this lock, the list is unchanged.
+        // If computing a call's bill panics while this lock is held, the list stays unchanged.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -326,7 +328,7 @@ impl Drop for RunningEntry {
         let tended = calls.places[self.place].take();
         calls.spare.push(self.place);
         drop(calls);
-        // The call is dropped after the lock is released, because its own drop may be slow or use this list.
+        // The call is dropped after the lock is released: its own drop may be slow, or may use this list.
         drop(tended);
     }
 }
@@ -344,7 +346,8 @@ impl std::fmt::Debug for RunningEntry {
 }
 
 fn half_time(ttl: Duration) -> Instant {
-    // The hold is extended long before a year has passed, and a much later instant may not be representable.
+    // Limited to one year, because a much later `Instant` may not be representable. The hold is extended long before
+    // that.
     Instant::now() + (ttl / 2).min(Duration::from_secs(365 * 24 * 3600))
 }
 
@@ -361,7 +364,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(60);
 
-    /// A ledger that records the requests it gets, and fails while `down`.
+    /// A ledger that records its requests, and fails while `down` is set.
     #[derive(Clone, Default)]
     struct Recorder(Arc<Mutex<Recorded>>);
 
@@ -464,7 +467,7 @@ mod tests {
         (meter, Arc::new(call))
     }
 
-    /// Advances the paused clock, second by second.
+    /// Advances the paused clock by `seconds`, one second at a time.
     async fn pass(seconds: u64) {
         for _ in 0..seconds {
             advance(Duration::from_secs(1)).await;
@@ -475,7 +478,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn hold_of_a_running_call_is_extended_at_half_of_its_time() {
+    async fn hold_of_a_running_call_is_extended_after_half_of_its_time_to_live() {
         let (ledger, settler, _tasks) = started();
         let entry = settler.tend(granted().1);
         let extended = || ledger.0.lock().unwrap().extended.len();
@@ -484,7 +487,7 @@ mod tests {
         pass(63).await;
         assert_eq!(extended(), 3);
 
-        // While the ledger is down, each round tries to extend the holds again.
+        // While the ledger is down, each round attempts the extensions again.
         ledger.0.lock().unwrap().down = true;
         pass(40).await;
         assert_eq!(extended(), 3);
@@ -524,7 +527,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn running_call_counts_with_its_cost_so_far_up_to_its_hold() {
+    async fn money_used_by_a_running_call_is_its_cost_so_far_but_at_most_its_hold() {
         let (_ledger, settler, _tasks) = started();
         let calls = settler.calls();
         let used = |account: &str| calls.used(&account.parse().unwrap()).micro();
@@ -565,7 +568,7 @@ mod tests {
         answered(&grown);
         assert_eq!(amounts(), [Some(100), Some(120), Some(120)]);
         answered(&last);
-        // The answer to an earlier adjustment arrives late.
+        // The answer to an earlier change arrives late and is ignored.
         answered(&grown);
         assert_eq!(amounts(), [Some(100), Some(120), Some(60)]);
         assert_eq!(call.held_now().map(MicroRub::micro), Some(60));

@@ -1,7 +1,9 @@
-//! Ends holds without delaying callers: one bounded queue, one task, retries until the ledger answers.
+//! The settler: sends settlements and releases to the ledger without delaying callers. It has one bounded queue and one
+//! task, which retries until the ledger answers.
 //!
-//! The settler sends an end to the ledger at once, together with all other ends that have arrived. The delay must be
-//! short: until then the hold still counts, and a caller with little money left may make its next call right away.
+//! The settler sends a settlement immediately, together with all others that are in the queue. The delay must be short:
+//! the hold counts until the ledger has the settlement, and a caller with little money left may make its next call
+//! right away.
 
 use std::{
     fmt,
@@ -29,20 +31,20 @@ use crate::{BoxError, number::RequestNumber};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct SettlerSettings {
-    /// The largest number of calls that are running or wait to be settled. A call gets its permit before its hold is
+    /// The largest number of calls that are in flight or wait to be settled. A call gets its permit before its hold is
     /// made.
     pub calls_max: usize,
-    /// The largest number of settlements in flight.
+    /// The largest number of settlements and releases that are sent but not acknowledged.
     pub under_way_max: usize,
-    /// The largest number of calls that continue after their client has disconnected. Further such calls are dropped
-    /// and settled.
+    /// The largest number of calls that continue after their client has disconnected. Each further call is dropped,
+    /// which settles it.
     pub without_client_max: usize,
     /// The wait before the first retry if the ledger did not answer. The wait doubles with each retry.
     pub retry_min: Duration,
-    /// The longest wait before a retry.
+    /// The longest wait between two retries.
     pub retry_max: Duration,
-    /// The interval at which the settler extends holds that have passed half of their time to live, and records the
-    /// costs so far of running calls as [checkpoints](Ledger::checkpoint).
+    /// How often the settler extends holds that have used up half of their time to live, and records
+    /// [checkpoints](Ledger::checkpoint): what in-flight calls have cost so far.
     pub tend_every: Duration,
 }
 
@@ -59,39 +61,31 @@ impl Default for SettlerSettings {
     }
 }
 
-/// The events that a settler reports.
+/// An event that a settler reports.
 #[derive(Debug)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the fields have descriptive names")]
 pub enum Event<'a> {
     /// A call was charged.
     Settled {
-        /// The settlement that was sent to the ledger.
         settlement: &'a Settlement,
-        /// The ledger's answer.
         settled: &'a Settled,
     },
     /// A hold was released, because the call was free.
-    Released {
-        /// The call's number.
-        number: RequestNumber,
-    },
-    /// The ledger did not acknowledge an end; the settler retries it.
+    Released { number: RequestNumber },
+    /// The ledger did not acknowledge a settlement or release. The settler retries it.
     Unavailable {
-        /// The call's number.
         number: RequestNumber,
-        /// The reason why the ledger did not acknowledge the end.
         cause: &'a BoxError,
     },
-    /// Holds of running calls could not be extended, or checkpoints could not be recorded; the next round retries.
-    Untended {
-        /// The error that the ledger returned.
-        cause: &'a BoxError,
-    },
+    /// Holds of in-flight calls could not be extended, or checkpoints could not be recorded. The next round retries.
+    Untended { cause: &'a BoxError },
 }
 
 pub(super) type Unfinished = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A handle to a settler's queue. When the last handle is dropped, the task finishes its work and ends.
+/// A handle to a settler's queue. After the last handle is dropped, the settler's task sends everything in the queue
+/// and then ends.
 #[derive(Clone)]
 pub struct Settler {
     endings: mpsc::Sender<Ending>,
@@ -101,8 +95,8 @@ pub struct Settler {
 }
 
 impl Settler {
-    /// Creates a settler for `ledger`, and the task that the caller must run. If `report` panics, only that report is
-    /// lost. If the ledger panics, the task ends, and no further call gets a permit.
+    /// Creates a settler for `ledger`, and the task that the caller must run. A panic of `report` loses only that
+    /// report. A panic of the ledger ends the task, and no further call gets a permit.
     pub fn new<L: Ledger>(
         ledger: L,
         settings: SettlerSettings,
@@ -112,7 +106,8 @@ impl Settler {
         let (unfinished, unfinished_in) = mpsc::channel(settings.without_client_max.max(1));
         let (running, unacknowledged) = (Running::default(), Unacknowledged::default());
         let report = move |event: &Event<'_>| {
-            // The panic hook has printed the panic. The other calls must still be settled.
+            // A panic of `report` is caught, so that later reports are still made. The panic hook has already printed
+            // it.
             drop(catch_unwind(AssertUnwindSafe(|| report(event))));
         };
         let task = SettlerTask {
@@ -135,7 +130,7 @@ impl Settler {
         )
     }
 
-    /// Returns a permit for one end in the queue; `None` if the queue is full.
+    /// Returns a permit for one place in the queue, or `None` if the queue is full.
     #[must_use]
     pub fn permit(&self) -> Option<QueuePermit> {
         self.endings
@@ -145,38 +140,41 @@ impl Settler {
             .map(QueuePermit)
     }
 
-    /// Extends the hold of a running call and records its checkpoints until the entry is dropped.
+    /// Adds an in-flight call to the list. Until the returned entry is dropped, the settler extends the call's hold and
+    /// records its checkpoints.
     #[must_use]
     pub fn tend<T: Bill>(&self, call: Arc<Granted<T>>) -> RunningEntry {
         self.running.enter(call)
     }
 
-    /// Orders all running calls to end now, and also calls that start later. Each call reports to its client that the
-    /// gateway is draining, inside the answer if that has begun, and is charged for what was delivered.
+    /// Signals all in-flight calls, and calls that start later, that they must end now. Each call reports to its client
+    /// that the gateway is shutting down: as part of the response if the response has begun. It is charged for the
+    /// output that was delivered.
     pub fn cut_running(&self) {
         self.running.cut();
     }
 
-    /// Returns the number of calls that hold money now.
+    /// Returns the number of calls that have a hold now.
     #[must_use]
     pub fn running(&self) -> usize {
         self.running.count()
     }
 
-    /// Returns the list of running calls. It does not keep the settler alive.
+    /// Returns the list of in-flight calls. It does not keep the settler alive.
     #[must_use]
     pub fn calls(&self) -> Running {
         self.running.clone()
     }
 
-    /// Returns the counter of calls whose end the ledger has not acknowledged. It does not keep the settler alive.
+    /// Returns the counter of calls whose settlement or release is not acknowledged. It does not keep the settler
+    /// alive.
     #[must_use]
     pub fn unacknowledged(&self) -> Unacknowledged {
         self.unacknowledged.clone()
     }
 
-    /// Continues a call whose client has disconnected. If too many calls continue this way already, the call is
-    /// dropped, which settles it.
+    /// Continues a call whose client has disconnected. If the limit of such calls is reached, the call is dropped,
+    /// which settles it.
     pub fn finish_without_client(&self, call: Unfinished) {
         drop(self.unfinished.try_send(call));
     }
@@ -190,24 +188,24 @@ impl fmt::Debug for Settler {
     }
 }
 
-/// Counts the calls that have ended and whose charge or release the ledger has not acknowledged.
+/// Counts the calls that have ended and whose settlement or release the ledger has not acknowledged.
 #[derive(Clone, Debug, Default)]
 pub struct Unacknowledged(pub(super) Arc<AtomicUsize>);
 
 impl Unacknowledged {
-    /// Returns the number of calls whose end is not acknowledged. After the settler's task was dropped, it is the
-    /// number of calls that the task had not settled.
+    /// Returns the number of calls whose settlement or release is not acknowledged. After the settler's task was
+    /// dropped, this is the number of calls that the task had not settled.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A permit for one end in the settler's queue. Sending the end then neither waits nor fails.
+/// A permit for one place in the settler's queue. With a permit, sending neither waits nor fails.
 pub struct QueuePermit(mpsc::OwnedPermit<Ending>);
 
 impl QueuePermit {
-    /// Adds the end to the queue.
+    /// Puts the settlement or release into the queue.
     pub fn send(self, ending: Ending) {
         self.0.send(ending);
     }

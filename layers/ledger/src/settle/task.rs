@@ -1,4 +1,4 @@
-//! The settler's task: sends the ends of calls to the ledger until it acknowledges them, extends holds, and records
+//! The settler's task. It sends settlements and releases until the ledger acknowledges them, extends holds, and records
 //! checkpoints.
 
 use std::{
@@ -28,10 +28,10 @@ use crate::{
     contract::{Hold, Ledger, LedgerError},
 };
 
-/// A call that cannot be settled is reported at once, and then at this interval.
+/// How often a call that cannot be settled is reported. The first failure is reported immediately.
 const REPORT_AGAIN: Duration = Duration::from_secs(60);
 
-/// The largest number of ends that are sent to the ledger together.
+/// The largest number of settlements and releases that are sent to the ledger together.
 const TOGETHER_MAX: usize = 256;
 
 /// The largest number of holds that are extended at the same time.
@@ -57,15 +57,16 @@ impl<L> fmt::Debug for SettlerTask<L> {
 }
 
 impl<L: Ledger> SettlerTask<L> {
-    /// Sends ends to the ledger until every [`Settler`](super::Settler) is dropped and the ledger has acknowledged all
-    /// queued ends.
+    /// Sends settlements and releases until every [`Settler`](super::Settler) is dropped and the ledger has
+    /// acknowledged everything in the queue.
     pub async fn run(mut self) {
         let (mut ending, mut retrying) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut without_client = FuturesUnordered::new();
-        // Extensions and checkpoints are polled in a set of their own: only when their timers are due, and not at each
-        // end of a call.
+        // Extensions and checkpoints have a separate set of futures, so that they are polled only when their timers are
+        // due and not whenever a call ends.
         let mut tending = FuturesUnordered::new();
-        // Two loops: a ledger that does not answer delays the extensions, but must not delay the checkpoints.
+        // Checkpoints and extensions have separate loops: a ledger that does not answer delays the extensions, but must
+        // not delay the checkpoints.
         tending.push(join(self.note(), self.extend()));
         let mut together = Vec::new();
         let mut under_way = 0_usize;
@@ -75,15 +76,15 @@ impl<L: Ledger> SettlerTask<L> {
             if !(queue_open || unfinished_open || under_way > 0 || !without_client.is_empty()) {
                 return;
             }
-            // While the ledger is out of reach, first the number of settlements in flight reaches its limit, then the
-            // queue fills up, then no new call gets a permit. So the gateway serves no call that it could not charge.
+            // While the ledger is unreachable, the number of unacknowledged settlements reaches its limit, then the
+            // queue fills up, then no call gets a permit. So the gateway serves no call that it could not charge.
             let room = self.settings.under_way_max.saturating_sub(under_way);
             let takes_more = queue_open && room > 0;
             let adopts_more =
                 unfinished_open && without_client.len() < self.settings.without_client_max;
             tokio::select! {
                 biased;
-                // The timers are rarely ready, so they are polled first: a busy queue must not delay them.
+                // The timers are polled first, because a busy queue must not delay them. They are rarely ready.
                 Some(_) = tending.next() => {}
                 Some(answered) = ending.next(), if !ending.is_empty() => {
                     let (ended, unended): (usize, Vec<Unended>) = answered;
@@ -100,7 +101,7 @@ impl<L: Ledger> SettlerTask<L> {
                     }
                 }
                 call = self.unfinished.recv(), if adopts_more => match call {
-                    // If the call panics, its guard settles it while unwinding, and the settler continues.
+                    // If the call panics, its guard settles it during the unwinding, and the settler continues.
                     Some(call) => without_client.push(AssertUnwindSafe(call).catch_unwind()),
                     None => unfinished_open = false,
                 },
@@ -109,8 +110,8 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    /// Returns the timer of the rounds of checkpoints or extensions. The first round is now; a late round delays the
-    /// following rounds.
+    /// Returns the timer for the rounds of checkpoints or extensions. The first round is due immediately. A late round
+    /// delays the following rounds.
     fn rounds(&self) -> Interval {
         let mut rounds =
             tokio::time::interval(self.settings.tend_every.max(Duration::from_millis(1)));
@@ -118,7 +119,7 @@ impl<L: Ledger> SettlerTask<L> {
         rounds
     }
 
-    /// Records checkpoints in each round: the costs so far of running calls. Never returns.
+    /// Records checkpoints in each round: what in-flight calls have cost so far. Never returns.
     fn note(&self) -> impl Future<Output = ()> + use<L> {
         let (ledger, report, running) = (
             Arc::clone(&self.ledger),
@@ -129,8 +130,8 @@ impl<L: Ledger> SettlerTask<L> {
         async move {
             loop {
                 rounds.tick().await;
-                // Checkpoints are computed and passed to the ledger without a wait in between. A call that ends after
-                // this point is settled by this same task, so it is settled after its checkpoint.
+                // No await separates computing the checkpoints from passing them to the ledger. A call that ends later
+                // is settled by this same task, so its settlement always comes after its checkpoint.
                 let notes = running.notes();
                 if !notes.is_empty()
                     && let Err(error) = ledger.checkpoint(&notes).await
@@ -143,7 +144,7 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    /// In each round, extends the holds that have passed half of their time to live. Never returns.
+    /// In each round, extends the holds that have used up half of their time to live. Never returns.
     fn extend(&self) -> impl Future<Output = ()> + use<L> {
         let (ledger, report, running) = (
             Arc::clone(&self.ledger),
@@ -167,7 +168,7 @@ impl<L: Ledger> SettlerTask<L> {
                         ledger.extend(*number, account, *ttl)
                     });
                     for (hold, answer) in some.iter().zip(join_all(requested).await) {
-                        // A hold that no longer exists needs no extension: its call is settled late, or without a hold.
+                        // A hold that no longer exists needs no extension: its call will be charged from free money.
                         if let Err(error) = answer {
                             failed.push(hold.number);
                             cause = Some(cause_of(error));
@@ -182,8 +183,8 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    /// Sends these ends to the ledger together, and leaves the vector empty for reuse. Returns the number of
-    /// acknowledged ends, and the ends that were not acknowledged.
+    /// Sends the settlements and releases in the vector, and leaves the vector empty for reuse. Returns how many the
+    /// ledger acknowledged, and the settlements and releases that it did not acknowledge.
     fn end_all(
         &self,
         together: &mut Vec<Ending>,
@@ -208,9 +209,9 @@ impl<L: Ledger> SettlerTask<L> {
             let mut unended = Vec::new();
             let mut settled = settled.into_iter();
             for settlement in settlements {
-                // If the ledger returns no result for an end, the end is retried.
+                // A settlement for which the ledger returns no result is retried.
                 let answer = settled.next().unwrap_or_else(|| {
-                    let cause = "the ledger returned no result for the end".into();
+                    let cause = "the ledger returned no result for the settlement".into();
                     Err(LedgerError::Unavailable(cause))
                 });
                 match answer {
@@ -239,7 +240,7 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    /// Sends an end again until it is acknowledged.
+    /// Retries a settlement or release until the ledger acknowledges it.
     fn retry(&self, unended: Unended) -> impl Future<Output = ()> + use<L> {
         let (ledger, report, settings) = (
             Arc::clone(&self.ledger),
@@ -280,11 +281,11 @@ impl<L: Ledger> SettlerTask<L> {
     }
 }
 
-/// An end that the ledger has not acknowledged.
+/// A settlement or release that the ledger has not acknowledged.
 struct Unended {
     ending: Ending,
-    /// The time at which the end was first sent to the ledger.
+    /// When the settlement or release was first sent to the ledger.
     began: Instant,
-    /// The reason why the ledger did not acknowledge the end.
+    /// Why the ledger did not acknowledge the settlement or release.
     cause: BoxError,
 }

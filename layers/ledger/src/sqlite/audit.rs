@@ -1,9 +1,8 @@
-//! Reads a ledger file for an [audit](crate::audit): its accounts, keys and entries, then each receipt once, in storage
-//! order.
+//! The audit's view of a ledger file: its accounts, keys and entries, and then each receipt once, in storage order.
 //!
-//! A file is checked before it is served, so this must be fast with millions of receipts. SQL only reads: summing by
-//! account and key in SQL would sort all receipts, which is slower than summing here. Only an explicit audit computes
-//! the cost of each call again.
+//! A file is checked before it is served, so the check must be fast even with millions of receipts. SQL only reads the
+//! rows: sums per account and key in SQL would sort all receipts, which is slower than adding them up here. The cost of
+//! each call is computed again only in an audit that an operator requests.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -25,23 +24,23 @@ use crate::{
     usage::Usage,
 };
 
-/// The largest number of listed breaches of a file.
+/// The largest number of breaches that are listed for a file.
 const BREACHES_MAX: usize = 100;
 
-/// The moment of a check, which decides how strict the check is.
+/// When a file is checked, which decides how strict the check is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Occasion {
+pub(super) enum CheckPoint {
     /// The file is being opened. Only faults with which a gateway could not continue are breaches. Missing receipts are
-    /// not a breach: a later version may delete old receipts, while the totals still include their charges.
+    /// no breach: a later version may delete old receipts, while the totals still include their charges.
     Opening,
-    /// The file is being audited. All receipts must exist, unless the account was copied from a ledger without its
-    /// oldest receipts, and each cost must equal its usage at its prices.
+    /// The file is being audited. Every receipt must exist, unless the account was copied from a ledger that had
+    /// already dropped its oldest receipts. The cost in each receipt must follow from its usage and prices.
     Audit,
 }
 
-/// Returns the breaches of the invariants in the file. A text begins with the invariant's name. A transaction must be
-/// open, so that all data is read at one moment.
-pub(super) fn breaches(conn: &Connection, occasion: Occasion) -> rusqlite::Result<Vec<String>> {
+/// Returns the breaches of the invariants in the file. Each text begins with the invariant's name. A transaction must
+/// be open, so that everything is read at one moment.
+pub(super) fn breaches(conn: &Connection, occasion: CheckPoint) -> rusqlite::Result<Vec<String>> {
     let mut strays = Strays::default();
     let mut books = accounts(conn, occasion)?;
     add_keys(conn, &mut books, &mut strays)?;
@@ -52,7 +51,7 @@ pub(super) fn breaches(conn: &Connection, occasion: Occasion) -> rusqlite::Resul
         .map(|(id, books)| (id, Judged::from(books)))
         .collect();
     add_receipts(conn, &mut judged, &mut strays)?;
-    if occasion == Occasion::Audit {
+    if occasion == CheckPoint::Audit {
         compute_costs(conn, &mut judged)?;
     }
 
@@ -73,7 +72,7 @@ struct Books {
     entered: i128,
 }
 
-fn accounts(conn: &Connection, occasion: Occasion) -> rusqlite::Result<HashMap<String, Books>> {
+fn accounts(conn: &Connection, occasion: CheckPoint) -> rusqlite::Result<HashMap<String, Books>> {
     let forgotten: HashSet<String> = conn
         .prepare("SELECT account FROM forgotten")?
         .query_map([], |row| row.get(0))?
@@ -87,15 +86,15 @@ fn accounts(conn: &Connection, occasion: Occasion) -> rusqlite::Result<HashMap<S
             id: parsed(row, 0)?,
             balance_rub: amount(row, 1)?,
             loss_rub: amount(row, 2)?,
-            // An SQLite ledger keeps holds in memory only, so the file has no holds.
+            // A SQLite ledger keeps holds only in memory, so the file contains no holds.
             held_rub: MicroRub::ZERO,
             holds: Vec::new(),
-            // The file does not store these sums. They are added up from its rows.
+            // The file does not store these sums; they are computed from its rows.
             spent_rub: MicroRub::ZERO,
             entered_rub: MicroRub::ZERO,
             keys: Vec::new(),
             groups: Vec::new(),
-            journal_complete: occasion == Occasion::Audit && !forgotten.contains(&id),
+            journal_complete: occasion == CheckPoint::Audit && !forgotten.contains(&id),
         };
         accounts.insert(
             id,
@@ -179,7 +178,7 @@ fn add_entries(
     Ok(())
 }
 
-/// Reads all receipts. Every call ever made has a row, so the work per row must be small.
+/// Reads all receipts. There is one row for every call ever made, so the work per row must be small.
 fn add_receipts(
     conn: &Connection,
     accounts: &mut HashMap<String, Judged>,
@@ -198,7 +197,7 @@ fn add_receipts(
     Ok(())
 }
 
-/// Computes the cost of all receipts with a price again. Receipts without an account were reported before.
+/// Computes the cost again for each receipt that has prices. Receipts without an account were reported before.
 fn compute_costs(
     conn: &Connection,
     accounts: &mut HashMap<String, Judged>,
@@ -240,18 +239,19 @@ fn priced_usage<'a>(row: &Row<'_>, prices: &'a mut Prices) -> rusqlite::Result<(
         output: count(row, 7)?,
         classes,
     };
-    Ok((prices.of(row, 8)?, usage))
+    Ok((prices.price_in(row, 8)?, usage))
 }
 
-/// Parsed prices by their text. Most calls share one of a few prices, and parsing a price takes longer than using it.
+/// Parsed prices, by their stored text. Most calls share a few prices, and parsing a price takes longer than computing
+/// a cost.
 #[derive(Default)]
 struct Prices(HashMap<String, Price>);
 
-/// The largest number of prices that are kept parsed. Each new exchange rate adds prices.
+/// The largest number of parsed prices that are kept. Each new exchange rate adds prices.
 const PRICES_MAX: usize = 1_000;
 
 impl Prices {
-    fn of(&mut self, row: &Row<'_>, index: usize) -> rusqlite::Result<&Price> {
+    fn price_in(&mut self, row: &Row<'_>, index: usize) -> rusqlite::Result<&Price> {
         let json = text(row, index)?;
         if !self.0.contains_key(json) {
             let price = from_json(row, index)?;
@@ -264,10 +264,10 @@ impl Prices {
     }
 }
 
-/// An account that is being checked, with the sums of its receipts read so far.
+/// The account that is being checked, with the sums of its receipts that were read so far.
 struct Judged {
     audit: AccountAudit,
-    /// Sums of charges and losses by key. Only calls whose amounts add up are included.
+    /// The sums of charges and losses, by key. Only receipts with consistent amounts are included.
     sums: HashMap<String, (i128, i128)>,
 }
 
@@ -323,14 +323,14 @@ impl Judged {
     }
 }
 
-/// The reported breaches of rows whose account does not exist, up to the limit of listed breaches.
+/// The breaches found in rows whose account does not exist; at most [`BREACHES_MAX`].
 #[derive(Default)]
 struct Strays(BTreeSet<String>);
 
 impl Strays {
     fn add(&mut self, account: &str, what: &str) {
         if self.0.len() < BREACHES_MAX {
-            let stray = format!("I3 account {account}: there are {what} but no account");
+            let stray = format!("I3 account {account}: {what} exist, but the account does not");
             self.0.insert(stray);
         }
     }

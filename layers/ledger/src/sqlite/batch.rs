@@ -1,8 +1,8 @@
-//! Writes records into the file. Records that arrived together share one transaction.
+//! Writes records to the file. Records that arrived together are written in one transaction.
 //!
-//! A charge writes a receipt and the totals of its account and key. Totals are new values, not differences. So if
-//! several charges follow each other, only the last totals matter. They are written once per account and key, before
-//! the next record of another kind and at the end.
+//! A charge writes a receipt, and new totals for its account and key. Totals are absolute values and not differences,
+//! so after several charges only the last totals matter. They are written once per account and key: before the next
+//! record of another kind, and at the end of the batch.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -26,8 +26,8 @@ use crate::{
     usage::StoppedBy,
 };
 
-/// Inserts a receipt. A disputed receipt moved no money, so a later receipt of its call replaces it. Any other receipt
-/// is kept unchanged.
+/// Inserts a receipt. If the receipt of the call exists, it is kept, unless it is disputed: a disputed receipt moved no
+/// money, so the new receipt replaces it.
 const RECEIPT: &str = "
 INSERT INTO receipts (number, at_ms, account, key, model, vendor, input, cached_input, cache_write,
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session,
@@ -50,10 +50,10 @@ ON CONFLICT (number) DO UPDATE SET
     held_at_end = excluded.held_at_end, stopped_by = excluded.stopped_by
 WHERE receipts.booked = 'stale' AND excluded.booked <> 'stale'";
 
-/// The largest number of prices whose stored text is cached for a batch.
+/// The largest number of prices whose stored text is cached for one batch.
 const PRICES_MAX: usize = 16;
 
-/// Commits records in their order: all of them or none.
+/// Commits records in their order: either all of them or none.
 pub(super) fn commit<'a>(
     conn: &mut Connection,
     records: impl Iterator<Item = &'a Record>,
@@ -65,7 +65,7 @@ pub(super) fn commit<'a>(
     in_one_commit(conn, |conn| write(conn, records))
 }
 
-/// Writes records in their order; a transaction must be open.
+/// Writes records in their order. A transaction must be open.
 pub(super) fn write<'a>(
     conn: &Connection,
     records: impl Iterator<Item = &'a Record>,
@@ -127,7 +127,7 @@ impl<'a> Batch<'a, '_> {
                 version,
                 fingerprint,
             } => write_tariff(conn, *version, fingerprint),
-            Record::Told { event, once } => {
+            Record::EmittedOnce { event, once } => {
                 events::write(conn, std::slice::from_ref(event), Some(once))
             }
             Record::Levels {
@@ -210,7 +210,7 @@ fn write_entry(
         .execute(params![&**account, balance.micro()])?)
 }
 
-/// Writes a key. If its account does not exist, no row is written, which is reported as an error.
+/// Writes a key. Fails if the key's account does not exist, because then no row is written.
 fn write_key(conn: &Connection, record: &KeyRecord, ceilings: Ceilings) -> rusqlite::Result<()> {
     let sql =
         "INSERT INTO keys (id, account, digest, ceiling, ceiling_month, ceiling_day, used, record)
@@ -277,10 +277,10 @@ fn write_tariff(
     one(conn.prepare_cached(sql)?.execute(row)?)
 }
 
-/// Writes the receipts of a batch.
+/// Writes the receipts of one batch.
 pub(super) struct Receipts<'conn> {
     insert: CachedStatement<'conn>,
-    /// The stored text of recently written prices. Calls of one model share a price.
+    /// The stored text of recently written prices. Calls of the same model share a price.
     prices: Vec<(Arc<Price>, String)>,
 }
 
@@ -374,17 +374,18 @@ fn price_text<'a>(
     Ok(known[place].1.as_str())
 }
 
-/// Totals of accounts, keys and groups that are not in the file yet.
+/// Totals of accounts, keys and groups that are not written to the file yet.
 #[derive(Default)]
 struct Totals<'a> {
-    /// An account's balance and loss.
+    /// The balance and the loss of each account.
     accounts: BTreeMap<&'a AccountId, (MicroRub, MicroRub)>,
     keys: BTreeMap<&'a KeyId, Used>,
     groups: BTreeMap<(&'a AccountId, &'a GroupId), Used>,
 }
 
 impl Totals<'_> {
-    /// Writes the totals. Fails if a charged account does not exist, which replaces a foreign key check per receipt.
+    /// Writes the totals. Fails if a charged account does not exist; this check replaces a foreign key check for each
+    /// receipt.
     fn write(&mut self, conn: &Connection) -> rusqlite::Result<()> {
         if !self.accounts.is_empty() {
             let sql = "UPDATE accounts SET balance = ?2, loss = ?3 WHERE id = ?1";

@@ -1,4 +1,4 @@
-//! Fills a ledger file with a copy of another ledger. The file gets its final name when it is complete.
+//! Fills a ledger file with a copy of another ledger. The file gets its final name only when the copy is complete.
 
 use std::{
     collections::HashMap,
@@ -20,32 +20,32 @@ use crate::{
     BoxError,
     account::AccountId,
     contract::{AccountBooks, BookError, Document, JournalLine, KeyView, TariffVersion},
-    durable::file::{SqliteFile, to_json},
+    durable::file::{FileLock, SqliteFile, to_json},
     embedded::{GroupRow, Used},
     happening::{Event, Levels, Watched},
     money::MicroRub,
     transfer::{Source, Target},
 };
 
-/// A file that is being filled, named `<path>.copy` until it is published. If an interrupted copy has left such a file,
-/// it is deleted first. Blocks while it writes.
+/// A ledger file that is being filled. It is named `<path>.copy` until it is published. If an interrupted copy has left
+/// a file with this name, that file is deleted first. Writing a copy blocks the thread.
 #[derive(Debug)]
 pub struct SqliteCopy {
     path: PathBuf,
     part: PathBuf,
-    /// The connection and the lock, until the copy is complete. The lock is dropped last.
-    open: Option<(Connection, File)>,
+    /// The connection and the lock, until the copy is published. The lock is dropped last.
+    open: Option<(Connection, FileLock)>,
 }
 
 impl SqliteCopy {
-    /// Creates the new file next to its final path.
+    /// Creates the file next to its final path.
     ///
     /// # Errors
     /// An error if the final path exists already, or if the file cannot be created.
     pub fn begin(path: &Path) -> Result<Self, BoxError> {
         if path.try_exists()? {
             let text = format!(
-                "{} exists already: name a new file, or move it away",
+                "{} exists already: name a new file, or move the existing file away",
                 path.display()
             );
             return Err(text.into());
@@ -56,7 +56,7 @@ impl SqliteCopy {
             conn,
             lock,
         } = LEDGER.open(&part).map_err(OpenError::from)?;
-        // No gateway opens the file before it is complete, so until then it need not survive a power cut.
+        // No gateway opens the file before it is complete, so an incomplete copy need not survive a power cut.
         conn.execute_batch("PRAGMA synchronous = OFF;")?;
         file::add_what_came_later(&conn)?;
         conn.execute_batch(
@@ -84,7 +84,7 @@ impl SqliteCopy {
 impl Target for SqliteCopy {
     type Ledger = SqliteLedger;
 
-    /// The file was created empty, so it has no account yet.
+    /// The file was created empty, so it has no accounts yet.
     async fn has(&mut self, _: &AccountBooks) -> Result<bool, BookError> {
         Ok(false)
     }
@@ -110,8 +110,8 @@ impl Target for SqliteCopy {
                     reason,
                     ..
                 } => {
-                    // The journal has two entries with the same id, which is a breach. The copy reports it when it
-                    // compares the sums.
+                    // The journal contains two entries with the same id, which is a breach. The copy reports the breach
+                    // when it compares the sums.
                     let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)
                                ON CONFLICT (account, id) DO NOTHING";
                     let row = params![
@@ -161,7 +161,7 @@ impl Target for SqliteCopy {
                 };
                 write_group(batch, &view.id, &row)?;
             }
-            // The journal has dropped these entries: their times are unknown, but their ids must not be used again.
+            // The journal has dropped these entries. Their times are unknown, but their ids must not be used again.
             let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, NULL, 0)
                        ON CONFLICT (account, id) DO NOTHING";
             let mut insert = batch.prepare_cached(sql)?;
@@ -209,9 +209,11 @@ impl Target for SqliteCopy {
             })
             .map_err(unavailable)?;
         if strays > 0 {
-            return Err(unavailable(format!("{strays} rows belong to no account")));
+            return Err(unavailable(format!(
+                "{strays} rows belong to accounts that do not exist"
+            )));
         }
-        // From here on, everything written so far is synced to the disk.
+        // With this setting, the checkpoint below syncs to the disk everything that was written before.
         conn.execute_batch("PRAGMA synchronous = FULL;")
             .map_err(unavailable)?;
         conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
@@ -229,7 +231,7 @@ impl Target for SqliteCopy {
         let named = || {
             if self.path.try_exists()? {
                 return Err(std::io::Error::other(format!(
-                    "{} was created meanwhile; the copy is {}",
+                    "{} was created during the copy, so the copy keeps the name {}",
                     self.path.display(),
                     self.part.display()
                 )));
@@ -251,10 +253,11 @@ impl Source for SqliteLedger {
                 .query_map([&*account], |row| Ok((row.get(0)?, rows::amount(row, 1)?)))?
                 .collect()
         });
-        read.await.map_err(BookError::Unavailable)
+        Ok(read.await?)
     }
 
-    /// Calls that were running when an earlier process died were charged when the file was opened.
+    /// There are no unsettled calls: calls that were in flight when an earlier process died were charged when the file
+    /// was opened.
     async fn unsettled(&self, _: &AccountId) -> Result<u64, BookError> {
         Ok(0)
     }
@@ -307,5 +310,5 @@ fn unavailable(error: impl Into<BoxError>) -> BookError {
 }
 
 fn filled_already() -> BookError {
-    unavailable("the copy is complete: nothing more is written")
+    unavailable("the copy is complete and cannot be written to any more")
 }

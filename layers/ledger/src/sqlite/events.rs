@@ -1,4 +1,4 @@
-//! Events, alert levels and documents in the file.
+//! Events, alert levels and documents in the ledger file.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -15,11 +15,11 @@ use crate::{
         OnceEvent,
     },
     durable::file::{from_json, parsed, to_json},
-    embedded::State,
+    embedded::{State, admin},
     happening::{Event, Levels, Watched},
 };
 
-/// Adds events to the file, and deletes the oldest beyond the limit.
+/// Adds events to the file, and deletes the oldest events if there are more than the limit.
 pub(super) fn write(
     conn: &Connection,
     events: &[Event],
@@ -58,8 +58,8 @@ pub(super) fn write_levels(
     of: &Watched,
     levels: Levels,
 ) -> rusqlite::Result<()> {
-    // Alert levels of groups are in a separate table, which was added later: an earlier version reads every row of
-    // `levels` as the levels of a key or of the account.
+    // Alert levels of groups are in a separate table, which was added later: an earlier version treats every row of
+    // `levels` as alert levels of the account or of one of its keys.
     let (sql, id) = match of {
         Watched::Balance => (KEY_LEVELS, ""),
         Watched::Key(key) => (KEY_LEVELS, &**key),
@@ -83,7 +83,8 @@ pub(super) fn write_document(conn: &Connection, document: &Document) -> rusqlite
     Ok(())
 }
 
-/// Restores the event numbers, levels and documents in memory. Accounts, keys and groups must be restored before.
+/// Restores the event numbers, alert levels and documents into memory. Accounts, keys and groups must be restored
+/// first.
 pub(super) fn load(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let last = "SELECT coalesce(max(number), 0) FROM events";
     let last = conn.query_row(last, [], |row| count(row, 0))?;
@@ -100,7 +101,7 @@ pub(super) fn load(conn: &Connection, state: &mut State) -> rusqlite::Result<()>
             "" => Watched::Balance,
             _ => Watched::Key(parsed(row, 1)?),
         };
-        // Levels whose account, key or group does not exist are ignored.
+        // Alert levels whose account, key or group does not exist are ignored.
         let _ = state.put_levels(&parsed(row, 0)?, &of, parsed(row, 2)?);
     }
     let mut select = conn.prepare("SELECT account, id, levels FROM group_levels")?;
@@ -133,25 +134,9 @@ fn read_event(row: &Row<'_>) -> rusqlite::Result<Event> {
 }
 
 impl EventStore for SqliteLedger {
-    async fn set_levels(
-        &self,
-        account: &AccountId,
-        of: &Watched,
-        levels: Levels,
-    ) -> Result<(), BookError> {
-        self.durable(self.queue(|state, _| state.set_levels(account, of, levels)))
-            .await
-    }
+    admin::event_store!();
 
-    async fn levels(&self, account: &AccountId) -> Result<Vec<(Watched, Levels)>, BookError> {
-        self.look(|state| state.levels(account))?
-    }
-
-    async fn gather(&self) -> Result<u64, BookError> {
-        self.look(State::last_event)
-    }
-
-    /// Returns committed events only.
+    /// Returns only events that are committed to the file.
     async fn events(&self, after: u64, limit: usize) -> Result<Vec<Event>, BookError> {
         let read = self.read(move |conn| {
             let sql = "SELECT number, at_ms, account, key, what FROM events
@@ -161,38 +146,8 @@ impl EventStore for SqliteLedger {
                 .query_map(params![integer(after), limit], read_event)?
                 .collect()
         });
-        read.await.map_err(BookError::Unavailable)
-    }
-
-    async fn emit_once(&self, event: &OnceEvent) -> Result<bool, BookError> {
-        self.durable(self.queue(|state, now| Ok(state.emit_once(event, now))))
-            .await
+        Ok(read.await?)
     }
 }
 
-impl Documents for SqliteLedger {
-    async fn document(&self, name: &str) -> Result<Option<Document>, BookError> {
-        self.look(|state| state.document(name))
-    }
-
-    async fn documents(&self, begins: &str) -> Result<Vec<Document>, BookError> {
-        self.look(|state| state.documents(begins))
-    }
-
-    async fn compare_and_swap(
-        &self,
-        name: &str,
-        version: u64,
-        text: &str,
-    ) -> Result<bool, BookError> {
-        self.durable(self.queue(|state, _| Ok(state.compare_and_swap(name, version, text))))
-            .await
-    }
-}
-
-impl LeaderLease for SqliteLedger {
-    /// This process has locked the file, so no other process can request this right.
-    async fn lead(&self, _: &str, _: &str, _: Duration) -> Result<bool, BookError> {
-        Ok(true)
-    }
-}
+admin::documents!(SqliteLedger);

@@ -1,4 +1,4 @@
-//! The file: its lock, its tables, and the checks before it is used.
+//! The ledger file: its lock, its tables, and the checks before it is used.
 //!
 //! ```text
 //! accounts   id, name, suspended, balance, loss
@@ -17,11 +17,10 @@
 //!                                                                a row without words: the end of the added-up months
 //! sums_places  account, place                                    up to where each journal is included; '' the version
 //! ```
-//! Money is in micro-rubles, times are Unix milliseconds.
+//! Amounts in the file are micro-rubles, and times are Unix milliseconds.
 
 use std::{
     collections::HashMap,
-    fs::File,
     io,
     path::{Path, PathBuf},
 };
@@ -29,7 +28,7 @@ use std::{
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction};
 
 use super::{
-    audit::{self, Occasion},
+    audit::{self, CheckPoint},
     batch, events, rollup,
     rows::{amount, count, optional_amount, period},
 };
@@ -41,19 +40,21 @@ use crate::{
     contract::TariffVersion,
     durable::{
         crash_log,
-        file::{BUSY_TIMEOUT, Kind, NotOpened, SqliteFile, from_json, parsed, unreadable},
+        file::{
+            BUSY_TIMEOUT, FileLock, Kind, NotOpened, SqliteFile, from_json, parsed, unreadable,
+        },
     },
     embedded::{State, now_ms},
     money::MicroRub,
 };
 
-/// The ledger file: application id `tgl1`, schema version 1.
+/// The header of a ledger file has the application id `tgl1` and the schema version 1.
 pub(super) const LEDGER: Kind = Kind {
     application_id: 0x7467_6c31,
     schema_version: 1,
     schema: SCHEMA,
-    // Foreign keys must be switched off explicitly. A batch checks once that an account exists; SQLite would check it
-    // for each receipt.
+    // SQLite's foreign key check is switched off. It would check each receipt, while a batch checks only once that the
+    // account exists.
     pragmas: "PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF;",
 };
 
@@ -109,8 +110,8 @@ CREATE TABLE tariff (
 ) STRICT;
 ";
 
-/// Tables and indexes that later versions added: for journals, for copies without the oldest receipts, for checkpoints.
-/// A file of an earlier version gets them when it is opened.
+/// Tables and indexes that later versions have added: for journals, for copies without the oldest receipts, for
+/// checkpoints. A file of an earlier version gets them when it is opened.
 const ADDITIONS: &str = "
 CREATE TABLE IF NOT EXISTS forgotten (
     account TEXT PRIMARY KEY NOT NULL REFERENCES accounts (id)
@@ -171,15 +172,15 @@ CREATE INDEX IF NOT EXISTS entries_by_time ON entries (account, at_ms);
 CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (account, at_ms);
 ";
 
-/// Columns of `receipts` that later versions added, with their types. All may be NULL, so that an earlier version that
-/// is started on the file again can write rows without them.
+/// Columns of the table `receipts` that later versions have added, with their types. An earlier version that uses the
+/// file again writes rows without them, so each of them may be NULL or has a default.
 const RECEIPT_COLUMNS: [(&str, &str); 13] = [
     (
         "bounded",
         "INTEGER NOT NULL DEFAULT 0 CHECK (bounded IN (0, 1))",
     ),
     ("session", "TEXT"),
-    // Counts of rate classes other than the four usual classes, as JSON; NULL if there are none.
+    // The counts of rate classes in addition to the four basic classes, as JSON; NULL if there are none.
     ("classes", "TEXT"),
     (
         "unpriced",
@@ -187,22 +188,23 @@ const RECEIPT_COLUMNS: [(&str, &str); 13] = [
     ),
     ("vendor_cost", "INTEGER"),
     ("endpoint", "TEXT"),
-    // The column has the call's timeline, in one line.
+    // The call's timeline, as one text.
     ("timeline", "TEXT"),
-    // The group that was charged; NULL if the key was in no group.
+    // The id of the group that was charged; NULL if the key was in no group.
     ("key_group", "TEXT"),
-    // The usage that the vendor reported, as JSON, if it was cut; and the price of the usage that was cut.
+    // If the charged usage was reduced: the usage that the vendor reported, as JSON, and the price of the part that was
+    // cut off.
     ("vendor_usage", "TEXT"),
     ("bounded_loss", "INTEGER"),
-    // The largest amount and the last amount of a hold that was changed while its call ran.
+    // If the hold was changed while its call was in flight: the largest amount held, and the amount held at the end.
     ("held_max", "INTEGER"),
     ("held_at_end", "INTEGER"),
     // Why the gateway stopped the call, if it did.
     ("stopped_by", "TEXT"),
 ];
-/// Columns of `keys` that later versions added: the ceilings per month and per day, the month and the day of the last
-/// charge, and the key's usage before that month and before that day.
-const KEY_COLUMNS: [&str; 6] = [
+/// Columns of the table `keys` that later versions have added: the ceilings per month and per day, the month and the
+/// day of the last charge, and the key's spending before that month and before that day.
+pub(super) const KEY_COLUMNS: [&str; 6] = [
     "ceiling_month",
     "ceiling_day",
     "month",
@@ -214,48 +216,35 @@ const KEY_COLUMNS: [&str; 6] = [
 /// The reason why a ledger file was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the fields have descriptive names")]
 pub enum OpenError {
-    /// Another process, or this one, has the file open.
-    #[error("the ledger {} is in use by another gateway: stop it first, or name another file", .path.display())]
-    InUse {
-        /// The path of the file.
-        path: PathBuf,
-    },
-    /// The file, its folder or its lock could not be opened.
-    #[error("cannot open {}: check that the folder is there and may be written to", .path.display())]
+    /// A process has the file open already; it may be this process.
+    #[error("the ledger {} is in use by another gateway: stop that gateway first, or name another file", .path.display())]
+    InUse { path: PathBuf },
+    /// The file, its folder or its lock file could not be opened.
+    #[error("cannot open {}: check that the folder exists and that the gateway may write to it", .path.display())]
     Io {
-        /// The path that could not be opened.
         path: PathBuf,
-        /// The file system's error.
         #[source]
         source: io::Error,
     },
-    /// The file is not a ledger.
-    #[error("{} is not a ledger of this gateway: name another file", .path.display())]
-    NotALedger {
-        /// The path of the file.
-        path: PathBuf,
-    },
-    /// Another version of the gateway wrote the file.
+    /// The file is not a ledger file.
+    #[error("{} is not a ledger file: name another file", .path.display())]
+    NotALedger { path: PathBuf },
+    /// A gateway version with another schema wrote the file.
     #[error(
-        "the ledger {} has schema version {found}, this gateway uses {known}: run the version that wrote it",
+        "the ledger {} has schema version {found}, but this gateway uses {known}: run the version that wrote it",
         .path.display()
     )]
     Version {
-        /// The path of the file.
         path: PathBuf,
-        /// The schema version of the file.
         found: i64,
-        /// The schema version of this gateway.
         known: i64,
     },
-    /// The file is read-only.
-    #[error("the ledger {} may be read but not written to: check its owner and permissions", .path.display())]
-    ReadOnly {
-        /// The path of the file.
-        path: PathBuf,
-    },
-    /// The books do not balance.
+    /// The file cannot be written to.
+    #[error("the gateway may read the ledger {} but not write to it: check its owner and permissions", .path.display())]
+    ReadOnly { path: PathBuf },
+    /// The books in the file break an invariant.
     #[error(
         "the books in {} do not balance, so nothing is served from them: {}. Keep a copy of the file, then restore a \
          backup",
@@ -263,17 +252,14 @@ pub enum OpenError {
         .breaches.join("; ")
     )]
     Mismatch {
-        /// The path of the file.
         path: PathBuf,
-        /// Every breach of an invariant; each text begins with the invariant's name.
+        /// One text per breach of an invariant. Each text begins with the invariant's name.
         breaches: Vec<String>,
     },
-    /// SQLite failed.
+    /// SQLite failed with another error.
     #[error("cannot use the ledger {}", .path.display())]
     Sqlite {
-        /// The path of the file.
         path: PathBuf,
-        /// SQLite's error.
         #[source]
         source: BoxError,
     },
@@ -295,13 +281,12 @@ impl From<NotOpened> for OpenError {
     }
 }
 
-/// An open file and its contents.
 pub(super) struct Opened {
     pub(super) path: PathBuf,
     pub(super) writer: Connection,
     pub(super) reader: Connection,
-    /// The file's lock, which must be kept until the writer is closed.
-    pub(super) lock: File,
+    /// The file's lock. It must be kept until the writer is closed.
+    pub(super) lock: FileLock,
     pub(super) state: State,
 }
 
@@ -318,7 +303,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     add_what_came_later(&writer).map_err(failed)?;
     let books = writer.transaction().map_err(failed)?;
     count_groups_anew(&books).map_err(failed)?;
-    let breaches = audit::breaches(&books, Occasion::Opening).map_err(failed)?;
+    let breaches = audit::breaches(&books, CheckPoint::Opening).map_err(failed)?;
     if !breaches.is_empty() {
         return Err(OpenError::Mismatch {
             path: path.clone(),
@@ -341,7 +326,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     })
 }
 
-/// Adds the tables, indexes and columns that a file of an earlier version lacks.
+/// Adds the tables, indexes and columns that are missing in a file of an earlier version.
 pub(super) fn add_what_came_later(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(crash_log::SCHEMA)?;
     conn.execute_batch(ADDITIONS)?;
@@ -365,8 +350,8 @@ fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
         .collect()
 }
 
-/// Computes the carried amounts of groups again. A version without groups may have charged keys of a group on this
-/// file; these charges do not count as the group's spending.
+/// Computes the carried amounts of groups again. A version without groups may have used this file and charged keys that
+/// are in a group; these charges do not count as spending of the group.
 fn count_groups_anew(books: &Transaction<'_>) -> rusqlite::Result<()> {
     let sql = "WITH reckoned AS (
                    SELECT account, id, used - (SELECT coalesce(sum(used), 0) FROM keys
@@ -379,17 +364,17 @@ fn count_groups_anew(books: &Transaction<'_>) -> rusqlite::Result<()> {
     if changed > 0 {
         tracing::warn!(
             groups = changed,
-            "keys in groups were charged by a version without groups: those charges do not count in their groups"
+            "a gateway version without groups has charged keys in groups: these charges do not count in the groups"
         );
     }
     Ok(())
 }
 
-/// Settles the calls that were running when an earlier process died, at the costs of their last checkpoints.
+/// Settles the calls that were in flight when an earlier process died. Each is charged the cost in its last checkpoint.
 fn settle_left(books: &Transaction<'_>, state: &mut State) -> rusqlite::Result<()> {
     let mut records = Vec::new();
     for settlement in &crash_log::left(books)? {
-        // The book is new and has no hold of this call, because holds ended with the earlier process.
+        // Holds ended with the earlier process, so the new book has no hold of this call.
         let (settled, record) = state.settle_unknown(settlement, now_ms());
         records.extend(record);
         tracing::warn!(
@@ -447,7 +432,7 @@ fn load_accounts(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Loads groups. Their accounts must be loaded before.
+/// Loads groups into the book. Their accounts must be loaded first.
 fn load_groups(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let select =
         "SELECT account, id, name, removed, ceiling, ceiling_month, ceiling_day, carried, used,
@@ -481,7 +466,7 @@ fn load_groups(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Loads keys. Their accounts and groups must be loaded before.
+/// Loads keys into the book. Their accounts and groups must be loaded first.
 fn load_keys(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let select = "SELECT id, account, record, used, ceiling, ceiling_month, ceiling_day,
                          month, month_before, day, day_before FROM keys";
@@ -490,7 +475,10 @@ fn load_keys(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     while let Some(row) = rows.next()? {
         let record: KeyRecord = from_json(row, 2)?;
         if record.id != parsed::<KeyId>(row, 0)? || record.account != parsed::<AccountId>(row, 1)? {
-            return Err(unreadable(2, "the record names another key".into()));
+            return Err(unreadable(
+                2,
+                "the key's record contains the id of another key".into(),
+            ));
         }
         let money = KeyBook {
             ceilings: Ceilings {
@@ -508,7 +496,7 @@ fn load_keys(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Returns the tariff's version in force and its fingerprint.
+/// Returns the tariff version in force, and its fingerprint.
 fn tariff(conn: &Connection) -> rusqlite::Result<Option<(TariffVersion, String)>> {
     let select = "SELECT id, effective_from_ms, fingerprint FROM tariff ORDER BY id DESC LIMIT 1";
     let newest = conn.query_row(select, [], |row| {

@@ -1,8 +1,8 @@
-//! Journals: an account's entries and receipts in a total order, read in pages.
+//! Journals in the ledger file: the entries and receipts of an account in one order, read in pages.
 //!
-//! A journal is ordered by time. Within one millisecond, entries come before calls; entries are ordered by id, calls by
-//! row. `State::journal_time` and `State::entry_time` give lines such times that they are written in this order. So a
-//! new line never belongs before a line of a page that was already read.
+//! The lines of a journal are ordered by time. Within one millisecond, entries come before calls; entries are ordered
+//! by id, and calls by row number. `State::journal_time` and `State::entry_time` choose the times of new lines so that
+//! no new line comes before an existing one. Therefore a reader that has read a page never misses a line.
 
 use std::{fmt, str::FromStr};
 
@@ -25,7 +25,6 @@ const CALLS_FORWARD: &str =
     "account = ?1 AND (at_ms, rowid) > (?2, ?3) AND at_ms < ?4 ORDER BY at_ms, rowid LIMIT ?5";
 const CALLS_BACKWARD: &str = "account = ?1 AND (at_ms, rowid) < (?2, ?3) AND at_ms >= ?4 ORDER BY at_ms DESC, rowid DESC LIMIT ?5";
 
-/// Reads the entry with this id, if it exists.
 pub(super) fn entry(
     conn: &Connection,
     account: &AccountId,
@@ -40,7 +39,7 @@ pub(super) fn entry(
     Ok(found.map(|(amount, reason)| Entry { id, amount, reason }))
 }
 
-/// A validated part of a journal.
+/// A validated request for a part of a journal.
 #[derive(Debug)]
 pub(super) struct JournalRange {
     account: AccountId,
@@ -53,7 +52,7 @@ pub(super) struct JournalRange {
 }
 
 impl JournalRange {
-    pub(super) fn of(account: &AccountId, part: &JournalPart<'_>) -> Result<Self, BookError> {
+    pub(super) fn for_part(account: &AccountId, part: &JournalPart<'_>) -> Result<Self, BookError> {
         let unreadable =
             |text: &str| BookError::Unavailable(format!("{text:?} is not a journal cursor").into());
         let end = match part.end {
@@ -79,7 +78,7 @@ impl JournalRange {
         })
     }
 
-    /// Reads one page from one snapshot of the file.
+    /// Reads one page from a single snapshot of the file.
     pub(super) fn read(&self, conn: &Connection) -> rusqlite::Result<JournalPage> {
         let lines = self.placed(conn)?;
         let next = match lines.last() {
@@ -92,8 +91,8 @@ impl JournalRange {
         })
     }
 
-    /// Sums up the calls of a page, oldest first, and returns the position of the page's end. Reads only the columns
-    /// that sums need.
+    /// Sums the calls of a page, oldest first, and returns the position at the end of the page. Reads only the columns
+    /// that the sums need.
     pub(super) fn unrolled(&self, conn: &Connection) -> rusqlite::Result<UnrolledLines> {
         let entries = self.entries(conn)?;
         let mut calls = Tally::default();
@@ -110,7 +109,8 @@ impl JournalRange {
             });
         }
         let is_full = count == self.limit;
-        // Sums do not include entries. Entries after the last call of a full page belong to the next page.
+        // Sums contain no entries, but the position at the end of the page must also be after the page's entries. If
+        // the page is full, entries after its last call belong to the next page.
         if !is_full {
             let newest = entries.last().map(|(place, _)| place.clone());
             last = last.max(newest);
@@ -127,7 +127,7 @@ impl JournalRange {
         })
     }
 
-    /// Reads all entries of this part, without a limit.
+    /// Reads all entries of this part of the journal, without a limit.
     pub(super) fn all_entries(mut self, conn: &Connection) -> rusqlite::Result<Vec<JournalLine>> {
         self.limit = usize::MAX;
         let entries = self.entries(conn)?.into_iter();
@@ -142,7 +142,8 @@ impl JournalRange {
             lines.reverse();
         }
         lines.truncate(self.limit);
-        // The lines up to the cursor are in the same millisecond as the cursor, so the query has returned them too.
+        // The bound `behind` can be between two lines of the same millisecond, but the query selects full milliseconds.
+        // So the lines up to the bound are removed here.
         if let Some(behind) = &self.behind {
             lines.retain(|(place, _)| place > behind);
         }
@@ -150,7 +151,8 @@ impl JournalRange {
     }
 
     fn entries(&self, conn: &Connection) -> rusqlite::Result<Vec<(JournalCursor, JournalLine)>> {
-        // As a bound, NULL means the end of the millisecond: no id compares as greater than NULL, and no id as less.
+        // In the comparison, an id of NULL means the end of the millisecond, because no id compares as greater or
+        // less than NULL.
         let (at_ms, id) = match &self.after {
             None => (self.first_ms(), None),
             Some(JournalCursor { at_ms, line }) => match line {
@@ -212,7 +214,7 @@ impl JournalRange {
             .collect()
     }
 
-    /// Returns the parameters of [`CALLS_FORWARD`] and [`CALLS_BACKWARD`].
+    /// Returns the parameters of the queries [`CALLS_FORWARD`] and [`CALLS_BACKWARD`].
     fn calls_params(&self) -> impl Params + use<'_> {
         let (at_ms, row) = match &self.after {
             None => (self.first_ms(), None),
@@ -231,8 +233,7 @@ impl JournalRange {
         )
     }
 
-    /// The exclusive bound at which reading starts: lines of this time, and of times before it in reading direction,
-    /// are not read.
+    /// Returns the time at which reading starts. Lines at this time itself are not read.
     fn first_ms(&self) -> i64 {
         if self.newest_first {
             self.until
@@ -241,7 +242,7 @@ impl JournalRange {
         }
     }
 
-    /// The bound at which reading ends.
+    /// Returns the time at which reading ends.
     fn last_ms(&self) -> i64 {
         if self.newest_first {
             self.since
@@ -255,7 +256,8 @@ impl JournalRange {
     }
 }
 
-/// Returns the time of the newest call of each range, from the index alone. The ranges must be read backwards.
+/// Returns the time of the newest call in each range. The query needs only the index. The ranges must be read
+/// backwards.
 pub(super) fn newest_ms(
     conn: &Connection,
     stretches: &[JournalRange],
@@ -268,7 +270,8 @@ pub(super) fn newest_ms(
         let behind = behind.filter(|behind| behind.at_ms == stretch.since);
         let row = match behind.map(|behind| &behind.line) {
             Some(Line::Call(row)) => *row,
-            // Entries come before calls, so every call of this millisecond follows the position.
+            // Within a millisecond, entries come before calls. So every call of this millisecond comes after the
+            // position.
             Some(Line::Entry(_)) | None => i64::MIN,
         };
         let requested = params![&*stretch.account, stretch.until, stretch.since, row];
@@ -278,20 +281,20 @@ pub(super) fn newest_ms(
     newest.collect()
 }
 
-/// Returns the time of the line at a position; 0 for an invalid position.
+/// Returns the time of the line at a position; 0 if the position is invalid.
 pub(super) fn place_ms(place: &str) -> u64 {
     let cursor: Option<JournalCursor> = place.parse().ok();
     cursor.map_or(0, |cursor| u64::try_from(cursor.at_ms).unwrap_or_default())
 }
 
-/// The position of a line in its journal.
+/// The position of a line in its journal: its time, and its place within the millisecond.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct JournalCursor {
     at_ms: i64,
     line: Line,
 }
 
-/// A line within its millisecond. The order of the variants matters: entries come before calls.
+/// The place of a line within its millisecond. The variants are in the order of the journal: entries, then calls.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Line {
     Entry(String),
@@ -314,12 +317,12 @@ impl FromStr for JournalCursor {
         let mut parts = text.splitn(3, ':');
         let (Some(at_ms), Some(kind), Some(line)) = (parts.next(), parts.next(), parts.next())
         else {
-            return Err("not three parts".into());
+            return Err("a journal cursor must have three parts".into());
         };
         let line = match kind {
             "entry" => Line::Entry(line.to_owned()),
             "call" => Line::Call(line.parse()?),
-            _ => return Err("neither entry nor call".into()),
+            _ => return Err("a journal cursor must name an entry or a call".into()),
         };
         Ok(Self {
             at_ms: at_ms.parse()?,
@@ -328,7 +331,7 @@ impl FromStr for JournalCursor {
     }
 }
 
-/// Returns the calls in this list that have been settled, according to their receipts.
+/// Returns the calls in `numbers` that have a receipt of a charge. A disputed receipt does not count.
 pub(super) fn settled_among(
     conn: &Connection,
     numbers: &[RequestNumber],

@@ -1,26 +1,28 @@
-//! A ledger in one SQLite file: the embedded default, for one gateway on one machine.
+//! A ledger in one SQLite file: the default ledger of a single gateway on one machine.
 //!
-//! The book is in memory. RESERVE, ADJUST, RELEASE, EXTEND and EXPIRE change memory alone: if the process dies, its
-//! holds and its calls end with it. Changes of holds (ADJUST) need not be durable either: after a restart there are no
-//! holds, and a call that was running is charged from free money, at the cost in its last checkpoint. That cost fits
-//! into the call's hold at the time of the checkpoint, and the sum of all holds fits into the balance.
+//! The book is in memory. RESERVE, ADJUST, RELEASE, EXTEND and EXPIRE change only memory: if the process dies, its
+//! holds and its calls end with it. After a restart there are no holds. A call that was in flight is charged from free
+//! money, at the cost in its last checkpoint. Free money suffices, because that cost fitted into the call's hold, and
+//! the sum of all holds fitted into the balance.
 //!
-//! Charges, payments, keys and tariff versions are acknowledged after they are committed (write-ahead log, `synchronous
-//! = FULL`). Changes that arrive together share a commit. No caller waits for a charge, so its commit waits up to 5 ms
-//! for other changes. In the book the charge counts at once, so it also counts for the next call.
+//! Charges, payments, keys and tariff versions are acknowledged only after they are committed (write-ahead log,
+//! `synchronous = FULL`). Changes that arrive together share a commit. No caller waits for a charge, so the commit of a
+//! charge waits up to 5 ms for other changes. In memory a charge takes effect immediately, so the next call cannot
+//! spend the same money.
 //!
-//! SQLite flushes with `fsync`, unless it is built with `LIBSQLITE3_FLAGS=-DHAVE_FDATASYNC=1`, as it is for the
-//! gateway. A commit then does not wait for the inode's timestamp, which does not affect the contents of the file.
+//! SQLite syncs the file with `fsync`, unless it is built with `LIBSQLITE3_FLAGS=-DHAVE_FDATASYNC=1`. The gateway's
+//! SQLite is built with this flag, so that a commit does not wait until the file's modification time is written, which
+//! is not needed to read the file.
 //!
-//! When a file is opened, its books are checked (I3, I4); a file that does not balance is not served. A lock on
-//! `<path>.lock` keeps a second gateway away from the file, but not a backup or a console. If another program keeps the
-//! file locked for more than ten seconds, [`LedgerError::Unavailable`] is returned to each reserve, and to each caller
-//! that waits for a commit, until the lock is released. The queue is written then.
+//! When a file is opened, its books are checked (invariants I3 and I4), and a file that breaks them is not served. A
+//! lock on `<path>.lock` keeps a second gateway away from the file, but allows backups and SQLite consoles. If another
+//! program keeps the file locked for more than ten seconds, every new hold and every caller that waits for a commit
+//! gets [`LedgerError::Unavailable`]. When the file is unlocked, the queue is written.
 //!
-//! If a commit fails for another reason (disk full, file system read-only), callers that wait for it get
-//! [`LedgerError::Unavailable`]. So does every later reserve, settlement and operator's request, until the gateway is
-//! restarted: the book in memory is ahead of the file, so the gateway must serve no more calls. Acknowledged changes
-//! are in the file. At the next start, calls that were running are charged by their last
+//! If a commit fails for another reason, for example because the disk is full, the book in memory is ahead of the file,
+//! so the gateway must serve no more calls. Callers that wait for the commit get [`LedgerError::Unavailable`]. So does
+//! every later hold, settlement and operator's request, until the gateway is restarted. Acknowledged changes are in the
+//! file. At the next start, calls that were in flight are charged according to their last
 //! [checkpoint](Ledger::checkpoint).
 
 mod audit;
@@ -31,6 +33,7 @@ mod file;
 mod journal;
 mod rollup;
 mod rows;
+pub(crate) mod side_file;
 mod writer;
 
 use std::{
@@ -44,11 +47,7 @@ use std::{
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
-use self::{
-    audit::Occasion,
-    journal::JournalRange,
-    writer::{Haste, WrittenBook},
-};
+use self::{audit::CheckPoint, journal::JournalRange, writer::WrittenBook};
 pub use self::{copy::SqliteCopy, file::OpenError};
 use super::{
     contract::{
@@ -56,19 +55,20 @@ use super::{
         GroupChange, GroupRecord, GroupView, Hold, JournalPage, JournalPart, KeyChange, KeyView,
         Ledger, LedgerAdmin, LedgerError, Receipt, Reserved, Settled, Settlement, TariffVersion,
     },
-    embedded::{EXPIRE_MAX, Journaled, Record, State, UnknownNumber, first_result, now_ms},
+    embedded::{EXPIRE_MAX, Journaled, Record, State, UnknownNumber, admin, first_result, now_ms},
 };
 use crate::{
     BoxError,
     account::{AccountId, GroupId, KeyDigest, KeyId, KeyRecord, KeyStore},
     ceiling::Ceilings,
-    durable::group_commit::Committed,
+    durable::group_commit::Urgency,
     number::RequestNumber,
 };
 
-/// A ledger in one file. Clones share the file, which is closed by [`SqliteLedger::close`] or with the last clone.
+/// A ledger in one SQLite file. Clones share the file. It is closed by [`SqliteLedger::close`], or when the last clone
+/// is dropped.
 ///
-/// Receipts are read on tokio's blocking threads, so a tokio runtime is needed.
+/// A tokio runtime is needed, because receipts are read on its blocking threads.
 #[derive(Clone)]
 pub struct SqliteLedger {
     inner: Arc<Inner>,
@@ -77,16 +77,16 @@ pub struct SqliteLedger {
 struct Inner {
     path: PathBuf,
     reader: Arc<Mutex<Option<Connection>>>,
-    /// Permits one read at a time. Further reads wait for the permit, so that they do not occupy blocking threads,
-    /// which tokio also uses for name look-ups.
+    /// Permits one read at a time. Further reads wait for the permit here instead of on a blocking thread, because
+    /// tokio also needs these threads for DNS look-ups.
     reading: Arc<Semaphore>,
-    /// The book and its writer. Dropping it does not wait for the writer: changes that no caller waited for may be
-    /// lost.
+    /// The book and the writer of its changes. Dropping it does not wait for the writer, so changes that no caller
+    /// waits for may be lost.
     book: WrittenBook,
 }
 
 impl SqliteLedger {
-    /// Opens a ledger, or creates an empty one. Blocks while the books are read and checked.
+    /// Opens a ledger file, or creates an empty one. Blocks while it reads and checks the books.
     ///
     /// # Errors
     /// [`OpenError`] if the file cannot be opened, is not a ledger, or does not balance.
@@ -109,12 +109,12 @@ impl SqliteLedger {
         })
     }
 
-    /// Writes the queue and closes the file. Later calls get [`LedgerError::Unavailable`]. If called twice, only the
-    /// first call waits.
+    /// Writes all queued changes and closes the file. Later calls get [`LedgerError::Unavailable`]. Only the first call
+    /// of this method waits.
     pub async fn close(&self) {
         let reader = Arc::clone(&self.inner.reader);
-        // The writer is closed last, because the last connection moves the write-ahead log into the file, and a reader
-        // cannot.
+        // The writer is closed after the reader. The last connection to close moves the write-ahead log into the file,
+        // and the reader's connection cannot do this.
         let no_reader = move || drop(reader.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.inner.book.close(no_reader).await;
     }
@@ -122,34 +122,23 @@ impl SqliteLedger {
     /// Returns whether calls may be served on this ledger.
     ///
     /// # Errors
-    /// An error if the ledger is closed, if a write has failed permanently, or if the file cannot be written at the
-    /// moment.
+    /// An error if the ledger is closed, if a write has failed permanently, or if the file cannot be written now.
     pub fn check(&self) -> Result<(), BoxError> {
         self.inner.book.check()
     }
 
-    fn queue<T>(
+    async fn change<T>(
         &self,
         change: impl FnOnce(&mut State, u64) -> Result<Journaled<T>, BookError>,
-    ) -> Result<(T, Committed), BookError> {
-        self.inner
-            .book
-            .queue(Haste::Now, change)
-            .map_err(BookError::Unavailable)?
-    }
-
-    async fn durable<T>(&self, queued: Result<(T, Committed), BookError>) -> Result<T, BookError> {
-        let (answer, committed) = queued?;
-        self.inner
-            .book
-            .committed(committed)
-            .await
-            .map_err(BookError::Unavailable)?;
+    ) -> Result<T, BookError> {
+        let book = &self.inner.book;
+        let (answer, committed) = book.queue(Urgency::Immediate, change)??;
+        book.committed(committed).await?;
         Ok(answer)
     }
 
     fn look<T>(&self, look: impl FnOnce(&State) -> T) -> Result<T, BookError> {
-        self.inner.book.read(look).map_err(BookError::Unavailable)
+        Ok(self.inner.book.read(look)?)
     }
 
     async fn read<T: Send + 'static>(
@@ -157,7 +146,7 @@ impl SqliteLedger {
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, BoxError> {
         let reader = Arc::clone(&self.inner.reader);
-        // The permit moves into the blocking task, which continues even if its caller has gone.
+        // The permit moves into the blocking task, which runs on even if the caller is dropped.
         let permit = Arc::clone(&self.inner.reading).acquire_owned().await?;
         let read = tokio::task::spawn_blocking(move || -> Result<T, BoxError> {
             let _permit = permit;
@@ -168,12 +157,12 @@ impl SqliteLedger {
         read.await?
     }
 
-    /// Charges the calls that have a hold in the book, together and in one commit.
+    /// Charges the calls that have a hold in the book, in one change and one commit.
     async fn charge_known(
         &self,
         settlements: &[Settlement],
     ) -> Result<Vec<Option<Settled>>, BoxError> {
-        self.commit(Haste::Gather, |state, now| {
+        self.commit(Urgency::Batch, |state, now| {
             let mut records = Vec::with_capacity(settlements.len());
             let charged = settlements.iter().map(|call| {
                 let (settled, record) = state.settle(call, now).ok()?;
@@ -186,15 +175,16 @@ impl SqliteLedger {
         .await
     }
 
-    /// Makes a change that the book cannot refuse, and waits for its commit.
+    /// Makes a change that cannot be refused, and waits until it is committed.
     async fn commit<T, R: IntoIterator<Item = Record>>(
         &self,
-        haste: Haste,
+        urgency: Urgency,
         change: impl FnOnce(&mut State, u64) -> (T, R),
     ) -> Result<T, BoxError> {
         let book = &self.inner.book;
-        let Ok((answer, committed)) =
-            book.queue(haste, |state, now| Ok::<_, Infallible>(change(state, now)))?;
+        let Ok((answer, committed)) = book.queue(urgency, |state, now| {
+            Ok::<_, Infallible>(change(state, now))
+        })?;
         book.committed(committed).await?;
         Ok(answer)
     }
@@ -214,47 +204,35 @@ impl fmt::Debug for SqliteLedger {
 
 impl Ledger for SqliteLedger {
     async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
-        let reserved = self
-            .inner
-            .book
-            .begin(|state, now| state.book.reserve(hold, now));
-        reserved
-            .map_err(LedgerError::Unavailable)?
-            .map_err(LedgerError::Refused)
+        let book = &self.inner.book;
+        let reserved = book.begin(|state, now| state.book.reserve(hold, now))?;
+        reserved.map_err(LedgerError::Refused)
     }
 
     async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
         let book = &self.inner.book;
-        let known = book
-            .queue(Haste::Gather, |state, now| state.settle(settlement, now))
-            .map_err(LedgerError::Unavailable)?;
+        let known = book.queue(Urgency::Batch, |state, now| state.settle(settlement, now))?;
         let (settled, committed) = match known {
             Ok(queued) => queued,
-            // The tombstone may have been lost with an earlier process, but the receipt is in the file.
+            // An earlier process may have charged the call. Its tombstone was lost with that process, but its receipt
+            // is in the file.
             Err(UnknownNumber) => {
-                let first = self
-                    .find_receipt(settlement.number)
-                    .await
-                    .map_err(LedgerError::Unavailable)?;
+                let first = self.find_receipt(settlement.number).await?;
                 if let Some(first) = first.filter(|first| first.booked != Booked::Stale) {
                     return Ok(first_result(&first));
                 }
-                let Ok(queued) = book
-                    .queue(Haste::Gather, |state, now| {
-                        Ok::<_, Infallible>(state.settle_unknown(settlement, now))
-                    })
-                    .map_err(LedgerError::Unavailable)?;
+                let Ok(queued) = book.queue(Urgency::Batch, |state, now| {
+                    Ok::<_, Infallible>(state.settle_unknown(settlement, now))
+                })?;
                 queued
             }
         };
-        book.committed(committed)
-            .await
-            .map_err(LedgerError::Unavailable)?;
+        book.committed(committed).await?;
         Ok(settled)
     }
 
     async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
-        // If this fails, each call is settled individually, and gets its own error.
+        // If the calls cannot be charged together, each of them is settled alone and gets its own error.
         let charged = self.charge_known(settlements).await.unwrap_or_default();
         let mut charged = charged.into_iter();
         let mut answers = Vec::with_capacity(settlements.len());
@@ -274,23 +252,18 @@ impl Ledger for SqliteLedger {
         _key: &KeyId,
     ) -> Result<(), LedgerError> {
         let book = &self.inner.book;
-        let noted = book
-            .wind_down(|state, now| state.release(number, account, now))
-            .map_err(LedgerError::Unavailable)?;
-        if !noted {
-            return Ok(());
+        if book.wind_down(|state, now| state.release(number, account, now))? {
+            // The checkpoint must be deleted before the release is acknowledged. Otherwise the next start would charge
+            // the call.
+            self.commit(Urgency::Batch, |state, _| state.forget(number))
+                .await?;
         }
-        // The checkpoint must be deleted before the release is acknowledged. Otherwise the next start would charge the
-        // call.
-        self.commit(Haste::Gather, |state, _| state.forget(number))
-            .await
-            .map_err(LedgerError::Unavailable)
+        Ok(())
     }
 
     async fn checkpoint(&self, running: &[Settlement]) -> Result<(), LedgerError> {
-        self.commit(Haste::Gather, |state, _| state.note(running))
-            .await
-            .map_err(LedgerError::Unavailable)
+        let noted = self.commit(Urgency::Batch, |state, _| state.note(running));
+        Ok(noted.await?)
     }
 
     async fn extend(
@@ -299,130 +272,40 @@ impl Ledger for SqliteLedger {
         account: &AccountId,
         ttl: Duration,
     ) -> Result<bool, LedgerError> {
-        let extended = self
-            .inner
-            .book
-            .wind_down(|state, now| state.book.extend(number, account, ttl, now));
-        extended.map_err(LedgerError::Unavailable)
+        let book = &self.inner.book;
+        Ok(book.wind_down(|state, now| state.book.extend(number, account, ttl, now))?)
     }
 
     async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
-        let adjusted = self
-            .inner
-            .book
-            .begin(|state, now| state.book.adjust(adjustment, now));
-        adjusted
-            .map_err(LedgerError::Unavailable)?
-            .map_err(LedgerError::Refused)
+        let book = &self.inner.book;
+        let adjusted = book.begin(|state, now| state.book.adjust(adjustment, now))?;
+        adjusted.map_err(LedgerError::Refused)
     }
 
     async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
-        let probed = self
-            .inner
-            .book
-            .read(|state| state.book.probe(account, key, now_ms()));
-        probed
-            .map_err(LedgerError::Unavailable)?
-            .map_err(LedgerError::Refused)
+        let book = &self.inner.book;
+        let probed = book.read(|state| state.book.probe(account, key, now_ms()))?;
+        probed.map_err(LedgerError::Refused)
     }
 
     async fn expire(&self) -> Result<usize, LedgerError> {
-        let expired = self
-            .inner
-            .book
-            .wind_down(|state, now| state.book.expire(EXPIRE_MAX, now));
-        expired.map_err(LedgerError::Unavailable)
+        let book = &self.inner.book;
+        Ok(book.wind_down(|state, now| state.book.expire(EXPIRE_MAX, now))?)
     }
 }
 
 impl LedgerAdmin for SqliteLedger {
-    async fn create_account(&self, id: &AccountId, name: &str) -> Result<AccountView, BookError> {
-        self.durable(self.queue(|state, _| state.create_account(id, name)))
-            .await
-    }
-
-    async fn change_account(
-        &self,
-        id: &AccountId,
-        name: Option<&str>,
-        suspended: Option<bool>,
-    ) -> Result<AccountView, BookError> {
-        self.durable(self.queue(|state, _| state.change_account(id, name, suspended)))
-            .await
-    }
-
-    async fn account(&self, id: &AccountId) -> Result<AccountView, BookError> {
-        self.look(|state| state.account(id))?
-    }
-
-    async fn accounts(&self) -> Result<Vec<AccountView>, BookError> {
-        self.look(State::accounts)
-    }
-
-    async fn enter(&self, account: &AccountId, entry: &Entry) -> Result<AccountView, BookError> {
-        self.durable(self.queue(|state, now| state.enter(account, entry, now)))
-            .await
-    }
+    admin::ledger_admin!();
 
     async fn entry(&self, account: &AccountId, id: &str) -> Result<Option<Entry>, BookError> {
         let (account, id) = (account.clone(), id.to_owned());
-        let read = self
-            .read(move |conn| journal::entry(conn, &account, id))
-            .await;
-        read.map_err(BookError::Unavailable)
-    }
-
-    async fn create_key(
-        &self,
-        record: &KeyRecord,
-        ceilings: Ceilings,
-    ) -> Result<KeyView, BookError> {
-        self.durable(self.queue(|state, now| state.create_key(record, ceilings, now)))
-            .await
-    }
-
-    async fn change_key(&self, id: &KeyId, change: &KeyChange) -> Result<KeyView, BookError> {
-        self.durable(self.queue(|state, now| state.change_key(id, change, now)))
-            .await
-    }
-
-    async fn key(&self, id: &KeyId) -> Result<KeyView, BookError> {
-        self.look(|state| state.key(id, now_ms()))?
-    }
-
-    async fn keys(&self, account: &AccountId) -> Result<Vec<KeyView>, BookError> {
-        self.look(|state| state.keys_of(account, now_ms()))?
-    }
-
-    async fn create_group(
-        &self,
-        account: &AccountId,
-        record: &GroupRecord,
-        ceilings: Ceilings,
-    ) -> Result<GroupView, BookError> {
-        let queued = self.queue(|state, now| state.create_group(account, record, ceilings, now));
-        self.durable(queued).await
-    }
-
-    async fn change_group(
-        &self,
-        account: &AccountId,
-        id: &GroupId,
-        change: &GroupChange,
-    ) -> Result<GroupView, BookError> {
-        let queued = self.queue(|state, now| state.change_group(account, id, change, now));
-        self.durable(queued).await
-    }
-
-    async fn groups(&self, account: &AccountId) -> Result<Vec<GroupView>, BookError> {
-        self.look(|state| state.groups_of(account, now_ms()))?
+        let read = self.read(move |conn| journal::entry(conn, &account, id));
+        Ok(read.await?)
     }
 
     async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError> {
-        self.find_receipt(number)
-            .await
-            .map_err(BookError::Unavailable)?
-            .ok_or(BookError::NotFound)
+        let found = self.find_receipt(number).await?;
+        found.ok_or(BookError::NotFound)
     }
 
     async fn journal(
@@ -431,24 +314,18 @@ impl LedgerAdmin for SqliteLedger {
         part: &JournalPart<'_>,
     ) -> Result<JournalPage, BookError> {
         self.look(|state| state.account(account))??;
-        let stretch = JournalRange::of(account, part)?;
-        self.read(move |conn| stretch.read(conn))
-            .await
-            .map_err(BookError::Unavailable)
+        let stretch = JournalRange::for_part(account, part)?;
+        Ok(self.read(move |conn| stretch.read(conn)).await?)
     }
 
-    /// Returns when the file has every change that is in these books, so that a journal read afterwards includes it.
+    /// Waits until the file contains every change in these books, so that a journal that is read afterwards includes
+    /// these changes.
     async fn books(&self, account: &AccountId) -> Result<AccountBooks, BookError> {
-        self.durable(self.queue(|state, now| Ok((state.books(account, now)?, None))))
+        self.change(|state, now| Ok((state.books(account, now)?, None)))
             .await
     }
 
-    async fn tariff_version(&self, fingerprint: &str) -> Result<TariffVersion, BookError> {
-        self.durable(self.queue(|state, now| Ok(state.tariff_version(fingerprint, now))))
-            .await
-    }
-
-    /// Audits the book in memory, then the file.
+    /// Audits the book in memory, and then the file.
     async fn audit(&self) -> Result<Audit, BookError> {
         let (mut audit, open) = self.look(|state| (state.book.audit(), open_holds(state)))?;
         let numbers = open.iter().map(|(_, number)| *number).collect::<Vec<_>>();
@@ -456,15 +333,14 @@ impl LedgerAdmin for SqliteLedger {
             .read(move |conn| {
                 let moment = conn.unchecked_transaction()?;
                 Ok((
-                    audit::breaches(&moment, Occasion::Audit)?,
+                    audit::breaches(&moment, CheckPoint::Audit)?,
                     journal::settled_among(&moment, &numbers)?,
                 ))
             })
-            .await
-            .map_err(BookError::Unavailable)?;
+            .await?;
         audit.breaches.extend(breaches);
-        // A hold ends before its receipt is in the file. So if a hold is open and its call has a receipt, that is a
-        // breach, and not a call that was settled between the two reads.
+        // A hold always ends before its receipt is written to the file. So a call with an open hold and a receipt is a
+        // breach; it cannot be a call that was settled between the two reads.
         let both = self.look(|state| {
             open.into_iter()
                 .filter(|(_, number)| settled.contains(number))

@@ -1,4 +1,4 @@
-//! The roll-up's sums in the file. The writer's thread changes them in short transactions.
+//! The roll-up's sums in the ledger file. The writer thread changes them in short transactions.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -16,10 +16,11 @@ use crate::{
     rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, Sums, UnrolledLines},
 };
 
-/// The name in `sums_places` of the row with the version. No account has an empty name.
+/// The name of the row in `sums_places` that contains the version. It cannot collide with an account, because no
+/// account has an empty name.
 const VERSION: &str = "";
-/// The scope of a row that has no words and no sums. The row's time is the end of the last month that was added up.
-/// Earlier versions, which do not use this row, do not change it.
+/// The scope of a row without words and sums. The row's time is the end of the last month that is summed. Earlier
+/// versions neither use nor change this row.
 const MONTHS_END: &str = "=months end";
 
 pub(super) fn version(conn: &Connection) -> rusqlite::Result<u64> {
@@ -87,7 +88,7 @@ fn places(
 }
 
 fn rolled(conn: &Connection, parts: &[(Scope, Range<u64>)]) -> rusqlite::Result<Rolled> {
-    // One transaction, so that all parts are read as of one moment.
+    // One transaction, so that everything is read at one moment.
     let moment = conn.unchecked_transaction()?;
     let of = parts.iter().find_map(|(scope, _)| scope.account());
     let mut rolled = Rolled {
@@ -131,28 +132,30 @@ impl Rollup for SqliteLedger {
         })?;
         let stretches = parts.iter().zip(there);
         let stretches = stretches
-            .map(|((id, part), there)| there.then(|| JournalRange::of(id, part)).transpose());
+            .map(|((id, part), there)| there.then(|| JournalRange::for_part(id, part)).transpose());
         let stretches = stretches.collect::<Result<Vec<_>, BookError>>()?;
         let pages = self.read(move |conn| {
             let stretches = stretches.iter();
             let pages = stretches.map(|some| some.as_ref().map(|some| some.read(conn)).transpose());
             pages.collect()
         });
-        pages.await.map_err(BookError::Unavailable)
+        Ok(pages.await?)
     }
 
     async fn newest_ms(
         &self,
         parts: &[(&AccountId, JournalPart<'_>)],
     ) -> Result<Option<Vec<Option<u64>>>, BookError> {
-        let stretches = parts.iter().map(|(id, part)| JournalRange::of(id, part));
+        let stretches = parts
+            .iter()
+            .map(|(id, part)| JournalRange::for_part(id, part));
         let stretches = stretches.collect::<Result<Vec<_>, BookError>>()?;
         let newest = self.read(move |conn| journal::newest_ms(conn, &stretches));
-        newest.await.map(Some).map_err(BookError::Unavailable)
+        Ok(Some(newest.await?))
     }
 
     async fn marks(&self) -> Result<Marks, BookError> {
-        // Marks and sums are read from the file, not from memory, because sums do not include queued changes.
+        // Marks and sums are read from the file and not from memory, because sums do not contain queued changes.
         let marks = self.read(|conn| {
             let moment = conn.unchecked_transaction()?;
             Ok(Marks {
@@ -162,13 +165,12 @@ impl Rollup for SqliteLedger {
                 months_end_ms: months_end_ms(&moment)?,
             })
         });
-        marks.await.map_err(BookError::Unavailable)
+        Ok(marks.await?)
     }
 
     async fn rolled(&self, parts: &[(Scope, Range<u64>)]) -> Result<Rolled, BookError> {
         let parts = parts.to_vec();
-        let rolled = self.read(move |conn| rolled(conn, &parts)).await;
-        rolled.map_err(BookError::Unavailable)
+        Ok(self.read(move |conn| rolled(conn, &parts)).await?)
     }
 
     async fn oldest_sums_ms(&self, scope: &Scope) -> Result<Option<u64>, BookError> {
@@ -180,7 +182,7 @@ impl Rollup for SqliteLedger {
                 .query_row([scope.word()], |row| count(row, 0))
                 .optional()
         });
-        oldest.await.map_err(BookError::Unavailable)
+        Ok(oldest.await?)
     }
 
     fn place_ms(&self, place: &str) -> u64 {
@@ -189,8 +191,7 @@ impl Rollup for SqliteLedger {
 
     async fn sums_at(&self, ids: &[RowId]) -> Result<Vec<Option<Sums>>, BookError> {
         let ids = ids.to_vec();
-        let sums = self.read(move |conn| sums_at(conn, &ids)).await;
-        sums.map_err(BookError::Unavailable)
+        Ok(self.read(move |conn| sums_at(conn, &ids)).await?)
     }
 
     async fn unrolled_lines(
@@ -204,13 +205,12 @@ impl Rollup for SqliteLedger {
             after,
             ..JournalPart::whole()
         };
-        let stretch = JournalRange::of(account, &part)?;
-        let lines = self.read(move |conn| stretch.unrolled(conn)).await;
-        lines.map_err(BookError::Unavailable)
+        let stretch = JournalRange::for_part(account, &part)?;
+        Ok(self.read(move |conn| stretch.unrolled(conn)).await?)
     }
 
-    /// Reads payments and corrections from their own table, since this store keeps no copy of payments and corrections
-    /// next to the sums.
+    /// Reads payments and corrections from their own table. Unlike other stores, this one has no copy of them next to
+    /// the sums.
     async fn entries(
         &self,
         account: &AccountId,
@@ -220,18 +220,17 @@ impl Rollup for SqliteLedger {
             end: Some(end),
             ..JournalPart::whole()
         };
-        let stretch = JournalRange::of(account, &part)?;
-        let entries = self.read(move |conn| stretch.all_entries(conn)).await;
-        entries.map(Some).map_err(BookError::Unavailable)
+        let stretch = JournalRange::for_part(account, &part)?;
+        Ok(Some(
+            self.read(move |conn| stretch.all_entries(conn)).await?,
+        ))
     }
 
     async fn change_sums(&self, change: &Change) -> Result<Option<u64>, BookError> {
-        self.durable(self.queue(|state, _| Ok(state.change_sums(change))))
-            .await
+        self.change(|state, _| Ok(state.change_sums(change))).await
     }
 
     async fn clear_sums(&self) -> Result<(), BookError> {
-        self.durable(self.queue(|state, _| Ok(state.clear_sums())))
-            .await
+        self.change(|state, _| Ok(state.clear_sums())).await
     }
 }

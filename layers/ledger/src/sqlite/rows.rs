@@ -1,4 +1,4 @@
-//! Reads rows of the file.
+//! Parses rows of the ledger file.
 
 use std::str::FromStr;
 
@@ -22,17 +22,17 @@ use crate::{
 
 pub(super) use crate::durable::file::{count, integer, one};
 
-/// The columns of a receipt, in the order of [`read_receipt`].
+/// The columns of a receipt, in the order in which [`read_receipt`] expects them.
 pub(super) const RECEIPT: &str = "number, at_ms, account, key, model, vendor, input, cached_input, cache_write, \
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session, classes, unpriced, \
     vendor_cost, endpoint, timeline, key_group, vendor_usage, bounded_loss, held_max, held_at_end, stopped_by";
 
-/// The columns of a receipt that sums need, in the order of [`count_receipt`], and the number of these columns.
+/// The columns of a receipt that sums need, in the order in which [`count_receipt`] expects them.
 pub(super) const COUNTED: &str = "at_ms, key, key_group, model, vendor, endpoint, ended, estimated, input, cached_input, \
     cache_write, output, classes, charged, loss, vendor_cost, timeline, booked, bounded_loss";
+/// The number of columns in [`COUNTED`].
 pub(super) const COUNTED_COLUMNS: usize = 19;
 
-/// Reads the receipt of a call.
 pub(super) fn receipt(
     conn: &Connection,
     number: RequestNumber,
@@ -86,7 +86,7 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
     })
 }
 
-/// Adds a receipt to the tally, without copying its fields. Skips a receipt that moved no money.
+/// Adds a receipt to the sums without copying its fields. A receipt that moved no money is skipped.
 pub(super) fn count_receipt(row: &Row<'_>, tally: &mut Tally) -> rusqlite::Result<()> {
     let text = |index: usize| row.get_ref(index)?.as_str().map_err(rusqlite::Error::from);
     let text_or_null = |index: usize| {
@@ -142,7 +142,7 @@ pub(super) fn optional_amount(row: &Row<'_>, index: usize) -> rusqlite::Result<O
     stored.map(|_| amount(row, index)).transpose()
 }
 
-/// Reads a period from two columns, which are NULL until the first charge.
+/// Reads a month or a day from two columns, which are NULL until the first charge.
 pub(super) fn period(row: &Row<'_>, index: usize) -> rusqlite::Result<Period> {
     let Some(before) = optional_amount(row, index + 1)? else {
         return Ok(Period::default());
@@ -158,13 +158,12 @@ fn optional_json<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rusqlite::
     text.map(|_| from_json(row, index)).transpose()
 }
 
-/// Parses a text. Ignores an invalid one, as in JSON, since an existing charge must stay readable.
+/// Parses a text, and ignores an invalid one: the charge exists, so its receipt must stay readable.
 fn if_valid<T: FromStr>(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<T>> {
     let text = row.get_ref(index)?.as_str_or_null()?;
     Ok(text.and_then(|text| text.parse().ok()))
 }
 
-/// Parses an enum variant from its name.
 fn from_word<'a, T: Deserialize<'a>>(row: &'a Row<'_>, index: usize) -> rusqlite::Result<T> {
     let word: BorrowedStrDeserializer<'a, serde::de::value::Error> =
         BorrowedStrDeserializer::new(row.get_ref(index)?.as_str()?);

@@ -1,9 +1,9 @@
-//! The book, with the queue of records that must be written.
+//! The book, and the queue of its changes that must be written to the file.
 //!
-//! A change is applied to the book and queued under the same lock, so that records reach the file in the order in which
+//! A change is applied to the book and queued under the same lock. So the file gets the changes in the order in which
 //! they were applied.
 
-use std::{fs::File, io, mem, sync::MutexGuard, time::Duration};
+use std::{io, mem, sync::MutexGuard, time::Duration};
 
 use rusqlite::{Connection, ErrorCode};
 
@@ -11,42 +11,36 @@ use super::batch;
 use crate::{
     BoxError,
     book::Millis,
-    durable::group_commit::{
-        Committed, Fault, GroupCommit, Incident, Moment, Pace, Urgency, WriteQueue, WriterState,
+    durable::{
+        file::FileLock,
+        group_commit::{
+            Committed, Fault, GroupCommit, Incident, Moment, Pace, Urgency, WriteQueue, WriterState,
+        },
     },
     embedded::{Record, State, Torn, now_ms},
 };
 
-/// With this many records queued, a commit does not wait for more records.
-const GATHER_ENOUGH: usize = 256;
+/// If this many records are queued, a commit does not wait for further records.
+const BATCH_ENOUGH: usize = 256;
 
-/// How soon a change is committed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Haste {
-    /// For the settler's changes: the commit waits a few milliseconds for other changes.
-    Gather,
-    /// For an operator's change: committed immediately.
-    Now,
-}
-
-/// The book, and the thread that writes its changes. While another program has locked the file, no call is admitted,
-/// and the queue is written when the lock is released. If a commit fails for another reason, no further call is served:
-/// the book has charges that the file does not have.
+/// The book, and the thread that writes its changes. While another program keeps the file locked, no call is admitted;
+/// the queue is written when the file is unlocked. If a commit fails for another reason, no call is served any more:
+/// the book then contains charges that the file does not have.
 pub(super) struct WrittenBook(GroupCommit<Bookings>);
 
-/// The book and the queued records, protected by the writer's lock.
+/// The book and its queued records. The writer's lock protects both.
 struct Bookings {
     state: State,
     records: Vec<Record>,
-    /// An empty buffer that replaces `records` while they are written.
+    /// An empty buffer that takes the place of `records` while they are written.
     spare: Vec<Record>,
-    /// Whether another program has locked the file and this was logged.
+    /// Whether the log already reports that another program keeps the file locked.
     put_back: bool,
 }
 
 impl WrittenBook {
-    /// Starts the thread. It ends after [`WrittenBook::close`], or when a commit fails.
-    pub(super) fn start(state: State, conn: Connection, lock: File) -> io::Result<Self> {
+    /// Starts the writer thread. It ends after [`WrittenBook::close`], or when a commit fails permanently.
+    pub(super) fn start(state: State, conn: Connection, lock: FileLock) -> io::Result<Self> {
         let bookings = Bookings {
             state,
             records: Vec::new(),
@@ -59,13 +53,12 @@ impl WrittenBook {
         GroupCommit::start(bookings, conn, lock, commit).map(Self)
     }
 
-    /// Runs a function with the book, under the lock.
+    /// Runs a function on the book, under the lock.
     pub(super) fn read<T>(&self, read: impl FnOnce(&State) -> T) -> Result<T, BoxError> {
         Ok(read(&self.serving()?.queue.state))
     }
 
-    /// Starts a hold or another change that is in memory only. Its end is written later. Fails if calls may not be
-    /// served.
+    /// Makes a hold, or another change that only memory needs. Fails if no calls may be served.
     pub(super) fn begin<T>(
         &self,
         change: impl FnOnce(&mut State, Millis) -> T,
@@ -78,7 +71,7 @@ impl WrittenBook {
         self.selling().map(drop)
     }
 
-    /// Ends or extends holds, which is harmless even after the ledger has stopped serving calls.
+    /// Ends or extends holds. This is allowed even after the ledger has stopped serving calls.
     pub(super) fn wind_down<T>(
         &self,
         change: impl FnOnce(&mut State, Millis) -> T,
@@ -87,20 +80,23 @@ impl WrittenBook {
         Ok(change(&mut writer.queue.state, now_ms()))
     }
 
-    /// Applies a change and queues its records. The caller waits for a commit even if there is no record, because the
-    /// result may be that of an earlier change that is not in the file yet.
+    /// Applies a change and queues its records. Changes of the settler have the urgency `Batch`: they may wait a few
+    /// milliseconds for other changes. Changes of operators are `Immediate`. The caller waits for a commit even if the
+    /// change has no records, because the result of the change may depend on an earlier change that is not in the file
+    /// yet.
     pub(super) fn queue<T, R, E>(
         &self,
-        haste: Haste,
+        urgency: Urgency,
         change: impl FnOnce(&mut State, Millis) -> Result<(T, R), E>,
     ) -> Result<Result<(T, Committed), E>, BoxError>
     where
         R: IntoIterator<Item = Record>,
     {
         let mut writer = self.serving()?;
-        // Checked before the change is applied, since every change in the book must get into the file.
+        // If the queue is full, the change is refused before it is applied, because every change of the book must be
+        // written to the file.
         if writer.is_full() {
-            return Err("too many changes wait for the ledger file".into());
+            return Err("too many changes are waiting to be written to the ledger file".into());
         }
         let (answer, records) = match change(&mut writer.queue.state, now_ms()) {
             Ok(journaled) => journaled,
@@ -108,25 +104,20 @@ impl WrittenBook {
         };
         writer.queue.records.extend(records);
         let committed = writer.wait();
-        let urgency = match haste {
-            Haste::Gather => Urgency::Gather,
-            Haste::Now => Urgency::Hurry,
-        };
         self.0.submit(writer, urgency);
         Ok(Ok((answer, committed)))
     }
 
-    /// Waits for a commit. Fails with the error text for callers if it failed.
+    /// Waits for a commit. If the commit fails, returns the error for callers.
     pub(super) async fn committed(&self, committed: Committed) -> Result<(), BoxError> {
         self.0.committed(committed).await
     }
 
-    /// Returns the error of a ledger that was closed.
     pub(super) fn closed() -> BoxError {
         Bookings::explain(&Fault::Closed).into()
     }
 
-    /// Calls `first`, refuses new changes, and writes the queue.
+    /// Calls `first`, refuses new changes, and writes all queued changes.
     pub(super) async fn close(&self, first: impl FnOnce() + Send + 'static) {
         self.0.close(first).await;
     }
@@ -137,8 +128,8 @@ impl WrittenBook {
         Ok(writer)
     }
 
-    /// Locks the state. Fails if the file cannot be written any more, or if a panic may have left a change of the book
-    /// half made.
+    /// Locks the state. Fails if the file cannot be written any more, or if a panic may have left the book half
+    /// changed.
     fn serving(&self) -> Result<MutexGuard<'_, WriterState<Bookings>>, BoxError> {
         let writer = self.0.lock().map_err(|_| Torn)?;
         writer.takes_more()?;
@@ -152,7 +143,7 @@ impl WriteQueue for Bookings {
     const THREAD: &'static str = "ledger-writer";
     const PACE: Pace = Pace {
         window: Duration::from_millis(5),
-        enough: GATHER_ENOUGH,
+        enough: BATCH_ENOUGH,
         queue_max: 16_384,
         retry: Duration::from_secs(1),
     };
@@ -161,7 +152,7 @@ impl WriteQueue for Bookings {
         self.records.len()
     }
 
-    /// No record is due by itself: a caller waits for every record.
+    /// A record has no due time of its own, because a caller waits for each record.
     fn due(&self, _: Moment) -> Option<Moment> {
         None
     }
@@ -176,16 +167,16 @@ impl WriteQueue for Bookings {
 
     fn empty(records: &mut Vec<Record>) {
         records.clear();
-        // Gives memory back after an unusually large batch.
-        records.shrink_to(4 * GATHER_ENOUGH);
+        // Frees the memory of an unusually large batch.
+        records.shrink_to(4 * BATCH_ENOUGH);
     }
 
     fn reuse(&mut self, records: Vec<Record>) {
         self.spare = records;
     }
 
-    /// Keeps the records for a retry if another program has locked the file, which is temporary. The lock is found at
-    /// the beginning of a commit, before any record is written.
+    /// Keeps the records for a retry if another program has locked the file, which is a temporary fault. The fault
+    /// occurs at the beginning of a commit, before any record is written.
     fn put_back(&mut self, mut records: Vec<Record>, cause: &rusqlite::Error) -> bool {
         let passes = matches!(
             cause.sqlite_error_code(),
@@ -210,19 +201,19 @@ impl WriteQueue for Bookings {
     }
 
     fn explain(fault: &Fault) -> String {
-        const SERVED: &str = "no call is served until a restart";
+        const SERVED: &str = "no call is served until the gateway is restarted";
         match fault {
             Fault::Closed => "the ledger is closed".into(),
             Fault::Passing(cause) => {
                 format!(
-                    "another program keeps the ledger file locked ({cause}); writing is retried every second"
+                    "another program keeps the ledger file locked ({cause}); the gateway retries the write every second"
                 )
             }
             Fault::Broken(cause) => {
                 format!("the ledger file could not be written ({cause}); {SERVED}")
             }
             Fault::Stopped => {
-                format!("the thread that writes the ledger file has stopped; {SERVED}")
+                format!("the ledger's writer thread has stopped; {SERVED}")
             }
         }
     }
@@ -230,13 +221,17 @@ impl WriteQueue for Bookings {
     fn report(incident: &Incident<'_>) {
         match incident {
             Incident::Broken { cause, changes } => {
-                tracing::error!(%cause, changes, "the ledger file could not be written; no call is served until a restart");
+                tracing::error!(
+                    %cause,
+                    changes,
+                    "the ledger file could not be written; no call is served until the gateway is restarted"
+                );
             }
             Incident::NotClosed(cause) => {
-                tracing::warn!(%cause, "ledger file was not closed cleanly");
+                tracing::warn!(%cause, "the ledger file was not closed cleanly");
             }
             Incident::Panicked => {
-                tracing::error!("the thread that writes the ledger file panicked");
+                tracing::error!("the ledger's writer thread panicked");
             }
         }
     }

@@ -1,9 +1,9 @@
-//! Statements from the roll-up: whole days (UTC) come from sums. Two kinds of calls are read line by line: those on
-//! days that are only partly in the period, and those after the sums.
+//! Statements from the roll-up. Whole days (UTC) come from sums. Two kinds of calls are read one by one: calls on days
+//! that are only partly in the period, and calls after the summed lines.
 //!
-//! The roll-up is not part of the books. If the journal is complete, the sums and lines of the account must equal its
-//! spending and its payments in the books, to the micro-ruble. If they do not, the statement is computed without the
-//! sums.
+//! The roll-up is not authoritative. If the journal is complete, the sums and the remaining lines must together equal
+//! the account's spending and payments in the books, to the micro-ruble. If they do not, the statement is computed
+//! without the roll-up.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::{
     rollup::{DAY_MS, Rolled, Rollup, Scope, Sums, counted, whole_within},
 };
 
-/// Computes a statement from the roll-up; `None` if the roll-up is not sufficient.
+/// Computes a statement from the roll-up; `None` if the roll-up does not suffice.
 pub(super) async fn read<L: Rollup + ?Sized>(
     ledger: &L,
     account: &AccountId,
@@ -25,7 +25,7 @@ pub(super) async fn read<L: Rollup + ?Sized>(
         return Ok(None);
     }
     let behind = whole_within(DAY_MS, &(time.end..u64::MAX));
-    // The sums are read before the books, so that the books include at least the lines in the sums.
+    // The sums are read before the books, so the books include at least every line that is in the sums.
     let Rolled { rows, places, .. } = ledger
         .rolled(&[(Scope::Account(account.clone()), 0..u64::MAX)])
         .await?;
@@ -37,86 +37,109 @@ pub(super) async fn read<L: Rollup + ?Sized>(
     let Some(entries) = ledger.entries(account, &books.journal_end).await? else {
         return Ok(None);
     };
-    let (mut spent, mut entered) = (0, 0);
     let mut reader = Reader::new(books.view.balance_rub, time.clone());
-    for line in entries {
-        if let JournalLine::Entry { amount_rub, .. } = &line {
-            entered += i128::from(amount_rub.micro());
-        }
-        reader.line(line)?;
-    }
-    let mut add = |reader: &mut Reader, at_ms: u64, model: &str, sums: &Sums| {
-        if within.contains(&at_ms) {
-            reader.spent(model, sums);
-        } else if behind.contains(&at_ms) {
-            reader.closing_micro += sums.charged_micro;
-        }
-        spent += sums.charged_micro;
-        reader.is_short()
+    let amounts = entries.iter().map(|line| match line {
+        JournalLine::Entry { amount_rub, .. } => i128::from(amount_rub.micro()),
+        JournalLine::Call(_) => 0,
+    });
+    let entered: i128 = amounts.sum();
+    entries.into_iter().try_for_each(|line| reader.line(line))?;
+    let mut sums = DaySums {
+        reader: &mut reader,
+        within: within.clone(),
+        behind: behind.clone(),
+        spent: 0,
     };
-    for (day_ms, words, sums) in &rows {
-        add(&mut reader, *day_ms, &words.model, sums)?;
+    for (day_ms, words, of_day) in &rows {
+        sums.add(*day_ms, &words.model, of_day)?;
     }
-    let end = &books.journal_end;
-    let since_then = JournalPart {
-        after: Some(place),
-        end: Some(end),
+    let part = JournalPart {
+        end: Some(&books.journal_end),
         ..JournalPart::whole()
     };
+    let since_then = JournalPart {
+        after: Some(place),
+        ..part
+    };
     let lines = each(ledger, account, since_then, |receipt| {
-        add(
-            &mut reader,
-            receipt.at_ms,
-            &receipt.item.model,
-            &Sums::of(receipt),
-        )
+        let call = Sums::from_receipt(receipt);
+        sums.add(receipt.at_ms, &receipt.item.model, &call)
     });
     lines.await?;
-    let comes_to = [
-        i128::from(books.view.spent_rub.micro()),
-        books.entered_rub.micro().into(),
-    ];
-    if books.journal_complete && [spent, entered] != comes_to {
+    let booked = [books.view.spent_rub, books.entered_rub].map(|sum| i128::from(sum.micro()));
+    if books.journal_complete && [sums.spent, entered] != booked {
         return Ok(None);
     }
-    // The calls on the days that are only partly in the period.
+    // Reads the calls of the days that are only partly in the period.
     for edge in [time.start..within.start, within.end..behind.start] {
-        let part = JournalPart {
-            since_ms: edge.start,
-            until_ms: edge.end,
-            end: Some(end),
-            ..JournalPart::whole()
-        };
-        if edge.is_empty() {
-            continue;
+        if !edge.is_empty() {
+            read_edge(ledger, account, part, &edge, &mut reader).await?;
         }
-        let lines = each(ledger, account, part, |receipt| {
-            match edge.contains(&receipt.at_ms) {
-                true => reader.line(JournalLine::Call(receipt.clone())),
-                false => Ok(()),
-            }
-        });
-        lines.await?;
     }
     Ok(Some(reader.finish()))
 }
 
-/// Calls `tell` with each receipt in a part of a journal.
+/// Adds the sums of whole days, and the calls after the summed lines, to a statement.
+struct DaySums<'a> {
+    reader: &'a mut Reader,
+    /// The whole days of the period.
+    within: Range<u64>,
+    /// The whole days after the period.
+    behind: Range<u64>,
+    /// The sum of all charges since the account was opened, in micro-rubles.
+    spent: i128,
+}
+
+impl DaySums<'_> {
+    fn add(&mut self, at_ms: u64, model: &str, sums: &Sums) -> Result<(), StatementError> {
+        if self.within.contains(&at_ms) {
+            self.reader.spent(model, sums);
+        } else if self.behind.contains(&at_ms) {
+            self.reader.closing_micro += sums.charged_micro;
+        }
+        self.spent += sums.charged_micro;
+        self.reader.is_short()
+    }
+}
+
+/// Reads the calls of a part of a day one by one.
+async fn read_edge<L: LedgerAdmin + ?Sized>(
+    ledger: &L,
+    account: &AccountId,
+    part: JournalPart<'_>,
+    edge: &Range<u64>,
+    reader: &mut Reader,
+) -> Result<(), StatementError> {
+    let part = JournalPart {
+        since_ms: edge.start,
+        until_ms: edge.end,
+        ..part
+    };
+    let lines = each(ledger, account, part, |receipt| {
+        match edge.contains(&receipt.at_ms) {
+            true => reader.line(JournalLine::Call(receipt.clone())),
+            false => Ok(()),
+        }
+    });
+    lines.await
+}
+
+/// Calls `visit` with each receipt in a part of a journal.
 async fn each<L: LedgerAdmin + ?Sized>(
     ledger: &L,
     account: &AccountId,
     part: JournalPart<'_>,
-    mut tell: impl FnMut(&Receipt) -> Result<(), StatementError>,
+    mut visit: impl FnMut(&Receipt) -> Result<(), StatementError>,
 ) -> Result<(), StatementError> {
     let mut page = ledger.journal(account, &part).await?;
     loop {
         for receipt in page.lines.iter().filter_map(counted) {
-            tell(receipt)?;
+            visit(receipt)?;
         }
         let Some(next) = page.next else {
             return Ok(());
         };
-        // A ledger in this process answers without waiting, so yield to let other tasks run.
+        // A ledger in this process answers without waiting, so this task yields to let other tasks run.
         tokio::task::yield_now().await;
         let part = JournalPart {
             after: Some(&next),

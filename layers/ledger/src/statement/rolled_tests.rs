@@ -1,9 +1,6 @@
-//! Tests that a statement from the roll-up equals the statement computed from all lines.
+//! Tests that a statement from the roll-up equals the statement that is computed from all journal lines.
 
-use proptest::{
-    prelude::*,
-    test_runner::{Config, TestRunner},
-};
+use proptest::prelude::*;
 
 use super::{rolled, *};
 use crate::{
@@ -12,12 +9,15 @@ use crate::{
     redis::test_server::Server,
     rollup::{
         DAY_MS, HOUR_MS, Rollup, Scope, roll_up,
-        tests::{ACCOUNTS, DAYS, call, in_file, in_redis, now, some_calls, sorted},
+        tests::{
+            ACCOUNTS, DAYS, end_of_today, in_file, in_redis, now, some_calls, sorted,
+            try_random_calls,
+        },
     },
     testing::{given, spoil_sums},
 };
 
-/// Rolls up in steps. After each step, computes statements of various periods.
+/// Rolls up in steps, and computes statements for several periods after each step.
 async fn try_all<L: Rollup>(ledger: &L, times: &[Range<u64>], now_ms: u64) {
     for before_ms in [0, now_ms - 12 * DAY_MS, now_ms - HOUR_MS, u64::MAX] {
         roll_up(ledger, before_ms).await.unwrap();
@@ -43,46 +43,21 @@ async fn try_all<L: Rollup>(ledger: &L, times: &[Range<u64>], now_ms: u64) {
 
 #[test]
 fn statement_from_roll_up_sums_equals_statement_from_journal_lines() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    let server = runtime.block_on(Server::start());
-    let time = prop_oneof![
+    let ago = prop_oneof![
         (0..DAYS, 0..DAYS).prop_map(|(a, b)| (a * DAY_MS, b * DAY_MS)),
         (0..DAYS * DAY_MS, 0..DAYS * DAY_MS),
-        // The periods are months in Moscow time.
+        // The periods are months in Moscow time (UTC+3).
         (0..DAYS, 0..DAYS).prop_map(|(a, b)| (a * DAY_MS + 3 * HOUR_MS, b * DAY_MS + 3 * HOUR_MS)),
     ];
-    let calls = prop::collection::vec(call(), 0..120);
-    let given = (calls, prop::collection::vec(time, 1..4));
-    let config = Config {
-        cases: 12,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let tried = TestRunner::new(config).run(&given, |(calls, ago)| {
-        let now_ms = now();
-        let today = now_ms - now_ms % DAY_MS + DAY_MS;
-        let receipts = sorted(&calls, now_ms);
-        let mut times = vec![0..u64::MAX, today - 30 * DAY_MS..u64::MAX];
-        times.extend(ago.iter().map(|(a, b)| today - a.max(b)..today - a.min(b)));
-        let first_ms = now_ms - (DAYS + 1) * DAY_MS;
-        runtime.block_on(async {
-            let dir = tempfile::tempdir().unwrap();
-            let file = in_file(dir.path(), &receipts, first_ms).await;
-            try_all(&file, &times, now_ms).await;
-            file.close().await;
-            let redis = in_redis(&server, &receipts, first_ms).await;
-            try_all(&redis, &times, now_ms).await;
-        });
-        Ok(())
+    try_random_calls(12, 120, ago, end_of_today, &async |filled, times| {
+        let month = end_of_today(filled.now_ms) - 30 * DAY_MS..u64::MAX;
+        let times = [&[0..u64::MAX, month][..], times].concat();
+        try_all(&filled.file, &times, filled.now_ms).await;
+        try_all(&filled.redis, &times, filled.now_ms).await;
     });
-    tried.unwrap();
 }
 
-/// An entry that is added after the sums were made is on the statement, because the books include it.
+/// An entry that is booked after the sums were made appears on the statement, because the books include it.
 #[tokio::test]
 async fn entries_booked_after_the_roll_up_are_on_the_statement() {
     async fn try_it<L: Rollup>(ledger: &L) {
@@ -115,7 +90,7 @@ async fn entries_booked_after_the_roll_up_are_on_the_statement() {
 
 /// If the sums do not equal the account's spending, the statement is computed without them.
 #[tokio::test]
-async fn statement_is_computed_without_roll_up_sums_that_are_wrong() {
+async fn statement_ignores_roll_up_sums_that_contradict_the_books() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let dir = tempfile::tempdir().unwrap();
@@ -132,7 +107,7 @@ async fn statement_is_computed_without_roll_up_sums_that_are_wrong() {
 /// Redis finds payments among millions of calls in a list next to the sums. An earlier version made sums without this
 /// list.
 #[tokio::test]
-async fn entries_that_an_earlier_version_left_out_of_the_sums_are_on_the_statement() {
+async fn entries_that_an_earlier_version_did_not_store_with_the_sums_are_on_the_statement() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let server = Server::start().await;

@@ -6,14 +6,11 @@ use crate::{
     contract::{Entry, Item},
     memory::MemoryLedger,
     number::RequestNumber,
+    testing::given::acme as account,
     usage::End,
 };
 
 const MONTH: u64 = 1000;
-
-fn account() -> AccountId {
-    "acme".parse().unwrap()
-}
 
 fn entry(at_ms: u64, amount: i64, reason: Option<&str>) -> JournalLine {
     JournalLine::Entry {
@@ -48,7 +45,7 @@ fn call(at_ms: u64, model: &str, charged: i64, booked: Booked) -> JournalLine {
     })
 }
 
-/// The statement of a period, if `balance` is the balance after all of these lines.
+/// Returns the statement for a period. `balance` is the balance after all of these lines.
 fn statement(lines: &[JournalLine], balance: i64, time: Range<u64>) -> Statement {
     let mut reader = Reader::new(MicroRub::new(balance), time);
     for line in lines {
@@ -57,7 +54,7 @@ fn statement(lines: &[JournalLine], balance: i64, time: Range<u64>) -> Statement
     reader.finish()
 }
 
-/// The balance after these lines, starting from zero.
+/// Returns the balance after these lines, starting from zero.
 fn balance(lines: &[JournalLine]) -> i64 {
     i64::try_from(lines.iter().map(moved_by).sum::<i128>()).unwrap()
 }
@@ -70,7 +67,7 @@ fn statement_contains_exactly_the_lines_of_its_month() {
         call(1001, "b", 1_000_004, Booked::Held),
         call(1002, "a", 2_000_000, Booked::Late),
         call(1002, "a", 7, Booked::Forced),
-        // A disputed call moved no money, whatever its amount is.
+        // A disputed call moved no money, whatever its amount.
         call(1003, "a", 9_000_000, Booked::Stale),
         entry(1999, -1_500_000, Some("paid twice")),
         call(2000, "a", 5, Booked::Held),
@@ -118,7 +115,7 @@ fn statement_contains_exactly_the_lines_of_its_month() {
 }
 
 #[test]
-fn rounding_difference_between_models_and_total_is_a_separate_line() {
+fn rounding_difference_between_the_model_lines_and_the_total_is_a_separate_line() {
     // Three models cost a third of a kopeck each. Each cost rounds to zero, but their sum rounds to one kopeck.
     let lines: Vec<_> = [entry(0, 1_000_000, None)]
         .into_iter()
@@ -154,9 +151,9 @@ fn number_of_statement_lines_is_limited() {
     assert!(matches!(refused, Err(StatementError::TooLong)));
 }
 
-/// A missing account has no statement; an account without lines has an empty statement.
+/// A missing account has no statement; an existing account without lines has an empty one.
 #[test]
-fn statement_of_an_account_without_lines_is_all_zero() {
+fn statement_of_an_account_without_journal_lines_has_only_zeros() {
     let ledger = MemoryLedger::new();
     let acme = account();
     let read = |time| {
@@ -171,7 +168,7 @@ fn statement_of_an_account_without_lines_is_all_zero() {
     let made = ledger.create_account(&acme, "Acme");
     made.now_or_never().unwrap().unwrap();
     assert_eq!(read(0..10).unwrap(), Statement::default());
-    // The payment is in the period that includes now, and not in the period that is long past.
+    // The payment is in the period that includes the current time, and not in the period that is long past.
     let topup = Entry {
         id: "p1".into(),
         amount: MicroRub::new(7),
@@ -185,7 +182,7 @@ fn statement_of_an_account_without_lines_is_all_zero() {
     assert_eq!(read(0..10).unwrap(), Statement::default());
 }
 
-/// A random history of an account, oldest first; its balance is never negative.
+/// Generates an account's history, oldest line first. The balance is never negative.
 fn journal() -> impl Strategy<Value = Vec<JournalLine>> {
     let line = (0u64..6 * MONTH, 0u8..8, 0i64..3_000_000, 0usize..5);
     prop::collection::vec(line, 0..120).prop_map(|mut wanted| {
@@ -211,10 +208,10 @@ fn journal() -> impl Strategy<Value = Vec<JournalLine>> {
 }
 
 proptest! {
-    /// For random journals, month by month: the sums are exact to the micro-ruble and to the kopeck, each month begins
-    /// with the closing balance of the month before, and all months together equal the ledger.
+    /// Checks random journals month by month. The sums are exact to the micro-ruble and to the kopeck, each month
+    /// begins with the closing balance of the previous month, and all months together equal the ledger's totals.
     #[test]
-    fn opening_plus_payments_minus_charges_equals_closing(lines in journal()) {
+    fn opening_balance_plus_payments_minus_charges_equals_closing_balance(lines in journal()) {
         let has = balance(&lines);
         let (mut closed, mut closed_kopecks) = (0, 0);
         let (mut charged, mut spent_kopecks, mut entered_kopecks) = (0, 0, 0);
@@ -225,7 +222,7 @@ proptest! {
             let came = of_it.payments_micro() + of_it.corrections_micro();
             prop_assert_eq!(of_it.opening_micro + came - of_it.spent_micro(), of_it.closing_micro);
 
-            // The expected total is the sum of the receipts' charges.
+            // The expected total is the sum of the charges in the receipts.
             let receipts = lines.iter().filter_map(|line| match line {
                 JournalLine::Call(receipt) if time.contains(&receipt.at_ms) && is_charge(receipt) => Some(receipt),
                 _ => None,
@@ -242,7 +239,7 @@ proptest! {
                 kopecks.closing
             );
             prop_assert_eq!(kopecks.models.iter().sum::<i128>() + kopecks.models_rounding, kopecks.spent);
-            // The spending follows from four rounded sums, each off by at most half a kopeck.
+            // The spending is computed from four rounded sums, each of which is off by at most half a kopeck.
             prop_assert!((kopecks.spent * KOPECK - of_it.spent_micro()).abs() <= 2 * KOPECK);
 
             (closed, closed_kopecks) = (of_it.closing_micro, kopecks.closing);
@@ -257,10 +254,10 @@ proptest! {
         prop_assert_eq!((all.opening_micro, all.closing_micro), (0, has.into()));
     }
 
-    /// If payments and corrections are whole kopecks, no statement has a negative sum, and the spending of all months
-    /// together equals the charges, to the kopeck.
+    /// If all payments and corrections are whole kopecks, no statement has a negative sum, and the spending over all
+    /// months equals the charges, to the kopeck.
     #[test]
-    fn rounding_errors_of_kopecks_do_not_accumulate(lines in journal()) {
+    fn rounding_to_kopecks_does_not_accumulate_over_months(lines in journal()) {
         let whole = |line: JournalLine| match line {
             JournalLine::Entry { at_ms, amount_rub, reason, .. } => {
                 let amount = amount_rub.micro() / 10_000 * 10_000;

@@ -1,4 +1,4 @@
-//! Tests of accounts, payments, corrections, and the sums over them.
+//! Tests of accounts, payments and corrections, and of the sums over them.
 
 use super::{
     Books,
@@ -80,7 +80,8 @@ pub(super) async fn a_correction_takes_no_held_money<L: Books>(ledger: &L) {
     expect_eq!([view.balance_rub, view.spent_rub], [3, 10].map(micro));
 }
 
-/// Invariant I3 for amounts up to the largest, 2⁵³ − 1: the largest integer that a double holds exactly.
+/// Invariant I3, for amounts up to the largest one, 2⁵³ − 1. This is the largest integer that a double represents
+/// exactly.
 pub(super) async fn amounts_are_exact_up_to_the_largest_and_never_exceed_it<L: Books>(ledger: &L) {
     const MAX: i64 = MicroRub::MAX.micro();
     open(ledger, MAX).await;
@@ -103,7 +104,8 @@ pub(super) async fn amounts_are_exact_up_to_the_largest_and_never_exceed_it<L: B
         money(ledger).await,
         [MAX - half + 1, MAX - half, half - 1, 0]
     );
-    // This charges the whole balance. The rest of the cost is the largest loss that an account can have.
+    // This settlement charges the whole balance. The remainder of the cost is the largest loss that an account can
+    // have.
     let paid = settled(ledger, 2, "k2", MAX).await;
     expect_eq!(paid, booked(Booked::Held, MAX - half + 1, half - 1));
     expect_eq!(money(ledger).await, [0, 0, MAX, half - 1]);

@@ -1,4 +1,4 @@
-//! Tests of holds that are changed while their calls run. For a ledger that cannot change holds, these tests check
+//! Tests of holds that are changed while their calls are in flight. If a ledger cannot change holds, these tests check
 //! nothing.
 
 use super::{
@@ -16,7 +16,7 @@ use crate::{
     contract::{Adjusted, Adjustment, Booked, Ledger, LedgerError, Refusal},
 };
 
-/// Returns a change of the hold of call `n`, which is on a key of `acme`.
+/// Returns a request to change the hold of call `n` on a key of `acme`.
 pub(super) fn to(n: u128, id: &str, sequence: u32, amount: i64) -> Adjustment {
     Adjustment {
         number: number(n),
@@ -27,7 +27,7 @@ pub(super) fn to(n: u128, id: &str, sequence: u32, amount: i64) -> Adjustment {
     }
 }
 
-/// Returns whether the ledger can change holds. If it can, it must return `Gone` for a number without a hold.
+/// Returns whether the ledger can change holds. A ledger that can must return `Gone` for this call, which has no hold.
 pub(super) async fn can_adjust<L: Ledger>(ledger: &L) -> bool {
     match ledger.adjust(&to(999, "k1", 1, 1)).await {
         Ok(Adjusted::Unsupported) => false,
@@ -51,7 +51,7 @@ pub(super) const fn held(amount: i64) -> Result<Adjusted, Refusal> {
     Ok(Adjusted::Held(micro(amount)))
 }
 
-/// Invariant I2: nothing is held beyond the balance.
+/// Invariant I2: the held money never exceeds the balance.
 pub(super) async fn a_smaller_hold_frees_money_at_once<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -62,13 +62,13 @@ pub(super) async fn a_smaller_hold_frees_money_at_once<L: Ledger>(ledger: &L) {
         expect_eq!(answer, held(amount), "{sequence}");
         expect_eq!(free(ledger, "k2").await, 1000 - amount, "{sequence}");
     }
-    // The call continues, and its whole cost is charged.
+    // The call continues, and its full cost is charged.
     let paid = settled(ledger, 1, "k1", 150).await;
     expect_eq!(paid, booked(Booked::Held, 150, 0));
     expect_eq!(free(ledger, "k1").await, 850);
 }
 
-/// Invariant I1: a larger amount is granted in full or refused, and a refusal changes nothing.
+/// Invariant I1: an increase is granted in full or refused, and a refusal changes nothing.
 pub(super) async fn a_hold_grows_only_into_free_money<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -86,14 +86,14 @@ pub(super) async fn a_hold_grows_only_into_free_money<L: Ledger>(ledger: &L) {
         adjusted(ledger, &to(2, "k2", 1, 201)).await,
         Err(does_not_fit(0, 200))
     );
-    // The call is charged from its hold up to the larger amount.
+    // The call is charged from its hold up to the increased amount.
     let paid = settled(ledger, 1, "k1", 800).await;
     expect_eq!(paid, booked(Booked::Held, 800, 0));
     let paid = settled(ledger, 2, "k2", 200).await;
     expect_eq!(paid, booked(Booked::Held, 200, 0));
 }
 
-/// Invariant I1: a hold that has expired does not prevent another hold from growing.
+/// Invariant I1: an expired hold does not prevent another hold from growing.
 pub(super) async fn an_expired_hold_does_not_keep_another_from_growing<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -103,7 +103,7 @@ pub(super) async fn an_expired_hold_does_not_keep_another_from_growing<L: Ledger
     expect_eq!(adjusted(ledger, &to(2, "k2", 1, 1000)).await, held(1000));
 }
 
-/// Invariant I5: changes of a hold may arrive twice, or in another order.
+/// Invariant I5: hold changes may arrive twice, or in another order than they were sent.
 pub(super) async fn an_older_adjustment_changes_nothing<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -123,12 +123,12 @@ pub(super) async fn an_older_adjustment_changes_nothing<L: Ledger>(ledger: &L) {
         expect_eq!(answer, held(now), "{sequence}: {amount}");
         expect_eq!(free(ledger, "k1").await, 1000 - now, "{sequence}: {amount}");
     }
-    // A late copy of the first request gets the current amount of the hold.
+    // A late copy of the first request for a hold gets the present amount of the hold.
     let again = reserved(ledger, &new_hold).await;
     expect_eq!([again.held, again.free], [400, 600].map(micro));
 }
 
-/// Invariant I5: a change of a hold that arrives after the end of its call does not hold money again.
+/// Invariant I5: a hold change that arrives after the end of its call does not hold money again.
 pub(super) async fn an_ended_hold_is_not_adjusted<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -171,7 +171,7 @@ pub(super) async fn a_cost_is_charged_up_to_the_adjusted_hold_and_free_money<L: 
     expect_eq!(paid, booked(Booked::Held, 850, 0));
 }
 
-/// Invariants I1 and I12: a larger amount is granted under the same conditions as a new hold; a smaller amount always.
+/// Invariants I1 and I12: an increase is granted under the same conditions as a new hold; a decrease is always granted.
 pub(super) async fn a_hold_grows_only_if_account_and_key_allow_it<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     if !can_adjust(ledger).await {
@@ -186,8 +186,8 @@ pub(super) async fn a_hold_grows_only_if_account_and_key_allow_it<L: Books>(ledg
     );
     expect_eq!(adjusted(ledger, &to(1, "k1", 2, 350)).await, held(350));
     expect_eq!(key_money(ledger, "k1").await, [0, 400, 0]);
-    // A hold stays when the ceiling of its key is lowered, and may then shrink to an amount that is still above the
-    // ceiling.
+    // A hold remains when the ceiling of its key is lowered below the hold's amount. The hold may then be decreased
+    // even to an amount that is still above the ceiling.
     set_ceiling(ledger, "k1", Some(100)).await;
     expect_eq!(adjusted(ledger, &to(1, "k1", 3, 200)).await, held(200));
     expect_eq!(
@@ -214,8 +214,8 @@ pub(super) async fn a_hold_grows_only_if_account_and_key_allow_it<L: Books>(ledg
     expect_eq!(key_money(ledger, "k1").await, [0, 170, 830]);
 }
 
-/// Invariant I1: the refusal of a larger hold names its reason. If the ledger has leases, some of these calls have
-/// their holds from a lease.
+/// Invariant I1: the refusal of an increase gives the reason. If the ledger has leases, some of the 30 calls hold money
+/// from a lease.
 pub(super) async fn a_larger_hold_is_refused_for_the_reason_of_a_new_one<L: Books>(ledger: &L) {
     const CALLS: u128 = 30;
     open(ledger, 1000).await;
@@ -254,7 +254,7 @@ pub(super) async fn a_larger_hold_is_refused_for_the_reason_of_a_new_one<L: Book
     }
 }
 
-/// Invariant I8: when a hold expires, its whole amount after all changes is freed.
+/// Invariant I8: when a hold expires, its present amount is freed, including all increases.
 pub(super) async fn the_whole_adjusted_hold_expires<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     if !can_adjust(ledger).await {

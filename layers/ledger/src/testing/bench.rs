@@ -1,5 +1,5 @@
-//! Measures a ledger: the time that a hold and its settlement take. The gateway's `cargo bench --bench ledger` measures
-//! the stores of this crate with this module.
+//! Measures how long a ledger takes for a hold and its settlement. The gateway's `cargo bench --bench ledger` uses this
+//! module to measure the stores of this crate.
 //!
 //! ```
 //! use tollgate_ledger::{
@@ -29,8 +29,8 @@
 //! # }
 //! ```
 //!
-//! Both functions take a number of calls and return the time that all calls took, as criterion's `Bencher::iter_custom`
-//! expects:
+//! [`one_after_another`] and [`at_a_time`] take the number of calls and return how long all calls took, as criterion's
+//! `Bencher::iter_custom` requires:
 //!
 //! ```ignore
 //! bencher.iter_custom(|calls| runtime.block_on(bench::one_after_another(&ledger, &payers, calls)));
@@ -58,15 +58,16 @@ use crate::{
     usage::{End, Usage},
 };
 
-/// The held amount per call: small, so that the accounts of [`super::openings`] can pay for a few calls.
+/// The amount held per call. It is small, so that the accounts of [`super::openings`] can pay for some calls.
 const HELD: MicroRub = MicroRub::new(10);
 const COST: MicroRub = MicroRub::new(1);
 const TTL: Duration = Duration::from_secs(960);
-/// A prime step through the payers, so that consecutive calls are not neighbours in the ledger.
+/// A prime number of payers to skip after each call, so that consecutive calls use payers that are far apart in the
+/// ledger.
 const STEP: u64 = 7919;
 
-/// Makes `calls` calls, one after another, each with one RESERVE and one SETTLE of 1 µ₽. The accounts and keys in
-/// `payers` take turns. Returns the time that all calls took.
+/// Makes `calls` calls one after another, each with one RESERVE of 10 µ₽ and one SETTLE of 1 µ₽. The accounts and keys
+/// in `payers` are used in turn. Returns how long all calls took.
 ///
 /// # Panics
 /// If the ledger refuses a hold of 10 µ₽ or does not answer, or if `payers` is empty.
@@ -83,8 +84,7 @@ pub async fn one_after_another<L: Ledger>(
     began.elapsed()
 }
 
-/// Makes `calls` calls like those of [`one_after_another`], in `tasks` tasks that run at the same time. Returns the
-/// time that all calls took.
+/// Makes `calls` calls as [`one_after_another`] does, but in `tasks` concurrent tasks. Returns how long all calls took.
 ///
 /// # Panics
 /// If the ledger refuses a hold of 10 µ₽ or does not answer, or if `payers` is empty.
@@ -155,7 +155,7 @@ async fn call<L: Ledger>(
     black_box(ledger.settle(&settlement).await.unwrap());
 }
 
-/// A price with the fields that a gateway records in a receipt.
+/// Returns a price with the fields that a gateway records in a receipt.
 fn price() -> Arc<Price> {
     let rate = Rate::new(100_000_000);
     Arc::new(Price {

@@ -1,7 +1,7 @@
-//! Tests of promises to calls, using only [`Ledger`]: the answers to holds and settlements.
+//! Tests of the promises that calls rely on: the ledger's answers to holds and settlements. They use only [`Ledger`].
 //!
-//! Each test begins with [`super::openings`]: `acme` has 1000 µ₽ and the keys `k1` and `k2`, `other` has 100 µ₽ and
-//! the key `k3`.
+//! Each test begins with the accounts of [`super::openings`]: `acme` has 1000 µ₽ and the keys `k1` and `k2`; `other`
+//! has 100 µ₽ and the key `k3`.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Amount that a key of `acme` could hold now, measured by holding all that is free and releasing it.
+/// Returns the amount that a key of `acme` could hold now. To measure it, the function holds everything that is free,
+/// and releases it.
 pub(super) async fn free<L: Ledger>(ledger: &L, id: &str) -> i64 {
     free_of(ledger, &acme(), id).await
 }
@@ -48,7 +49,7 @@ async fn free_of<L: Ledger>(ledger: &L, account: &AccountId, id: &str) -> i64 {
     }
 }
 
-/// Invariant I1: a hold gets at most the free money; if less than `least` is free, it is refused.
+/// Invariant I1: a hold gets at most the free money; if less than `least` is free, the hold is refused.
 pub(super) async fn a_reserve_grants_between_the_least_and_the_wanted_amount<L: Ledger>(
     ledger: &L,
 ) {
@@ -78,7 +79,7 @@ pub(super) async fn a_reserve_grants_between_the_least_and_the_wanted_amount<L: 
     }
 }
 
-/// Invariants I1 and I2: keys share their account's money; accounts share nothing.
+/// Invariants I1 and I2: all keys of an account share its money; accounts share nothing.
 pub(super) async fn holds_of_all_keys_count_against_the_account<L: Ledger>(ledger: &L) {
     reserved(ledger, &hold(1, "k1", 700)).await;
     let refusal = refused(ledger, &hold(2, "k1", 301)).await;
@@ -92,7 +93,7 @@ pub(super) async fn holds_of_all_keys_count_against_the_account<L: Ledger>(ledge
     expect_eq!(free_of(ledger, &account("other"), "k3").await, 100);
 }
 
-/// Invariant I1, with all holds in flight at the same time.
+/// Invariant I1: concurrent holds never get more than the free money together.
 pub(super) async fn concurrent_holds_are_granted_only_up_to_the_free_money<L: Ledger>(ledger: &L) {
     let holds: Vec<Hold> = (1..=200)
         .map(|n| hold(n, if n.is_multiple_of(2) { "k1" } else { "k2" }, 27))
@@ -142,7 +143,7 @@ pub(super) async fn a_repeated_reserve_is_granted_once<L: Ledger>(ledger: &L) {
     expect_eq!(free(ledger, "k1").await, 920);
 }
 
-/// Invariant I5: a request number cannot be used for a second hold.
+/// Invariant I5: no second hold can be made under the same request number.
 pub(super) async fn a_reserve_for_an_ended_call_holds_nothing<L: Ledger>(ledger: &L) {
     for n in [1, 2] {
         reserved(ledger, &hold(n, "k1", 100)).await;
@@ -159,7 +160,7 @@ pub(super) async fn a_reserve_for_an_ended_call_holds_nothing<L: Ledger>(ledger:
     expect_eq!(free(ledger, "k1").await, 980);
 }
 
-/// If an account's money is held but not spent, the refusal is "does not fit", not "empty".
+/// If all money of an account is held but not spent, another hold is refused with "does not fit" and not with "empty".
 pub(super) async fn an_account_is_empty_only_without_posted_money<L: Ledger>(ledger: &L) {
     reserved(ledger, &hold(1, "k1", 1000)).await;
     let refusal = refused(ledger, &hold(2, "k1", 1)).await;
@@ -173,7 +174,7 @@ pub(super) async fn an_account_is_empty_only_without_posted_money<L: Ledger>(led
     }
 }
 
-/// Invariant I12: no request touches another account.
+/// Invariant I12: no request affects another account.
 pub(super) async fn a_key_cannot_hold_money_of_another_account<L: Ledger>(ledger: &L) {
     for (call_scope, id) in [("acme", "k3"), ("nobody", "k1"), ("other", "k1")] {
         let call_scope = account(call_scope);
@@ -184,7 +185,7 @@ pub(super) async fn a_key_cannot_hold_money_of_another_account<L: Ledger>(ledger
         let refusal = refused(ledger, &hold).await;
         expect_eq!(refusal, Refusal::Unknown, "{call_scope} {id}");
         expect_eq!(probed(ledger, &call_scope, id).await, Err(Refusal::Unknown));
-        // If the account or the key does not exist, there is nothing to release or extend, which is not an error.
+        // To release or extend a hold of an unknown account or key does nothing, and is not an error.
         let released = ledger.release(number(2), &call_scope, &key(id)).await;
         released.expect("there is nothing to release");
         let extended = ledger.extend(number(3), &call_scope, HOUR).await;
@@ -194,7 +195,7 @@ pub(super) async fn a_key_cannot_hold_money_of_another_account<L: Ledger>(ledger
     expect_eq!(free(ledger, "k1").await, 1000);
 }
 
-/// Invariants I2 and I3: a settlement moves the call's cost from the balance to the spending, and ends the hold.
+/// Invariants I2 and I3: a settlement moves the cost of the call from the balance to the spending, and ends the hold.
 pub(super) async fn a_settlement_charges_the_cost_and_frees_the_hold<L: Ledger>(ledger: &L) {
     let mut left = 1000;
     for (n, cost) in [(1, 100), (2, 1), (3, 0), (4, 99)] {
@@ -206,9 +207,10 @@ pub(super) async fn a_settlement_charges_the_cost_and_frees_the_hold<L: Ledger>(
     }
 }
 
-/// Invariants I3 and I4: the balance never falls below the held amount, and every part of a cost is in the books.
+/// Invariants I3 and I4: the balance never falls below the held amount, and every part of a cost is recorded in the
+/// books.
 pub(super) async fn a_cost_beyond_the_hold_takes_free_money<L: Ledger>(ledger: &L) {
-    // Another call's hold is not charged, however much this call costs.
+    // The hold of another call is not charged, whatever this call costs.
     reserved(ledger, &hold(1, "k2", 300)).await;
     reserved(ledger, &hold(2, "k1", 100)).await;
     let paid = settled(ledger, 2, "k1", 150).await;
@@ -221,7 +223,7 @@ pub(super) async fn a_cost_beyond_the_hold_takes_free_money<L: Ledger>(ledger: &
     expect_eq!(paid, booked(Booked::Held, 300, 1));
 }
 
-/// Invariant I5: a repeated settlement changes nothing, even if it has other amounts.
+/// Invariant I5: a repeated settlement changes nothing, even if its amounts differ.
 pub(super) async fn a_repeated_settlement_gets_the_first_result<L: Ledger>(ledger: &L) {
     reserved(ledger, &hold(1, "k1", 80)).await;
     let first = settled(ledger, 1, "k1", 70).await;
@@ -244,7 +246,7 @@ pub(super) async fn a_repeated_settlement_gets_the_first_result<L: Ledger>(ledge
     expect_eq!(free(ledger, "k1").await, 930);
 }
 
-/// Invariants I3, I5 and I7: the calls are settled as if one by one, and no result affects another result.
+/// Invariants I3, I5 and I7: calls that are settled together get the same results as calls that are settled one by one.
 pub(super) async fn settlements_of_one_batch_are_answered_in_order<L: Ledger>(ledger: &L) {
     expect_eq!(
         ledger.settle_all(&[]).await.len(),
@@ -259,7 +261,7 @@ pub(super) async fn settlements_of_one_batch_are_answered_in_order<L: Ledger>(le
     };
     let calls = [
         settlement(1, "k1", 10),
-        // The ledger had lost the hold of this call.
+        // The ledger has lost the hold of this call.
         settlement(3, "k1", 20),
         stale,
         settlement(2, "k2", 30),
@@ -270,7 +272,7 @@ pub(super) async fn settlements_of_one_batch_are_answered_in_order<L: Ledger>(le
         booked(Booked::Stale, 0, 0),
         booked(Booked::Held, 30, 0),
     ];
-    // A disputed settlement moved no money, so the next settlement of that call does not count as a repeat.
+    // A disputed settlement moved no money, so the next settlement of the same call does not count as a repeat.
     let repeated = first.map(|first| match first.booked {
         Booked::Stale => first,
         _ => again(first),
@@ -286,7 +288,7 @@ pub(super) async fn settlements_of_one_batch_are_answered_in_order<L: Ledger>(le
     }
 }
 
-/// Invariants I5 and I9. When a caller gives up, its RESERVE may still be in flight and arrive after the release.
+/// Invariants I5 and I9. When a caller disconnects, its RESERVE may still be in flight, and arrive after the release.
 pub(super) async fn a_release_costs_nothing_and_blocks_later_requests_of_its_call<L: Ledger>(
     ledger: &L,
 ) {
@@ -302,7 +304,7 @@ pub(super) async fn a_release_costs_nothing_and_blocks_later_requests_of_its_cal
     expect_eq!(free(ledger, "k1").await, 1000);
 }
 
-/// Invariant I8: a hold ends by expiry if its owner does not end it.
+/// Invariant I8: a hold expires if its owner does not end it.
 pub(super) async fn holds_end_by_themselves_after_their_expiry<L: Ledger>(ledger: &L) {
     for n in 1..=3 {
         reserved(ledger, &due(n, "k1", 10)).await;
@@ -317,7 +319,7 @@ pub(super) async fn holds_end_by_themselves_after_their_expiry<L: Ledger>(ledger
     expect_eq!(ledger.expire().await.expect("holds expire"), 0);
     expect_eq!(extend(4, Duration::ZERO).await, true, "shortens a hold");
     expect_eq!(ledger.expire().await.expect("holds expire"), 1);
-    // An ended hold cannot be extended.
+    // A hold that has ended cannot be extended.
     for n in [2, 3, 4, 5] {
         expect_eq!(
             extend(n, HOUR).await,
@@ -356,8 +358,8 @@ pub(super) async fn an_expired_hold_is_settled_late_once<L: Ledger>(ledger: &L) 
     expect_eq!(third, again(booked(Booked::Released, 0, 0)));
 }
 
-/// Invariant I7: if a ledger loses a hold, a fresh settlement is still charged. Invariant I3: an old number may have
-/// been charged before, so a settlement that is not fresh moves no money.
+/// Invariant I7: if a ledger has lost a hold, a settlement marked `fresh` is still charged. Invariant I3: without this
+/// mark it moves no money, because the call may have been charged before.
 pub(super) async fn a_call_without_a_hold_is_charged_by_force_while_fresh_and_is_stale_later<
     L: Ledger,
 >(
@@ -377,14 +379,14 @@ pub(super) async fn a_call_without_a_hold_is_charged_by_force_while_fresh_and_is
         let answer = ledger.settle(&stale).await.ok();
         expect_eq!(answer, Some(booked(Booked::Stale, 0, 0)));
     }
-    // A fresh settlement on a key that does not exist moves no money either.
+    // Even a fresh settlement moves no money if its key does not exist.
     let stray = settled(ledger, 5, "k9", 50).await;
     expect_eq!(stray, booked(Booked::Stale, 0, 0));
     let paid = settled(ledger, 1, "k2", 300).await;
     expect_eq!(paid, booked(Booked::Held, 300, 0));
 }
 
-/// Invariant I12: no request touches another key's money.
+/// Invariant I12: no request affects the money of another key.
 pub(super) async fn a_settlement_by_a_key_without_the_hold_charges_nothing<L: Ledger>(ledger: &L) {
     reserved(ledger, &hold(1, "k1", 50)).await;
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Steps and checks that the contract tests share.
+//! Steps and checks that several contract tests use.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,10 +18,10 @@ use crate::{
     rollup::{Change, Rollup, RowId, Scope},
 };
 
-/// Opens the account `acme` with this balance and the keys `k1` and `k2`, both without ceilings.
+/// Opens the account `acme` with this balance, and creates its keys `k1` and `k2` without ceilings.
 ///
 /// # Panics
-/// If the store refuses one of the operations.
+/// If the store refuses one of these operations.
 pub async fn open<L: Books>(ledger: &L, balance: i64) {
     ledger.create_account(&acme(), "Acme").await.unwrap();
     for (id, digest) in [("k1", 1), ("k2", 2)] {
@@ -33,7 +33,7 @@ pub async fn open<L: Books>(ledger: &L, balance: i64) {
     }
 }
 
-/// Makes one of the sums of this scope a micro-ruble too large. Returns the change that it wrote.
+/// Falsifies a stored sum of this scope by one micro-ruble. Returns the change that was written.
 ///
 /// # Panics
 /// If the scope has no sums, or if the sums have changed meanwhile.
@@ -154,7 +154,7 @@ pub(super) fn again(first: Settled) -> Settled {
     }
 }
 
-/// The expected refusal of a hold that does not fit into the account's money.
+/// Returns the expected refusal of a hold that does not fit into the account's money.
 pub(super) const fn does_not_fit(free: i64, held: i64) -> Refusal {
     Refusal::DoesNotFit {
         free: MicroRub::new(free),
@@ -163,7 +163,7 @@ pub(super) const fn does_not_fit(free: i64, held: i64) -> Refusal {
     }
 }
 
-/// The expected refusal of a hold that does not fit under this ceiling.
+/// Returns the expected refusal of a hold that does not fit under this ceiling.
 pub(super) const fn under(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
     Refusal::DoesNotFit {
         free: MicroRub::new(free),
@@ -172,7 +172,7 @@ pub(super) const fn under(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
     }
 }
 
-/// Returns the account's balance, held amount, spending and loss.
+/// Returns the account's balance, held amount, spending and loss, in this order.
 pub(super) async fn money<L: Books>(ledger: &L) -> [i64; 4] {
     let view = ledger.account(&acme()).await.unwrap();
     [
@@ -184,7 +184,7 @@ pub(super) async fn money<L: Books>(ledger: &L) -> [i64; 4] {
     .map(MicroRub::micro)
 }
 
-/// Returns the key's spending, held amount and free amount.
+/// Returns the key's spending, held amount and free amount, in this order.
 pub(super) async fn key_money<L: Books>(ledger: &L, id: &str) -> [i64; 3] {
     let view = ledger.key(&key(id)).await.unwrap();
     [view.spent_rub, view.held_rub, view.free_rub].map(MicroRub::micro)
@@ -195,10 +195,10 @@ pub(super) fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap()
 }
 
-/// Asserts that the audit finds nothing, and that the views agree with each other: I2 and I4 as operators see them.
+/// Asserts that the audit finds no breach, and that the operators' views agree with each other (invariants I2 and I4).
 ///
 /// # Panics
-/// If the audit finds a breach, or if views disagree.
+/// If the audit finds a breach, or if the views disagree.
 pub async fn is_sound<L: Books>(ledger: &L) {
     let audit = ledger.audit().await.unwrap();
     expect_eq!(audit.breaches, Vec::<String>::new());

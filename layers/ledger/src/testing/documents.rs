@@ -1,4 +1,4 @@
-//! Tests of the documents next to the books.
+//! Tests of the documents that a ledger stores next to the books.
 
 use futures_util::future::join_all;
 
@@ -62,7 +62,7 @@ pub(super) async fn a_removed_value_keeps_its_document_s_version<L: Documents>(l
     let found = ledger.read_value::<String>("rule").await.unwrap();
     let value = None;
     expect_eq!(found, Versioned { version: 2, value });
-    // A process that has read the removed value does not overwrite a newer value.
+    // A process that has read the removed value cannot overwrite a newer value.
     assert!(!ledger.write_value("rule", 1, &"late").await.unwrap());
     assert!(ledger.write_value("rule", 2, &"two").await.unwrap());
 }

@@ -1,7 +1,7 @@
-//! Tests that drop futures at each await, as happens when a caller disconnects or a timeout fires.
+//! Tests that drop a future at each of its awaits, as happens when a caller disconnects or a timeout fires.
 //!
-//! A dropped future may have done any of its work up to that await. So each test sends the operation again and checks
-//! that the money moved once.
+//! A dropped future may have done all, some or none of its work. So each test repeats the operation and checks that the
+//! money moved once.
 
 use std::{future::poll_fn, pin::pin, task::Poll};
 
@@ -13,13 +13,13 @@ use super::{
 };
 use crate::contract::{Booked, Ledger, Settled, Settlement};
 
-/// The maximum number of awaits at which a future is dropped.
+/// At most this many awaits of one future are tested.
 const AWAITS_MAX: u16 = 64;
-/// The maximum number of sweeps per tested await: more than needed to end all holds.
+/// The largest number of sweeps after one dropped future; fewer suffice to end all holds.
 const SWEEPS_MAX: u16 = 16;
 
-/// Polls a future until it has been pending `awaits` times, and drops it when it is pending again. Returns its output
-/// if it ends before.
+/// Polls a future until it has been pending `awaits` times, and drops it when it is pending once more. Returns the
+/// output of the future if it completes before that.
 async fn dropped_after<F: Future>(awaits: u16, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = awaits;
@@ -34,7 +34,7 @@ async fn dropped_after<F: Future>(awaits: u16, future: F) -> Option<F::Output> {
     .await
 }
 
-/// Invariants I2 and I8: the hold exists in full or not at all, so that a release of its number frees all money.
+/// Invariants I2 and I8: the hold exists in full or not at all, so releasing the call frees all of its money.
 pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_release<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let n = u128::from(awaits);
@@ -52,13 +52,13 @@ pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_release<L: Ledger
     }
 }
 
-/// Invariant I8: money that a dropped reserve took is free again after the hold's time to live, even if no release
+/// Invariant I8: money that a dropped RESERVE has taken is free again after the hold's time to live, even if no release
 /// arrives.
 pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_expiry<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let new_hold = due(u128::from(awaits), "k1", 300);
         let ended = dropped_after(awaits, ledger.reserve(&new_hold)).await;
-        // This makes another hold on the same account, which the dropped reserve must not affect.
+        // Makes another hold on the same account. The dropped RESERVE must not affect this other hold.
         free(ledger, "k1").await;
         ledger.expire().await.expect("holds expire");
         expect_eq!(
@@ -72,7 +72,7 @@ pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_expiry<L: Ledger>
     }
 }
 
-/// Invariant I5: the repeat after a dropped future is like the repeat after a lost answer.
+/// Invariant I5: a dropped RESERVE can be repeated, like a RESERVE whose answer was lost.
 pub(super) async fn a_dropped_reserve_that_is_repeated_is_granted_once<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let n = u128::from(awaits);
@@ -91,7 +91,7 @@ pub(super) async fn a_dropped_reserve_that_is_repeated_is_granted_once<L: Ledger
     }
 }
 
-/// Invariants I3, I5 and I7.
+/// Invariants I3, I5 and I7: a settlement whose future was dropped is charged once when it is repeated.
 pub(super) async fn a_dropped_settlement_that_is_repeated_charges_once<L: Ledger>(ledger: &L) {
     let mut left = 1000;
     for awaits in 0..AWAITS_MAX {
@@ -112,7 +112,7 @@ pub(super) async fn a_dropped_settlement_that_is_repeated_charges_once<L: Ledger
     }
 }
 
-/// Invariants I3, I5 and I7, for several calls that are settled together.
+/// Invariants I3, I5 and I7: each call of a batch whose future was dropped is charged once when the batch is repeated.
 pub(super) async fn a_dropped_batch_of_settlements_that_is_repeated_charges_once<L: Ledger>(
     ledger: &L,
 ) {
@@ -139,8 +139,8 @@ pub(super) async fn a_dropped_batch_of_settlements_that_is_repeated_charges_once
     }
 }
 
-/// Asserts that the result is that of the first settlement. It is marked as repeated if the dropped settlement was
-/// booked.
+/// Asserts that the result is that of the first settlement. The result must be marked as repeated if the dropped
+/// settlement was booked.
 fn expect_first(paid: Settled, cost: i64, awaits: u16) {
     let first = booked(Booked::Held, cost, 0);
     assert!(
@@ -150,7 +150,7 @@ fn expect_first(paid: Settled, cost: i64, awaits: u16) {
     );
 }
 
-/// Invariants I2 and I9.
+/// Invariants I2 and I9: a release whose future was dropped frees the full hold when it is repeated.
 pub(super) async fn a_dropped_release_that_is_repeated_frees_the_hold<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let n = u128::from(awaits);
@@ -175,7 +175,7 @@ pub(super) async fn a_dropped_release_that_is_repeated_frees_the_hold<L: Ledger>
     }
 }
 
-/// Invariant I5: the hold still belongs to the call.
+/// Invariant I5: after a dropped EXTEND, the hold still belongs to its call.
 pub(super) async fn a_dropped_extension_does_not_end_the_hold<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let n = u128::from(awaits);
@@ -193,7 +193,7 @@ pub(super) async fn a_dropped_extension_does_not_end_the_hold<L: Ledger>(ledger:
     }
 }
 
-/// Invariants I2 and I5, for a hold that shrinks and a hold that grows.
+/// Invariants I2 and I5: a dropped change of a hold, be it a decrease or an increase, counts once when it is repeated.
 pub(super) async fn a_dropped_adjustment_that_is_repeated_counts_once<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -225,7 +225,8 @@ pub(super) async fn a_dropped_adjustment_that_is_repeated_counts_once<L: Ledger>
     }
 }
 
-/// Invariants I2, I3 and I5: the hold has its old or its new amount when the call ends, and no money stays held.
+/// Invariants I2, I3 and I5: the hold has either its old or its new amount, and no money is held after the call has
+/// ended.
 pub(super) async fn a_dropped_adjustment_leaves_no_hold_after_its_call_ends<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -258,7 +259,7 @@ pub(super) async fn a_dropped_adjustment_leaves_no_hold_after_its_call_ends<L: L
     }
 }
 
-/// Ends every expired hold. A single sweep may leave some.
+/// Ends all expired holds. A single sweep may leave some of them.
 async fn sweep_all<L: Ledger>(ledger: &L) {
     let mut ended = 0;
     for _ in 0..SWEEPS_MAX {
@@ -270,7 +271,7 @@ async fn sweep_all<L: Ledger>(ledger: &L) {
     panic!("holds ended by sweep {SWEEPS_MAX}: expected 0, found {ended}");
 }
 
-/// Invariants I2, I5 and I8.
+/// Invariants I2, I5 and I8: every expired hold ends, even if sweeps are dropped.
 pub(super) async fn a_dropped_sweep_loses_no_hold<L: Ledger>(ledger: &L) {
     let mut left = 1000;
     for awaits in 0..AWAITS_MAX {

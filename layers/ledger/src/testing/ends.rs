@@ -1,4 +1,4 @@
-//! Tests of the end of a hold, which is settled, released or expired exactly once, and of the charge and receipt that
+//! Tests of how a hold ends (it is settled, released or expires exactly once), and of the charge and the receipt that
 //! follow.
 
 use super::{
@@ -16,17 +16,18 @@ use crate::{
     usage::End,
 };
 
-/// I3 and I4: the balance never falls below the held amount, and every part of a cost is in the books.
+/// Invariants I3 and I4: the balance never falls below the held amount, and every part of a cost is recorded in the
+/// books.
 pub(super) async fn a_cost_beyond_the_hold_takes_free_money_and_the_rest_is_loss<L: Books>(
     ledger: &L,
 ) {
     open(ledger, 1000).await;
-    // Another call's hold is not charged, however much this call costs.
+    // The hold of another call is not charged, whatever this call costs.
     reserved(ledger, &hold(1, "k2", 300)).await;
     reserved(ledger, &hold(2, "k1", 100)).await;
     let paid = settled(ledger, 2, "k1", 150).await;
     expect_eq!(paid, booked(Booked::Held, 150, 0));
-    // A key's ceiling limits the charge too: 250 are spent or held, so 30 are left under it.
+    // The ceiling of a key limits a charge too. 250 are spent or held, so 30 remain under the ceiling.
     set_ceiling(ledger, "k1", Some(280)).await;
     reserved(ledger, &hold(3, "k1", 100)).await;
     let paid = settled(ledger, 3, "k1", 200).await;
@@ -41,7 +42,7 @@ pub(super) async fn a_cost_beyond_the_hold_takes_free_money_and_the_rest_is_loss
     expect_eq!(money(ledger).await, [0, 0, 1000, 651]);
 }
 
-/// Invariant I1: a charge beyond the hold is limited by the ceilings of the day and the month, too.
+/// Invariant I1: the ceilings per day and per month also limit a charge beyond the hold.
 pub(super) async fn a_cost_beyond_the_hold_stays_below_the_days_ceiling<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let ceilings = Ceilings {
@@ -51,10 +52,10 @@ pub(super) async fn a_cost_beyond_the_hold_stays_below_the_days_ceiling<L: Books
     set_ceilings(ledger, "k1", ceilings).await;
     reserved(ledger, &hold(1, "k1", 100)).await;
     reserved(ledger, &hold(2, "k1", 60)).await;
-    // Besides the two holds, the key has 90 free under its ceiling for the day.
+    // In addition to the two holds, the key has 90 free under its ceiling per day.
     let paid = settled(ledger, 1, "k1", 300).await;
     expect_eq!(paid, booked(Booked::Held, 190, 110));
-    // The second call is still charged from its hold, although no more money is free under the ceilings.
+    // The second call is still charged from its hold, although nothing more is free under the ceilings.
     let paid = settled(ledger, 2, "k1", 61).await;
     expect_eq!(paid, booked(Booked::Held, 60, 1));
     let paid = settled(ledger, 3, "k1", 5).await;
@@ -77,7 +78,7 @@ pub(super) async fn a_lowered_ceiling_does_not_take_back_a_hold<L: Books>(ledger
     expect_eq!(money(ledger).await, [600, 0, 400, 50]);
 }
 
-/// Invariant I5: a repeated settlement changes nothing, even if it has other amounts.
+/// Invariant I5: a repeated settlement changes nothing, even if its amounts differ.
 pub(super) async fn a_repeated_settlement_is_answered_with_the_first_result<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 80)).await;
@@ -111,8 +112,8 @@ pub(super) async fn a_repeated_settlement_is_answered_with_the_first_result<L: B
     );
 }
 
-/// I12: no request touches another key's money. The hold stays, and the settlement by its own key is booked and
-/// receipted.
+/// Invariant I12: no request affects the money of another key. The hold remains, and a settlement by the hold's own key
+/// is booked and has a receipt.
 pub(super) async fn a_settlement_by_another_key_than_the_holds_charges_nothing<L: Books>(
     ledger: &L,
 ) {
@@ -125,7 +126,7 @@ pub(super) async fn a_settlement_by_another_key_than_the_holds_charges_nothing<L
             let stray = settled(ledger, n, "k2", 50).await;
             expect_eq!(stray, booked(Booked::Stale, 0, 0));
         }
-        // The ledger records the dispute.
+        // The ledger records the disputed settlement as a receipt.
         let receipt = ledger.receipt(number(n)).await.unwrap();
         expect_eq!((&*receipt.key, receipt.booked), ("k2", Booked::Stale));
     }
@@ -142,7 +143,7 @@ pub(super) async fn a_settlement_by_another_key_than_the_holds_charges_nothing<L
     expect_eq!(money(ledger).await, [60, 0, 40, 0]);
 }
 
-/// A stale settlement of a call without a hold records a dispute. The call may still be charged later.
+/// A settlement without a hold that is not marked `fresh` is recorded as disputed. The call may still be charged later.
 pub(super) async fn a_stale_settlement_can_be_charged_later<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     for n in [1, 2] {
@@ -169,8 +170,8 @@ pub(super) async fn a_stale_settlement_can_be_charged_later<L: Books>(ledger: &L
     expect_eq!(money(ledger).await, [30, 0, 70, 0]);
 }
 
-/// I3 and I11: a receipt has every field of the settlement, including the prices at the call's beginning, and the
-/// journal has the same receipt.
+/// Invariants I3 and I11: a receipt contains every field of the settlement, including the prices from the beginning of
+/// the call, and the journal contains the same receipt.
 pub(super) async fn a_receipt_has_the_amounts_of_its_settlement<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 60)).await;

@@ -111,12 +111,12 @@ pub(super) async fn a_payment_above_a_level_lets_it_be_reported_again<L: Books +
     set(ledger, &Watched::Balance, levels(&[50, 20])).await;
     charge(ledger, 1, "k1", 50).await;
     charge(ledger, 2, "k1", 10).await;
-    // The balance is 40, below the level of 50. After a payment that leaves the balance below the level, the level is
+    // The balance is 40, which is below the alert level of 50. If it is still below 50 after a payment, the level is
     // not reported again.
     pay(ledger, "second", 5).await;
     charge(ledger, 3, "k2", 5).await;
     pay(ledger, "third", 60).await;
-    // If the balance falls through two levels at once, only the lower level is reported.
+    // If the balance falls below two levels at once, only the lower level is reported.
     ledger.enter(&acme(), &correction("c", -90)).await.unwrap();
     expect_eq!(
         kinds(ledger).await,
@@ -152,7 +152,7 @@ pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<
     set(ledger, &of_key("k1"), levels(&[300])).await;
     charge(ledger, 1, "k1", 200).await;
     charge(ledger, 2, "k1", 295).await;
-    // The ceiling of another key has events of its own.
+    // The ceiling of another key has its own events.
     set_ceiling(ledger, "k2", Some(100)).await;
     charge(ledger, 3, "k2", 98).await;
     charge(ledger, 4, "k2", 1).await;

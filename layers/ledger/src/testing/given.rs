@@ -1,4 +1,5 @@
-//! Fixtures for these tests and for your own. All values differ from each other, so that a mix-up is noticed.
+//! Fixtures for the contract tests and for your own tests. All values differ from each other, so that a mix-up is
+//! detected.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +15,7 @@ use crate::{
     usage::{End, StoppedBy, Usage},
 };
 
-/// The time after which a [`hold`] expires: longer than any test.
+/// The time to live of a [`hold`]: longer than any test.
 pub const HOUR: Duration = Duration::from_secs(3600);
 
 /// Creates an amount in micro-rubles.
@@ -23,19 +24,19 @@ pub const fn micro(amount: i64) -> MicroRub {
     MicroRub::new(amount)
 }
 
-/// Creates a call number, a different one for each `n`.
+/// Creates a request number. Each `n` has a different number.
 #[must_use]
 pub const fn number(n: u128) -> RequestNumber {
     RequestNumber::from_uuid(Uuid::from_u128(n))
 }
 
-/// Returns the account that most of the tests use.
+/// Returns the id of the account that most tests use.
 #[must_use]
 pub fn acme() -> AccountId {
     account("acme")
 }
 
-/// Creates the id of an account.
+/// Parses the id of an account.
 ///
 /// # Panics
 /// If the text is not a valid id.
@@ -44,7 +45,7 @@ pub fn account(id: &str) -> AccountId {
     id.parse().unwrap()
 }
 
-/// Creates the id of a key.
+/// Parses the id of a key.
 ///
 /// # Panics
 /// If the text is not a valid id.
@@ -53,7 +54,7 @@ pub fn key(id: &str) -> KeyId {
     id.parse().unwrap()
 }
 
-/// Returns an active key without restrictions. Each of the 32 bytes of its digest is `digest`.
+/// Returns an active key without restrictions. All 32 bytes of its digest are `digest`.
 #[must_use]
 pub fn record(account: &AccountId, id: &str, digest: u8) -> KeyRecord {
     KeyRecord {
@@ -83,7 +84,8 @@ pub fn correction(id: &str, amount: i64) -> Entry {
     }
 }
 
-/// Returns a hold on a key of [`acme`], to be granted in full or not at all. It expires after an [`HOUR`].
+/// Returns a request for a hold on a key of [`acme`], to be granted in full or refused. The hold expires after one
+/// [`HOUR`].
 #[must_use]
 pub fn hold(n: u128, id: &str, want: i64) -> Hold {
     Hold {
@@ -96,7 +98,7 @@ pub fn hold(n: u128, id: &str, want: i64) -> Hold {
     }
 }
 
-/// Creates a hold that expires at once.
+/// Returns a request for a hold that expires immediately.
 #[must_use]
 pub fn due(n: u128, id: &str, want: i64) -> Hold {
     Hold {
@@ -105,7 +107,7 @@ pub fn due(n: u128, id: &str, want: i64) -> Hold {
     }
 }
 
-/// Returns the end of a call on a key of [`acme`], as in the first attempt to settle the call.
+/// Returns a settlement of a call on a key of [`acme`], marked as sent for the first time (`fresh`).
 #[must_use]
 pub fn settlement(n: u128, id: &str, cost: i64) -> Settlement {
     Settlement {
@@ -120,7 +122,7 @@ pub fn settlement(n: u128, id: &str, cost: i64) -> Settlement {
     }
 }
 
-/// A receipt's item with this cost in micro-rubles. All of its fields have different values.
+/// Returns an item with this cost in micro-rubles. All of its fields have different values.
 #[must_use]
 pub fn item(cost: i64) -> Item {
     let price = Price {
@@ -145,7 +147,8 @@ pub fn item(cost: i64) -> Item {
         },
         rule: Some("правило".into()),
     };
-    // The tool calls cost all but one micro-ruble; the tokens cost a fraction, which is rounded up to one micro-ruble.
+    // The tool calls cost one micro-ruble less than the total. The tokens cost a fraction, which is rounded up to one
+    // micro-ruble.
     let usage = Usage {
         input: 11,
         cached_input: 12,

@@ -21,7 +21,7 @@ use crate::{
     happening::{CeilingKind, Happening},
 };
 
-/// The number of holds that are requested at the same time.
+/// How many holds are requested at the same time.
 const AT_ONCE: u128 = 64;
 
 fn group(id: &str) -> GroupId {
@@ -72,7 +72,7 @@ async fn set_concurrency<L: Books>(ledger: &L, id: &str, concurrency: Option<u32
     expect_eq!(view.record.concurrency, concurrency);
 }
 
-/// Returns the group's spending, held amount, free amount and amount carried over.
+/// Returns a group's spending, held amount, free amount and amount carried by keys that joined or left, in this order.
 async fn money_of<L: Books>(ledger: &L, id: &str) -> [i64; 4] {
     let groups = ledger.groups(&acme()).await.unwrap();
     let view = groups.iter().find(|view| view.record.id == group(id));
@@ -96,7 +96,7 @@ fn beyond(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
     }
 }
 
-/// Invariants I1 and I2 for the ceiling of a group, over all its keys.
+/// Invariants I1 and I2: a group's ceiling limits what all keys of the group hold and spend together.
 pub(super) async fn all_keys_of_a_group_together_spend_at_most_its_ceiling<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     make(ledger, "g1", Ceilings::total(micro(300))).await;
@@ -117,7 +117,7 @@ pub(super) async fn all_keys_of_a_group_together_spend_at_most_its_ceiling<L: Bo
     let view = ledger.key(&key("k2")).await.unwrap();
     expect_eq!((view.free_rub, view.held_rub), (micro(0), micro(100)));
     release(ledger, 3, "k2").await;
-    // A call that costs more than its hold is charged at most what the group's ceiling leaves.
+    // A call that costs more than its hold is charged at most what was still free under the group's ceiling.
     expect_eq!(settled(ledger, 1, "k1", 350).await.charged, micro(300));
     expect_eq!(money_of(ledger, "g1").await, [300, 0, 0, 0]);
     for id in ["k1", "k2"] {
@@ -137,7 +137,7 @@ pub(super) async fn all_keys_of_a_group_together_spend_at_most_its_ceiling<L: Bo
     reserved(ledger, &hold(6, "k2", 600)).await;
 }
 
-/// A hold must fit into the key's own ceiling and the account's money, too.
+/// A hold must fit under the group's ceiling, under the key's own ceiling, and into the account's money.
 pub(super) async fn a_hold_is_granted_only_if_account_key_and_group_allow_it<L: Books>(ledger: &L) {
     open(ledger, 250).await;
     make(ledger, "g1", Ceilings::total(micro(200))).await;
@@ -165,7 +165,7 @@ pub(super) async fn a_hold_is_granted_only_if_account_key_and_group_allow_it<L: 
     reserved(ledger, &hold(3, "k1", 150)).await;
 }
 
-/// Invariants I1 and I2, for the ceiling of a group.
+/// Invariants I1 and I2: a hold grows only as far as the ceiling of its key's group allows.
 pub(super) async fn a_hold_grows_only_if_the_group_allows_it<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     if !can_adjust(ledger).await {
@@ -189,7 +189,7 @@ pub(super) async fn a_hold_grows_only_if_the_group_allows_it<L: Books>(ledger: &
     expect_eq!(money_of(ledger, "g1").await, [20, 0, 280, 0]);
 }
 
-/// Invariant I1, for concurrent calls of two keys of a group.
+/// Invariant I1: concurrent calls of two keys in one group never get more than the group's ceiling allows.
 pub(super) async fn a_group_admits_concurrent_calls_only_up_to_its_ceiling<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     make(ledger, "g1", Ceilings::total(micro(100))).await;
@@ -213,7 +213,7 @@ pub(super) async fn a_group_admits_concurrent_calls_only_up_to_its_ceiling<L: Bo
     expect_eq!(money_of(ledger, "g1").await, [0, 0, 100, 0]);
 }
 
-/// Invariants I2 and I3, while keys join and leave.
+/// Invariants I2 and I3: the sums of a group stay right while keys join and leave it.
 pub(super) async fn a_key_that_joins_a_group_brings_its_holds_and_its_spending_stays_when_it_leaves<
     L: Books,
 >(
@@ -243,7 +243,7 @@ pub(super) async fn a_key_that_joins_a_group_brings_its_holds_and_its_spending_s
     let refused = ledger.change_key(&key("k1"), &elsewhere).await.unwrap_err();
     expect_matches!(refused, BookError::NoGroup);
     expect_eq!(ledger.key(&key("k1")).await.unwrap().record.group, None);
-    // A key may be created in a group, but not in a group that does not exist.
+    // A key may be created in a group. If the group does not exist, the creation fails.
     let mut third = record(&acme(), "k3", 3);
     third.group = Some(group("nowhere"));
     let refused = ledger.create_key(&third, Ceilings::NONE).await.unwrap_err();
@@ -254,15 +254,16 @@ pub(super) async fn a_key_that_joins_a_group_brings_its_holds_and_its_spending_s
     expect_eq!(money_of(ledger, "g1").await, [30, 11, 459, 30]);
 }
 
-/// A receipt names the group whose spending includes its charge: the key's group at that moment. So the sum of a
-/// group's receipts equals the group's spending.
+/// A receipt names the group whose spending includes the charge: the group that the key was in when the call was
+/// booked. So the receipts of a group add up to its spending.
 pub(super) async fn receipts_of_a_group_add_up_to_its_spending<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     make(ledger, "g1", Ceilings::total(micro(100))).await;
     make(ledger, "g2", Ceilings::NONE).await;
     reserved(ledger, &hold(1, "k1", 70)).await;
     settled(ledger, 1, "k1", 70).await;
-    // Call 2 is held outside of the group and charged inside. Call 5 is held in one group and charged in another.
+    // The hold of call 2 is made while its key is in no group, and the call is charged while the key is in a group.
+    // Call 5 is held in one group and charged in another.
     reserved(ledger, &hold(2, "k1", 30)).await;
     put(ledger, "k1", Some("g1")).await;
     settled(ledger, 2, "k1", 20).await;
@@ -274,7 +275,7 @@ pub(super) async fn receipts_of_a_group_add_up_to_its_spending<L: Books>(ledger:
     reserved(ledger, &hold(5, "k1", 40)).await;
     put(ledger, "k1", Some("g2")).await;
     settled(ledger, 5, "k1", 40).await;
-    // Call 6 is charged although its hold was lost. Call 7 was never held, and its charge is disputed.
+    // Call 6 is charged although its hold was lost. Call 7 never had a hold, so its charge is disputed.
     settled(ledger, 6, "k2", 3).await;
     let unknown = Settlement {
         fresh: false,
@@ -314,7 +315,7 @@ pub(super) async fn expired_holds_no_longer_count_in_their_group<L: Books>(ledge
     // An expired hold counts in its group until another hold needs the money.
     reserved(ledger, &hold(2, "k2", 90)).await;
     expect_eq!(money_of(ledger, "g1").await, [0, 90, 10, 0]);
-    // The expired call is charged late, from what the group has free.
+    // The expired call is charged late, from the amount that is free under the group's ceiling.
     let late = settled(ledger, 1, "k1", 60).await;
     expect_eq!((late.booked, late.charged), (Booked::Late, micro(10)));
     expect_eq!(money_of(ledger, "g1").await, [10, 90, 0, 0]);
@@ -378,16 +379,17 @@ async fn refused_by<L: Books>(ledger: &L, n: u128, want: i64) -> Refusal {
     refused(ledger, &hold(n, "k1", want)).await
 }
 
-/// A key has at most as many open calls as its limit allows, whatever they cost. Each end admits another call.
+/// A key has at most as many open calls as its limit allows, whatever they cost. When a call ends, another one may
+/// begin.
 pub(super) async fn a_key_has_at_most_its_limit_of_open_calls<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
-    // Calls that were opened before the limit was set count, too.
+    // Calls that were opened before the limit was set count towards it.
     reserved(ledger, &hold(1, "k1", 10)).await;
     set_concurrency(ledger, "k1", Some(2)).await;
     reserved(ledger, &hold(2, "k1", 0)).await;
     let full = Refusal::TooManyCalls { most: 2 };
     expect_eq!(refused_by(ledger, 3, 1).await, full);
-    // A repeated hold is the same call, so it is granted.
+    // A repeated hold belongs to the same call, so it is granted.
     reserved(ledger, &hold(2, "k1", 0)).await;
     reserved(ledger, &hold(4, "k2", 10)).await;
     settled(ledger, 1, "k1", 10).await;
@@ -424,8 +426,10 @@ pub(super) async fn concurrent_calls_of_a_key_are_admitted_up_to_its_limit<L: Bo
     expect_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 7);
 }
 
-/// The event is emitted once, and names the group but no key.
-pub(in crate::testing) async fn a_group_tells_when_its_ceiling_is_reached<L: Books + EventStore>(
+/// The event for a reached ceiling of a group is emitted once, and names the group but no key.
+pub(in crate::testing) async fn a_group_reports_when_its_ceiling_is_reached<
+    L: Books + EventStore,
+>(
     ledger: &L,
 ) {
     open(ledger, 1000).await;
@@ -454,8 +458,9 @@ pub(in crate::testing) async fn a_group_tells_when_its_ceiling_is_reached<L: Boo
     );
 }
 
-/// The group's levels are reported like a key's levels: once, whichever key's charge passes a level.
-pub(in crate::testing) async fn a_group_tells_when_its_ceilings_run_low<L: Books + EventStore>(
+/// A group's alert levels work like those of a key: each level is reported once, whichever key's charge makes the
+/// remaining amount fall to it.
+pub(in crate::testing) async fn a_group_reports_when_its_ceilings_run_low<L: Books + EventStore>(
     ledger: &L,
 ) {
     open(ledger, 10_000).await;
@@ -467,14 +472,14 @@ pub(in crate::testing) async fn a_group_tells_when_its_ceilings_run_low<L: Books
     put(ledger, "k1", Some("g1")).await;
     put(ledger, "k2", Some("g1")).await;
     set(ledger, &of_group("g1"), levels(&[400, 300])).await;
-    // The key's own ceiling and its levels are reported independently of the group's.
+    // The alert levels of the key's own ceiling are reported independently of the group's.
     set_ceiling(ledger, "k2", Some(450)).await;
     set(ledger, &of_key("k2"), levels(&[350])).await;
     for (n, id, cost) in [(1, "k1", 60), (2, "k2", 60), (3, "k2", 30), (4, "k2", 60)] {
         reserved(ledger, &hold(n, id, cost)).await;
         settled(ledger, n, id, cost).await;
     }
-    // After a key has left the group, its charges emit no event of the group.
+    // After a key has left the group, its charges emit no events of the group.
     put(ledger, "k1", None).await;
     reserved(ledger, &hold(5, "k1", 500)).await;
     settled(ledger, 5, "k1", 500).await;

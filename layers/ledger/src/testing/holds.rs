@@ -1,4 +1,4 @@
-//! The amounts that holds get, which holds are refused, and how long holds live.
+//! Tests of holds: which amounts they get, when they are refused, and how long they live.
 
 use super::{
     Books,
@@ -16,7 +16,7 @@ use crate::{
     contract::{BookError, Booked, Hold, KeyChange, Refusal},
 };
 
-/// Invariants I1 and I2, over several holds.
+/// Invariants I1 and I2: several holds together stay within the account's money and under the ceiling of each key.
 pub(super) async fn holds_of_all_keys_count_against_the_account_and_a_ceiling_against_its_key<
     L: Books,
 >(
@@ -29,7 +29,7 @@ pub(super) async fn holds_of_all_keys_count_against_the_account_and_a_ceiling_ag
         refused(ledger, &hold(2, "k1", 301)).await,
         does_not_fit(300, 700)
     );
-    // Here the key's ceiling leaves less than the account has free.
+    // Here, less remains under the key's ceiling than is free on the account.
     expect_eq!(
         refused(ledger, &hold(2, "k2", 251)).await,
         under(Ceiling::Total, 250, 0)
@@ -46,7 +46,7 @@ pub(super) async fn holds_of_all_keys_count_against_the_account_and_a_ceiling_ag
     expect_eq!(reserved(ledger, &part).await.held, micro(50));
     release(ledger, 4, "k2").await;
     reserved(ledger, &hold(5, "k1", 60)).await;
-    // Here the account has less free than the key's ceiling leaves.
+    // Here, less is free on the account than remains under the key's ceiling.
     expect_eq!(
         refused(ledger, &hold(6, "k2", 41)).await,
         does_not_fit(40, 200)
@@ -86,7 +86,8 @@ pub(super) async fn a_ceiling_can_be_raised_lowered_and_removed<L: Books>(ledger
     }
 }
 
-/// Invariant I1: each ceiling limits a key. A refusal names the ceiling that leaves least, and when it resets.
+/// Invariant I1: each of a key's ceilings limits its holds. A refusal names the ceiling with the smallest remainder,
+/// and when it resets.
 pub(super) async fn a_key_has_separate_ceilings_of_day_and_month<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let ceilings = Ceilings {
@@ -118,7 +119,8 @@ pub(super) async fn a_key_has_separate_ceilings_of_day_and_month<L: Books>(ledge
         refused(ledger, &hold(2, "k1", 51)).await,
         under(day, 50, 200)
     );
-    // Held money counts in the month and the day alike, since it is unknown on which day the call will be charged.
+    // Held money counts against both the ceiling per month and the ceiling per day, because it is unknown on which day
+    // the call will be charged.
     let part = Hold {
         least: micro(1),
         ..hold(2, "k1", 500)
@@ -136,7 +138,7 @@ pub(super) async fn a_key_has_separate_ceilings_of_day_and_month<L: Books>(ledge
         Err(Refusal::CeilingUsedUp(day))
     );
 
-    // The charges also count under the other ceilings.
+    // The charges also count under the key's other ceilings.
     let without_day = Ceilings {
         day: None,
         ..ceilings
@@ -157,7 +159,7 @@ pub(super) async fn a_key_has_separate_ceilings_of_day_and_month<L: Books>(ledge
         refused(ledger, &hold(6, "k1", 1)).await,
         Refusal::CeilingUsedUp(month)
     );
-    // If two ceilings are used up, the refusal names the ceiling that resets later.
+    // If two ceilings are used up, the refusal names the one that resets later.
     set_ceilings(ledger, "k1", ceilings).await;
     expect_eq!(
         probed(ledger, &acme(), "k1").await,
@@ -179,11 +181,12 @@ pub(super) async fn a_repeated_hold_is_granted_once<L: Books>(ledger: &L) {
     let first = reserved(ledger, &new_hold).await;
     expect_eq!(first.free, micro(20));
     expect_eq!(reserved(ledger, &new_hold).await, first);
-    // After another hold was granted, the answer to the repeat has the amount that is free now.
+    // If another hold was granted before the repeat, the answer to the repeated RESERVE has the amount that is free
+    // now.
     reserved(ledger, &hold(2, "k2", 15)).await;
     let second = reserved(ledger, &new_hold).await;
     expect_eq!((second.held, second.free), (micro(80), micro(5)));
-    // Even on a disabled key the repeat succeeds, because the hold exists.
+    // The repeat succeeds even on a disabled key, because the hold exists.
     set_status(ledger, "k1", KeyStatus::Disabled).await;
     expect_eq!(reserved(ledger, &new_hold).await, second);
     expect_eq!(money(ledger).await, [100, 95, 0, 0]);
@@ -214,8 +217,8 @@ pub(super) async fn unknown_accounts_and_keys_cannot_be_read_or_changed<L: Books
     expect_eq!(found, None);
 }
 
-/// Invariant I12: once the ledger acknowledges that a key is disabled, the key gets no hold, even if a gateway caches
-/// it.
+/// Invariant I12: once the ledger has acknowledged that a key is disabled, the key gets no hold, even at a gateway that
+/// has cached the key.
 pub(super) async fn a_disabled_key_gets_no_new_hold_and_its_running_calls_are_charged<L: Books>(
     ledger: &L,
 ) {
@@ -284,7 +287,7 @@ pub(super) async fn the_most_serious_refusal_is_reported<L: Books>(ledger: &L) {
     expect_eq!(probed(ledger, &acme(), "k1").await, Ok(()));
 }
 
-/// I8: in an idle account, expired holds end without any request of a caller.
+/// Invariant I8: in an idle account, expired holds end without a request of a caller.
 pub(super) async fn only_holds_past_their_expiry_are_ended<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let other: AccountId = "other".parse().unwrap();
@@ -312,7 +315,7 @@ pub(super) async fn only_holds_past_their_expiry_are_ended<L: Books>(ledger: &L)
     expect_eq!((view.held_rub, view.free_rub), (micro(0), micro(100)));
 }
 
-/// Invariant I8: if a RESERVE does not fit, it ends expired holds of its account, but only a limited number.
+/// Invariant I8: a RESERVE that does not fit ends expired holds of its account, but only a limited number.
 pub(super) async fn a_reserve_that_does_not_fit_ends_some_expired_holds_of_its_account<L: Books>(
     ledger: &L,
 ) {

@@ -1,4 +1,4 @@
-//! Tests of keys, from creation to deletion.
+//! Tests of keys, from their creation to their deletion.
 
 use super::{
     Books,
@@ -17,7 +17,7 @@ const CEILINGS: Ceilings = Ceilings {
     day: Some(micro(80)),
 };
 
-/// A key's record in which every field differs from its default.
+/// Returns a key's record in which every field differs from its default.
 fn full_record() -> KeyRecord {
     KeyRecord {
         prefix: "tg-«ё»…".into(),
@@ -99,7 +99,7 @@ pub(super) async fn a_key_is_created_once<L: Books>(ledger: &L) {
         (of_another_account, CEILINGS),
         (full_record(), of_another_day),
         (full_record(), Ceilings::NONE),
-        // A digest belongs to one key among all accounts.
+        // A digest belongs to one key only, over all accounts.
         (record(&acme(), "k3", 0xab), Ceilings::NONE),
         (record(&other, "k4", 0xab), Ceilings::NONE),
     ] {
@@ -246,7 +246,7 @@ pub(super) async fn a_change_of_a_key_changes_only_the_named_fields<L: Books>(le
         ),
     ];
     for (change, edit) in steps {
-        // The key is read before the change, so that a cache has something to invalidate.
+        // The key is read before the change, so that a cache contains it and must be invalidated.
         ledger.find_key(&view.record.digest).await.unwrap();
         edit(&mut view);
         let changed = ledger.change_key(&id, &change).await.unwrap();
@@ -270,7 +270,7 @@ pub(super) async fn a_deleted_key_can_be_read_and_stays_deleted<L: Books>(ledger
     }
     let found = ledger.find_key(&KeyDigest::new([1; 32])).await.unwrap();
     expect_eq!(found.unwrap().status, KeyStatus::Deleted);
-    // The deleted key's running call is still charged, and its digest cannot be reused.
+    // The in-flight call of the deleted key is still charged, and the key's digest cannot be used again.
     let paid = settled(ledger, 1, "k1", 50).await;
     expect_eq!(paid, booked(Booked::Held, 50, 0));
     expect_eq!(key_money(ledger, "k1").await[0], 50);

@@ -1,8 +1,7 @@
-//! A ledger with one planted bug at a time. Next to each bug is the name of the contract test that must fail because of
-//! it.
+//! A ledger with one deliberate bug at a time. Each bug is listed with the contract test that must fail because of it.
 //!
-//! The ledger is written like a first attempt: accounts are in a map, and some operations have a second part after an
-//! await, like a second query to a database.
+//! The ledger resembles a first attempt at an implementation. Its accounts are in a map, and some operations continue
+//! after an await, as if after a second query to a database.
 
 #![expect(
     clippy::disallowed_types,
@@ -32,10 +31,11 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The time between a check and the change that relies on it, in which another thread can run.
+/// The time between a check and the change that relies on it. In this time another thread can run.
 const GAP: Duration = Duration::from_micros(20);
 
-/// Bugs of a ledger that first checks whether a hold fits and takes its money later, not atomically with the check.
+/// Bugs of a ledger that checks whether a hold fits and takes the money later, instead of doing both in one atomic
+/// step.
 const IN_TWO_STEPS: &[Bug] = &[
     Bug::ReserveDroppedAfterTakingMoney,
     Bug::ReserveDroppedLivesForEver,
@@ -45,7 +45,7 @@ const IN_TWO_STEPS: &[Bug] = &[
 ];
 
 #[tokio::test]
-async fn each_planted_bug_fails_the_contract_test_named_next_to_it() {
+async fn each_planted_bug_is_detected_by_the_contract_test_named_next_to_it() {
     assert!(BUGS.len() >= 21);
     let cases = cases::<Arc<Planted>>();
     let mut missed = Vec::new();
@@ -85,7 +85,7 @@ struct Account {
     keys: Vec<KeyId>,
     open: HashMap<RequestNumber, Open>,
     ended: HashMap<RequestNumber, Ended>,
-    /// Money that a planted bug has taken out of the books.
+    /// Money that a planted bug has removed from the books.
     lost: MicroRub,
     releases: u64,
 }
@@ -148,7 +148,8 @@ impl Planted {
         self.lock().get_mut(id).map(change)
     }
 
-    /// Takes an amount out of the account's money for the time of an await. A drop at that point loses it.
+    /// Removes an amount from the account's money, awaits, and puts it back. If the future is dropped at this await,
+    /// the amount is lost.
     async fn misplace(&self, id: &AccountId, amount: MicroRub) {
         self.on(id, |account| {
             account.lost = account.lost.plus_or_max(amount)
@@ -159,7 +160,7 @@ impl Planted {
         });
     }
 
-    /// Removes an open hold for the time of an await. A drop at that point loses it.
+    /// Removes an open hold, awaits, and puts it back. If the future is dropped at this await, the hold is lost.
     async fn remove_for_a_moment(&self, id: &AccountId, number: RequestNumber) {
         let open = self.on(id, |account| account.open.remove(&number));
         yield_now().await;
@@ -189,8 +190,8 @@ impl Planted {
         }
     }
 
-    /// Returns the hold that the number already has, or the reason why the number can get no hold. `None` if the number
-    /// may get a hold.
+    /// Returns the hold that the call already has, or the reason why it can get none. `None` if the call may get a
+    /// hold.
     fn known(&self, account: &Account, hold: &Hold) -> Option<Result<Reserved, Refusal>> {
         let has_ended = account.ended.contains_key(&hold.number);
         if has_ended && !self.has(Bug::EndedNumberHoldsAgain) {
@@ -212,7 +213,7 @@ impl Planted {
         })
     }
 
-    /// Returns the amount that a new hold gets.
+    /// Returns the amount to grant for a new hold.
     fn granted(&self, account: &mut Account, hold: &Hold) -> Result<MicroRub, Refusal> {
         self.admits(account, &hold.key)?;
         if account.free() < hold.want && !self.has(Bug::ExpiredHoldsBlock) {
@@ -270,11 +271,11 @@ impl Planted {
         expired
     }
 
-    /// The gap between the check and the hold, which a ledger without bugs does not have.
+    /// Runs after a hold is checked and before it is made. A ledger without bugs has no such gap.
     async fn between(&self, id: &AccountId, hold: &Hold, held: MicroRub) {
         match self.bug {
             Some(Bug::ReserveDroppedAfterTakingMoney) => self.misplace(id, held).await,
-            // The planted bug: an endless hold is taken first, and removed after an await.
+            // The planted bug: a hold that never expires is made first, and removed after an await.
             Some(Bug::ReserveDroppedLivesForEver) => {
                 let endless = Hold {
                     ttl: HOUR,
@@ -289,7 +290,7 @@ impl Planted {
         }
     }
 
-    /// Returns how the call is booked, or the result that it already has.
+    /// Returns how the call is to be booked, or the result of its earlier settlement.
     fn to_book(&self, account: &Account, call: &Settlement) -> Result<Booked, Settled> {
         let any_key = self.has(Bug::AnotherKeySettles);
         let known_key = account.keys.contains(&call.key);
@@ -442,8 +443,8 @@ impl Ledger for Planted {
         for call in calls {
             answers.push(self.settle(call).await);
             if self.has(Bug::SettlementsDroppedAfterTheFirst) {
-                // The planted bug: for a moment the record of the ended call is missing, and a drop at that point loses
-                // it.
+                // The planted bug: the record of the ended call is missing during an await. If the future is dropped at
+                // this await, the record is lost.
                 let forgotten =
                     self.on(&call.account, |account| account.ended.remove(&call.number));
                 yield_now().await;

@@ -1,4 +1,5 @@
-//! Tests in which several threads make calls at once. A single task that joins many futures would miss these races.
+//! Tests in which several threads make calls at the same time. They find races that a single task with many joined
+//! futures would miss.
 
 #![expect(clippy::disallowed_types, reason = "threads run in real time")]
 
@@ -27,18 +28,18 @@ use crate::{
 };
 
 const THREADS: usize = 2;
-/// The number of calls that each thread makes, one after the other, at the same time as the other threads.
+/// How many calls each thread makes, one after another.
 const STEPS: u128 = 200;
-/// The longest time for which threads compete.
+/// The longest time for which the threads compete.
 const RACE: Duration = Duration::from_millis(150);
-/// The time for which a granted hold is kept, so that a second hold granted by mistake overlaps it.
+/// How long a granted hold is kept, so that a second hold that was granted by mistake overlaps it.
 const KEPT: Duration = Duration::from_micros(50);
-/// If one thread waits longer than this for another, all threads run the remaining steps without waiting.
+/// If a thread waits longer than this for another thread, all threads run their remaining steps without waiting.
 const MEETING_MAX: Duration = Duration::from_secs(10);
-/// The count of a meeting that a thread has left: no thread waits in it any more.
+/// The value of the counter in a [`Meeting`] that a thread has left. No thread waits in such a meeting any more.
 const LEFT: usize = usize::MAX / 2;
 
-/// Runs each future on a thread of its own, on the runtime that polls this function.
+/// Runs each future on its own thread, within the runtime that polls this function.
 async fn on_threads<F>(futures: impl Iterator<Item = F>) -> Vec<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -51,8 +52,9 @@ where
     output.collect()
 }
 
-/// A point at which the threads wait for each other before each call. They wait without sleeping, because a sleeping
-/// thread wakes up too late. A thread that panics drops its clone, so that no other thread waits for it any more.
+/// A point at which the threads wait for each other before each call. They spin instead of sleeping, because a sleeping
+/// thread would wake up too late. A thread that panics drops its clone of the meeting, and the other threads then do
+/// not wait for this thread any more.
 #[derive(Clone, Debug, Default)]
 struct Meeting(Arc<AtomicUsize>);
 
@@ -76,7 +78,7 @@ impl Drop for Meeting {
     }
 }
 
-/// Invariant I1: the check of the free money and the hold happen atomically.
+/// Invariant I1: the check of the free money and the hold are one atomic step.
 pub(super) async fn holds_by_several_threads_are_granted_only_up_to_the_free_money<
     L: Ledger + Clone,
 >(
@@ -122,7 +124,7 @@ pub(super) async fn holds_by_several_threads_are_granted_only_up_to_the_free_mon
     );
 }
 
-/// Invariant I5, for a hold sent by two threads at once.
+/// Invariant I5: if two threads send the same RESERVE at the same time, only one hold is made.
 pub(super) async fn a_hold_sent_by_two_threads_is_granted_once<L: Ledger + Clone>(ledger: &L) {
     let meeting = Meeting::default();
     let answers = on_threads((0..THREADS).map(|_| {
@@ -152,8 +154,8 @@ pub(super) async fn a_hold_sent_by_two_threads_is_granted_once<L: Ledger + Clone
     );
 }
 
-/// Makes [`STEPS`] holds of 1 µ₽, and settles or releases each from two threads at once. Returns the answers, by
-/// thread.
+/// Makes [`STEPS`] holds of 1 µ₽. Two threads then settle or release each of them at the same time. Returns the
+/// answers, by thread.
 async fn ended_by_two<L: Ledger + Clone>(
     ledger: &L,
     releases: [bool; THREADS],
@@ -183,12 +185,12 @@ async fn ended_by_two<L: Ledger + Clone>(
     .await
 }
 
-/// Invariants I3 and I5, for a call settled by two threads at once.
+/// Invariants I3 and I5: if two threads settle a call at the same time, it is charged once.
 pub(super) async fn a_call_settled_by_two_threads_is_charged_once<L: Ledger + Clone>(ledger: &L) {
     let answers = ended_by_two(ledger, [false, false]).await;
     let first = booked(Booked::Held, 1, 0);
     for (n, (one, other)) in (1..).zip(answers[0].iter().zip(&answers[1])) {
-        // If a settlement arrives while another one of the call is running, both may get the same answer.
+        // If two settlements of a call are in flight at the same time, both may get the same answer.
         let both = [*one, *other].map(|answer| answer.expect("it was settled"));
         assert!(
             both.contains(&first)
@@ -205,8 +207,8 @@ pub(super) async fn a_call_settled_by_two_threads_is_charged_once<L: Ledger + Cl
     );
 }
 
-/// Invariant I5: if a settlement and a release arrive at once, only the one that the ledger processes first takes
-/// effect, and both answers agree with that.
+/// Invariant I5: if a settlement and a release arrive at the same time, only the first one to be processed takes
+/// effect, and both answers agree with this.
 pub(super) async fn only_one_of_a_concurrent_settlement_and_release_takes_effect<
     L: Ledger + Clone,
 >(
@@ -236,7 +238,7 @@ pub(super) async fn only_one_of_a_concurrent_settlement_and_release_takes_effect
     );
 }
 
-/// Invariant I1: the check of the free money and the larger hold happen atomically.
+/// Invariant I1: the check of the free money and the increase of a hold are one atomic step.
 pub(super) async fn holds_grow_by_several_threads_only_up_to_the_free_money<L: Ledger + Clone>(
     ledger: &L,
 ) {
@@ -273,14 +275,14 @@ pub(super) async fn holds_grow_by_several_threads_only_up_to_the_free_money<L: L
         Some(1),
         "holds that had grown to 600 µ₽ at the same time, with 1000 µ₽ free"
     );
-    // The free amount may be larger only after a while: a lease may still have to return money that another key's holds
-    // no longer need.
+    // The free amount may grow only after a while, because a lease may have to give back money that the holds of
+    // another key no longer need.
     refused(ledger, &hold(5, "k1", 997)).await;
     let rest = reserved(ledger, &hold(6, "k1", 996)).await;
     expect_eq!(rest.held, micro(996), "held next to four holds of 1 µ₽");
 }
 
-/// Invariants I2, I3 and I5: in whichever order the two are processed, the whole hold ends.
+/// Invariants I2, I3 and I5: the full hold ends, whichever of the two requests is processed first.
 pub(super) async fn a_concurrent_adjustment_and_settlement_lose_no_money<L: Ledger + Clone>(
     ledger: &L,
 ) {
@@ -324,7 +326,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn no_thread_waits_for_one_that_has_panicked() {
+    async fn threads_do_not_wait_for_a_thread_that_has_panicked() {
         let meeting = Meeting::default();
         let since = Instant::now();
         let threads = [1, STEPS].map(|steps| {

@@ -1,4 +1,4 @@
-//! Reads a whole ledger, account by account.
+//! Reads a whole ledger for an export, account by account.
 
 use std::vec;
 
@@ -7,36 +7,38 @@ use crate::{
     contract::{AccountBooks, BookError, LedgerAdmin},
 };
 
-/// Iterates over accounts. Each is read as of one moment, which differs from account to account.
-/// [`JournalPages::up_to`](crate::contract::JournalPages::up_to) reads an account's journal up to that moment. The
-/// memory used does not grow with the journal.
+/// Iterates over accounts. Each account is read at one moment, which differs from account to account.
+/// [`JournalPages::up_to`](crate::contract::JournalPages::up_to) then reads the account's journal up to that moment.
+/// The memory used does not grow with the length of the journal.
 #[derive(Clone, Debug)]
 pub struct Export {
     accounts: vec::IntoIter<AccountId>,
 }
 
 impl Export {
-    /// Reads these accounts, in this order.
+    /// Selects these accounts, in this order.
     #[must_use]
-    pub fn of(accounts: Vec<AccountId>) -> Self {
+    pub fn for_accounts(accounts: Vec<AccountId>) -> Self {
         Self {
             accounts: accounts.into_iter(),
         }
     }
 
-    /// Reads all accounts, by id.
+    /// Selects all accounts, sorted by id.
     ///
     /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// A [`BookError`] if the ledger refuses the request or is unreachable.
     pub async fn whole<L: LedgerAdmin + ?Sized>(ledger: &L) -> Result<Self, BookError> {
         let views = ledger.accounts().await?;
-        Ok(Self::of(views.into_iter().map(|view| view.id).collect()))
+        Ok(Self::for_accounts(
+            views.into_iter().map(|view| view.id).collect(),
+        ))
     }
 
-    /// Returns the next account as it is now; `None` after the last account. An id without an account is skipped.
+    /// Returns the next account as it is now; `None` after the last account. Ids without an account are skipped.
     ///
     /// # Errors
-    /// A [`BookError`] if the ledger refuses or is out of reach.
+    /// A [`BookError`] if the ledger refuses the request or is unreachable.
     pub async fn next<L: LedgerAdmin + ?Sized>(
         &mut self,
         ledger: &L,

@@ -1,4 +1,4 @@
-//! Writes an account into a ledger that is being filled: first its journal, page by page, then its sums and its keys.
+//! Writes an account to a ledger that is being filled: first its journal, page by page, and then its sums and keys.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::{
     money::MicroRub,
 };
 
-/// An account whose journal is being written. Each written line is also audited.
+/// An account whose journal is being written. Every line that is written is also audited.
 pub(super) struct Restore<'a, T> {
     to: &'a mut T,
     books: &'a AccountBooks,
@@ -18,7 +18,7 @@ pub(super) struct Restore<'a, T> {
     lines: u64,
 }
 
-/// An account whose journal is completely written and agrees with its books.
+/// An account whose journal was written completely and agrees with its books.
 pub(super) struct RestoredJournal<'a, T> {
     to: &'a mut T,
     books: &'a AccountBooks,
@@ -50,7 +50,7 @@ impl<'a, T: Target> Restore<'a, T> {
         self.to.lines(&self.books.view.id, lines, forgotten).await
     }
 
-    /// Ends the journal. Fails if the account has breaches; the account itself is then not written.
+    /// Completes the journal. Fails if the audit has found breaches; the account itself is then not written.
     pub(super) fn journal_done(self) -> Result<RestoredJournal<'a, T>, CopyError> {
         let breaches = self.audit.finish();
         if !breaches.is_empty() {
@@ -71,7 +71,7 @@ impl<T: Target> RestoredJournal<'_, T> {
         self.entries.extend(entries);
     }
 
-    /// Writes the account with its keys. Returns the number of its journal lines.
+    /// Writes the account with its keys. Returns how many journal lines it has.
     pub(super) async fn finish(self) -> Result<u64, BookError> {
         self.to.account(self.books, &self.entries).await?;
         Ok(self.lines)

@@ -2,24 +2,25 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How a call ended. Stored on its receipt. Exhaustive on purpose: code must decide for every end who pays.
+/// How a call ended; stored in its receipt. The enum is not `#[non_exhaustive]`, because code must decide for every
+/// variant who pays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// The answer was complete.
+    /// The response was complete.
     Finished,
-    /// The client disconnected before the end.
+    /// The client disconnected before the response ended.
     ClientLeft,
-    /// The vendor's answer broke off.
+    /// The vendor's response broke off.
     VendorCut,
-    /// The vendor reported an error inside its answer.
+    /// The vendor reported an error within its response.
     VendorError,
-    /// The gateway was killed; the call's last checkpoint was settled.
+    /// The gateway was killed. The call was charged according to its last checkpoint.
     GatewayStopped,
 }
 
 impl End {
-    /// Returns the name of the end in receipts, logs and metrics.
+    /// Returns the name of the variant in receipts, logs and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -32,7 +33,7 @@ impl End {
     }
 }
 
-/// Why the gateway stopped a call whose hold grows: a larger hold was refused. Stored on the call's receipt.
+/// Why a growing hold could not be raised, so that the gateway stopped its call. Stored in the call's receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StoppedBy {
@@ -70,14 +71,14 @@ impl StoppedBy {
         }
     }
 
-    /// Returns the reason with this name.
+    /// Returns the reason with the name `word`, if there is one.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|it| it.as_str() == word)
     }
 
-    /// Reads the reason from a stored receipt. A reason of a later version becomes `None`, so that the receipt stays
-    /// readable.
+    /// Reads the reason from a stored receipt. An unknown reason, which a later version wrote, becomes `None`, so that
+    /// the receipt stays readable.
     #[cfg(feature = "settle")]
     pub(crate) fn stored<'de, D: serde::Deserializer<'de>>(
         deserializer: D,

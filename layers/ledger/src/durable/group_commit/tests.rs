@@ -8,7 +8,7 @@ use rusqlite::ffi;
 
 use super::*;
 
-/// A queue of numbers, each a change. No number is due before a caller waits.
+/// A queue whose changes are numbers. No number is due before a caller waits.
 #[derive(Default)]
 struct Numbers {
     waiting: Vec<u32>,
@@ -20,7 +20,7 @@ impl WriteQueue for Numbers {
 
     const THREAD: &'static str = "numbers-writer";
     const PACE: Pace = Pace {
-        // The window is an hour, so that a test that waits for its end fails.
+        // The window is one hour, so that a test fails if it waits for the window.
         window: Duration::from_secs(3_600),
         enough: 3,
         queue_max: 4,
@@ -72,8 +72,7 @@ fn error(code: i32) -> rusqlite::Error {
 
 type Batches = Arc<Mutex<Vec<Vec<u32>>>>;
 
-/// Starts a writer, and returns it with the batches that it commits. `before` runs before each commit and may make it
-/// fail.
+/// Starts a writer that records its batches. `before` runs before each commit and can make it fail.
 fn started(
     mut before: impl FnMut(&[u32]) -> rusqlite::Result<()> + Send + 'static,
 ) -> (GroupCommit<Numbers>, Batches) {
@@ -86,7 +85,7 @@ fn started(
     };
     let conn = Connection::open_in_memory().unwrap();
     let lock = tempfile::tempfile().unwrap();
-    let writer = GroupCommit::start(Numbers::default(), conn, lock, commit).unwrap();
+    let writer = GroupCommit::start(Numbers::default(), conn, FileLock(lock), commit).unwrap();
     (writer, batches)
 }
 
@@ -103,11 +102,11 @@ async fn full_batch_or_urgent_change_commits_everything_queued() {
     let (writer, batches) = started(|_| Ok(()));
     let mut last = None;
     for number in [1, 2, 3] {
-        last = Some(queue(&writer, number, Urgency::Gather));
+        last = Some(queue(&writer, number, Urgency::Batch));
     }
     writer.committed(last.unwrap()).await.unwrap();
-    let gathered = queue(&writer, 4, Urgency::Gather);
-    let hurried = queue(&writer, 5, Urgency::Hurry);
+    let gathered = queue(&writer, 4, Urgency::Batch);
+    let hurried = queue(&writer, 5, Urgency::Immediate);
     writer.committed(hurried).await.unwrap();
     writer.committed(gathered).await.unwrap();
     assert_eq!(*batches.lock().unwrap(), [vec![1, 2, 3], vec![4, 5]]);
@@ -116,7 +115,7 @@ async fn full_batch_or_urgent_change_commits_everything_queued() {
 #[tokio::test]
 async fn closed_writer_writes_its_queue_and_refuses_later_changes() {
     let (writer, batches) = started(|_| Ok(()));
-    let queued = queue(&writer, 1, Urgency::Gather);
+    let queued = queue(&writer, 1, Urgency::Batch);
     let first = Arc::new(AtomicBool::new(false));
     let done = Arc::clone(&first);
     writer
@@ -130,7 +129,7 @@ async fn closed_writer_writes_its_queue_and_refuses_later_changes() {
 }
 
 #[tokio::test]
-async fn batch_that_was_put_back_is_written_before_later_changes() {
+async fn batch_that_was_put_back_after_an_error_is_written_before_later_changes() {
     let (failed, failures) = mpsc::sync_channel(2);
     let full = Arc::new(AtomicBool::new(true));
     let disk = Arc::clone(&full);
@@ -141,8 +140,8 @@ async fn batch_that_was_put_back_is_written_before_later_changes() {
         }
         Ok(())
     });
-    let lost = queue(&writer, 1, Urgency::Hurry);
-    // A waiting caller gets an error; the commit is retried all the same.
+    let lost = queue(&writer, 1, Urgency::Immediate);
+    // The waiting caller gets an error, but the commit is retried.
     assert!(writer.committed(lost).await.is_err());
     assert!(matches!(writer.fault(), Some(Fault::Passing(_))));
     writer.lock().unwrap().takes_more().unwrap();
@@ -153,7 +152,7 @@ async fn batch_that_was_put_back_is_written_before_later_changes() {
     let mut number = 1;
     loop {
         number += 1;
-        let next = queue(&writer, number, Urgency::Hurry);
+        let next = queue(&writer, number, Urgency::Immediate);
         if writer.committed(next).await.is_ok() {
             break;
         }
@@ -171,7 +170,7 @@ async fn writer_refuses_changes_after_a_permanent_disk_error() {
             assert!(!panics, "the test panics");
             Err(error(ffi::SQLITE_CORRUPT))
         });
-        let lost = queue(&writer, 1, Urgency::Hurry);
+        let lost = queue(&writer, 1, Urgency::Immediate);
         let cause = writer.committed(lost).await.unwrap_err().to_string();
         assert!(
             cause.starts_with(if panics { "Stopped" } else { "Broken" }),
@@ -188,7 +187,7 @@ fn queue_at_its_limit_refuses_changes() {
     let writer = GroupCommit::without_thread(Numbers::default());
     for number in 0..4 {
         assert!(!writer.lock().unwrap().is_full(), "{number}");
-        drop(queue(&writer, number, Urgency::Gather));
+        drop(queue(&writer, number, Urgency::Batch));
     }
     assert!(writer.lock().unwrap().is_full());
 }

@@ -1,7 +1,8 @@
--- Claims a call. KEYS[1] = the claim, KEYS[2] = what the account has stored, by hour of the claim: e<hour> calls,
--- b<hour> bytes. ARGV: fingerprint, number, lease in ms, kept in ms, the account's limits of calls and of bytes, and
--- the number whose abandoned claim is taken over, or nothing. Returns 'mine', 'full', or the earlier call: fingerprint,
--- number, state, ms until its claim expires, answer.
+-- Claims an idempotency key. KEYS[1] = the claim, KEYS[2] = the usage of the account's limits, by the hour in which
+-- claims were made: e<hour> claims, b<hour> bytes. ARGV: fingerprint, number, how long the call keeps the claim in ms,
+-- how long it is stored in ms, the account's limits of claims and of bytes, and the number of the call whose abandoned
+-- claim is taken over (or nothing). Returns 'mine', 'full', or the earlier call: fingerprint, number, state, ms until
+-- its claim expires, response.
 local HOUR = 3600000
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -22,7 +23,7 @@ if row[1] then
   return {'earlier', row[1], row[2], row[3], left, row[5] or ''}
 end
 local hour = math.floor(now / HOUR)
--- The claims of that hour may have lived until its end.
+-- A claim made in this hour may have lived until now, so this hour still counts. Earlier hours do not.
 local oldest = math.floor((now - kept) / HOUR)
 local calls, bytes, gone = 0, 0, {}
 local all = redis.call('HGETALL', KEYS[2])

@@ -1,5 +1,6 @@
--- Ends a claim. KEYS: as in claim.lua. ARGV: number, outcome ('answered', 'unanswered', 'free'), the answer, the
--- account's limit of bytes. Returns 'kept', 'was' (it had ended before), 'too_much' or 'not_mine'.
+-- Stores the outcome of a call in its claim. KEYS: as in claim.lua. ARGV: number, outcome ('answered', 'unanswered' or
+-- 'free'), the response, the account's limit of bytes. Returns 'kept', 'was' (the call had an outcome before),
+-- 'too_much' or 'not_mine'.
 local row = redis.call('HMGET', KEYS[1], 'n', 's', 'h')
 if row[1] ~= ARGV[1] then
   return 'not_mine'

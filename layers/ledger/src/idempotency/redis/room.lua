@@ -1,5 +1,6 @@
--- Reserves room for answers. KEYS[1] = bytes of answers of all accounts, by the hour in which they were stored. ARGV:
--- additional bytes, the limit, kept in ms. Returns whether there was room.
+-- Reserves a part of the limit over all accounts. KEYS[1] = bytes of all stored responses, by the hour in which they
+-- were stored. ARGV: additional bytes (negative to give bytes back), the limit, how long responses are stored in ms.
+-- Returns whether the bytes were available.
 local HOUR = 3600000
 local now = tonumber(redis.call('TIME')[1]) * 1000
 local hour, oldest = math.floor(now / HOUR), math.floor((now - tonumber(ARGV[3])) / HOUR)

@@ -1,4 +1,4 @@
-//! The steps that wait for the writer. The steps of one call become one row, or no row.
+//! The queue of the writer thread. It merges the waiting steps of one call into one row, or into no row.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -13,32 +13,32 @@ use crate::{
     outbox::log::{CallStep, Ending},
 };
 
-/// The time for which an intent waits for further steps of its call. If the process dies, an intent only identifies the
-/// hold to release. So it may wait as long as a short call takes, and a short call writes nothing to the file.
+/// How long an intent waits for further steps of its call. An intent is only needed to release the hold if the process
+/// dies, so it may wait as long as a short call takes. A short call then writes nothing to the file.
 pub(super) const INTENT_WAIT: Duration = Duration::from_millis(100);
-/// The time for which a checkpoint waits for further steps of its call.
+/// How long a checkpoint waits for further steps of its call.
 pub(super) const NOTE_WAIT: Duration = TURN.saturating_mul(3);
-/// The time for which the end of a call waits for the ledger's acknowledgement. It is short because the end contains
-/// the charge, and the ledger answers soon: with leases, at the lease's next turn. An end that is acknowledged within
-/// this time is not written at all.
+/// How long a settlement or release waits for the ledger's acknowledgement. The wait is short, because a settlement
+/// contains the charge and the ledger answers soon: with leases, it answers the next lease turn. A settlement that is
+/// acknowledged within this time is not written at all.
 pub(super) const END_WAIT: Duration = TURN.saturating_mul(2);
 
-/// The steps that wait to be written, merged per call.
+/// The waiting steps, merged per call.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     calls: BTreeMap<RequestNumber, Waiting>,
 }
 
-/// The changes that the waiting steps of one call make in the file.
+/// The changes that the waiting steps of one call will make in the file.
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// Whether the file has no row for this call yet.
     new: bool,
-    /// The time until which the steps wait for further steps of the call.
+    /// When the waiting steps of the call are to be written.
     due: Moment,
-    /// The new record of the call, which replaces the record in the file.
+    /// The call's new record, if any. It replaces the record in the file.
     pub(super) note: Option<CallNote>,
-    /// The time at which the call was done: nothing of it is left to send to the ledger. `None` if it is not done.
+    /// When the call was done: from then on, nothing of it is left to send to the ledger. `None` if it is not done.
     pub(super) done_at_ms: Option<u64>,
 }
 
@@ -51,12 +51,11 @@ impl Queue {
         self.calls.len()
     }
 
-    /// The time at which the first of the steps is due.
     pub(super) fn first_due(&self) -> Option<Moment> {
         self.calls.values().map(|waiting| waiting.due).min()
     }
 
-    /// Takes the calls whose steps are due.
+    /// Takes the calls whose steps are due at `now`.
     pub(super) fn take_due(&mut self, now: Moment) -> Self {
         let due = self
             .calls
@@ -65,14 +64,15 @@ impl Queue {
         Self { calls: due }
     }
 
-    /// The waiting steps, sorted by call number, which sorts them by age.
+    /// Iterates over the waiting steps, sorted by call number. Call numbers are UUIDv7, so the oldest call is first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (RequestNumber, &Waiting)> {
         self.calls
             .iter()
             .map(|(number, waiting)| (*number, waiting))
     }
 
-    /// Adds the latest step of a call. Returns when it is due; `None` if nothing is left to write for the call.
+    /// Adds the latest step of a call. Returns when it is to be written, or `None` if nothing is left to write for the
+    /// call.
     pub(super) fn add(&mut self, step: CallStep, now: Moment) -> Option<Moment> {
         match step {
             CallStep::Intent {
@@ -90,7 +90,7 @@ impl Queue {
                 Some(waiting.due)
             }
             CallStep::Checkpoint(settlement) => {
-                let waiting = self.of(settlement.number, now);
+                let waiting = self.waiting_mut(settlement.number, now);
                 if !waiting.ends() {
                     waiting.due = waiting.due.min(now + NOTE_WAIT);
                     waiting.note = Some(CallNote::checkpoint(settlement, now_ms()));
@@ -114,7 +114,7 @@ impl Queue {
                 Some(self.end(release, at_ms, now))
             }
             CallStep::Done { number, at_ms } => {
-                let waiting = self.of(number, now);
+                let waiting = self.waiting_mut(number, now);
                 if waiting.new {
                     self.calls.remove(&number);
                     None
@@ -126,8 +126,8 @@ impl Queue {
         }
     }
 
-    /// Puts back steps that could not be written. Steps of the same call that were added meanwhile are newer and take
-    /// precedence. All of them are due at once.
+    /// Puts back into the queue the steps that could not be written; they are due immediately. If a call has newer
+    /// steps in the queue, these take precedence.
     pub(super) fn put_back(&mut self, older: Self, now: Moment) {
         for (number, mut older) in older.calls {
             older.due = now;
@@ -152,14 +152,14 @@ impl Queue {
     }
 
     fn end(&mut self, ending: Ending, at_ms: u64, now: Moment) -> Moment {
-        let waiting = self.of(ending.number(), now);
+        let waiting = self.waiting_mut(ending.number(), now);
         waiting.due = now + END_WAIT;
         waiting.note = Some(CallNote::end(ending, at_ms));
         waiting.done_at_ms = None;
         waiting.due
     }
 
-    fn of(&mut self, number: RequestNumber, now: Moment) -> &mut Waiting {
+    fn waiting_mut(&mut self, number: RequestNumber, now: Moment) -> &mut Waiting {
         self.calls.entry(number).or_insert_with(|| Waiting {
             new: false,
             due: now + NOTE_WAIT,

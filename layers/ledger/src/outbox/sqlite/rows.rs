@@ -1,11 +1,11 @@
-//! The outbox's file: the checks before it is used, and its rows.
+//! The outbox file: the checks before it is used, and its rows.
 //!
 //! ```text
 //! calls   number, account, key, at_ms, kind, settlement (JSON), check_sum, done_at_ms
 //! synced  times: changed by a commit that must be synced but has nothing else to write
 //! ```
-//! Times are Unix milliseconds. The charges in this file become money, so each row has a check sum: a flipped bit is
-//! reported as an error and does not become another charge.
+//! Times are Unix milliseconds. The charges in this file are later taken from balances, so each row has a check sum: a
+//! flipped bit is reported as an error instead of changing a charge.
 
 use std::{
     io,
@@ -30,8 +30,8 @@ use crate::{
     outbox::log::{Ending, Pending},
 };
 
-/// Application id `tgo1`, schema version 1. The pragma is for ordinary commits; a commit that must survive a power cut
-/// sets a stricter pragma.
+/// The file header has the application id `tgo1` and the schema version 1. The pragma is for ordinary commits. A commit
+/// that must survive a power cut sets a stricter pragma.
 const OUTBOX: Kind = Kind {
     application_id: 0x7467_6f31,
     schema_version: 1,
@@ -53,95 +53,73 @@ INSERT INTO synced VALUES (0);
     pragmas: "PRAGMA synchronous = NORMAL;",
 };
 
-/// The largest number of calls that one commit deletes. It is small because a settlement may be waiting for the commit.
+/// The largest number of calls that one commit deletes. It is small, because a settlement may be waiting for the same
+/// commit.
 const FORGET_MAX: u16 = 1_000;
 
 /// The reason why an outbox was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the fields have descriptive names")]
 pub enum LogError {
-    /// Another process, or this one, has the file open.
+    /// A process has the file open already; it may be this process.
     #[error(
-        "the outbox {} is in use by another gateway: give each gateway a file of its own, or stop the other one first",
+        "the outbox {} is in use by another gateway: give each gateway a file of its own, or stop the other gateway first",
         .path.display()
     )]
-    InUse {
-        /// The path of the file.
-        path: PathBuf,
-    },
-    /// The file, its folder or its lock could not be opened.
-    #[error("cannot open {}: check that the folder is there and may be written to", .path.display())]
+    InUse { path: PathBuf },
+    /// The file, its folder or its lock file could not be opened.
+    #[error("cannot open {}: check that the folder exists and that the gateway may write to it", .path.display())]
     Io {
-        /// The path that could not be opened.
         path: PathBuf,
-        /// The file system's error.
         #[source]
         source: io::Error,
     },
     /// The file is not an outbox.
-    #[error("{} is not an outbox of this gateway: name another file", .path.display())]
-    NotAnOutbox {
-        /// The path of the file.
-        path: PathBuf,
-    },
-    /// Another version of the gateway wrote the file.
+    #[error("{} is not an outbox file: name another file", .path.display())]
+    NotAnOutbox { path: PathBuf },
+    /// A gateway version with another schema wrote the file.
     #[error(
-        "the outbox {} has schema version {found}, this gateway uses {known}: run the version that wrote it until its \
+        "the outbox {} has schema version {found}, but this gateway uses {known}: run the version that wrote it until its \
          calls are settled",
         .path.display()
     )]
     Version {
-        /// The path of the file.
         path: PathBuf,
-        /// The schema version of the file.
         found: i64,
-        /// The schema version of this gateway.
         known: i64,
     },
-    /// The file is read-only.
-    #[error("the outbox {} may be read but not written to: check its owner and permissions", .path.display())]
-    ReadOnly {
-        /// The path of the file.
-        path: PathBuf,
-    },
-    /// The file contains charges for another ledger.
+    /// The file cannot be written to.
+    #[error("the gateway may read the outbox {} but not write to it: check its owner and permissions", .path.display())]
+    ReadOnly { path: PathBuf },
+    /// The file contains charges for another data set.
     #[error(
         "{} has charges for a data set other than the one at ledger.url: restore that data set, or move the \
          file away to abandon the charges",
         .path.display()
     )]
-    OtherBooks {
-        /// The path of the file.
-        path: PathBuf,
-    },
-    /// The file is damaged.
+    OtherBooks { path: PathBuf },
+    /// The file is damaged; `found` is what the check reported.
     #[error(
         "the outbox {} is damaged ({found}): move it away together with the files next to it (-wal, -shm) and keep them, \
-         then start again. Calls recorded only there will not be charged; their holds expire by themselves",
+         then start again. Calls recorded only in this outbox will not be charged; their holds expire by themselves",
         .path.display()
     )]
-    Damaged {
-        /// The path of the file.
-        path: PathBuf,
-        /// The result of SQLite's check.
-        found: String,
-    },
-    /// SQLite failed.
+    Damaged { path: PathBuf, found: String },
+    /// SQLite failed with another error.
     #[error("cannot use the outbox {}", .path.display())]
     Sqlite {
-        /// The path of the file.
         path: PathBuf,
-        /// SQLite's error.
         #[source]
         source: BoxError,
     },
 }
 
 impl LogError {
-    fn of(path: &Path, source: rusqlite::Error) -> Self {
+    fn from_sqlite(path: &Path, source: rusqlite::Error) -> Self {
         use rusqlite::Error as E;
         let path = path.to_owned();
-        // These errors mean that the file contains values or tables that the gateway never writes.
+        // These SQLite errors mean that the file contains values or tables that the gateway never writes.
         let damaged = matches!(
             source,
             E::SqlInputError { .. }
@@ -176,7 +154,7 @@ impl From<NotOpened> for LogError {
             NotOpened::Foreign { path } => Self::NotAnOutbox { path },
             NotOpened::Version { path, found, known } => Self::Version { path, found, known },
             NotOpened::ReadOnly { path } => Self::ReadOnly { path },
-            NotOpened::Sqlite { path, source } => Self::of(&path, source),
+            NotOpened::Sqlite { path, source } => Self::from_sqlite(&path, source),
         }
     }
 }
@@ -184,21 +162,21 @@ impl From<NotOpened> for LogError {
 /// Opens the file, and reads the calls that an earlier process left in it.
 pub(super) fn open(path: &Path) -> Result<(SqliteFile, Vec<Pending>), LogError> {
     let file = OUTBOX.open(path)?;
-    let damage = damage(&file.conn).map_err(|source| LogError::of(&file.path, source))?;
+    let damage = damage(&file.conn).map_err(|source| LogError::from_sqlite(&file.path, source))?;
     if let Some(found) = damage {
         return Err(LogError::Damaged {
             path: file.path,
             found,
         });
     }
-    let left = read(&file.conn).map_err(|source| LogError::of(&file.path, source))?;
+    let left = read(&file.conn).map_err(|source| LogError::from_sqlite(&file.path, source))?;
     Ok((file, left))
 }
 
-/// Records which ledger's charges the file contains, and returns whether the file belonged to this ledger before.
-/// Refuses a file with charges for another ledger.
+/// Binds the file to the data set `books`. Returns whether it was bound to this data set before. Fails if the file
+/// contains charges for another data set.
 pub(super) fn claim(file: &SqliteFile, books: &str, unfinished: bool) -> Result<bool, LogError> {
-    let failed = |source| LogError::of(&file.path, source);
+    let failed = |source| LogError::from_sqlite(&file.path, source);
     let schema = "CREATE TABLE IF NOT EXISTS books (name TEXT NOT NULL) STRICT";
     file.conn.execute_batch(schema).map_err(failed)?;
     let known: Option<String> = file
@@ -231,7 +209,7 @@ pub(super) fn claim(file: &SqliteFile, books: &str, unfinished: bool) -> Result<
     Ok(!stale)
 }
 
-/// Runs SQLite's own check for damaged pages of the file. Returns what it found.
+/// Runs SQLite's integrity check. Returns the first damage that it finds.
 fn damage(conn: &Connection) -> rusqlite::Result<Option<String>> {
     let found: String = conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     Ok((found != "ok").then_some(found))
@@ -247,15 +225,16 @@ fn read(conn: &Connection) -> rusqlite::Result<Vec<Pending>> {
     while let Some(row) = rows.next()? {
         left.extend(read_call(row)?);
     }
-    // A commit that has nothing else to write changes this row, so that SQLite syncs the file.
+    // The table `synced` has one row, which a commit changes if it has nothing else to write: SQLite syncs the file
+    // only if something has changed.
     let times = conn.query_row("SELECT times FROM synced", [], |row| row.get::<_, i64>(0));
     if times.optional()?.is_none() {
-        return Err(unreadable(0, "the table synced is empty".into()));
+        return Err(unreadable(0, "the table `synced` is empty".into()));
     }
     Ok(left)
 }
 
-/// Reads a call. `None` for a refused hold, of which nothing is left to send.
+/// Reads a call. Returns `None` for a call whose hold was refused, since nothing of it is left to send.
 fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
     let (number, account, key): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
     let (at_ms, kind): (u64, String) = (count(row, 3)?, row.get(4)?);
@@ -269,9 +248,12 @@ fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
     }
     let done = match row.get::<_, Option<i64>>(7)? {
         None => false,
-        // A single flipped bit may turn a missing time into 0 or 1.
+        // The times 0 and 1 are refused, because a single flipped bit could turn a missing time into one of them.
         Some(0 | 1) => {
-            return Err(unreadable(7, format!("call {number} has no date").into()));
+            return Err(unreadable(
+                7,
+                format!("the row of call {number} has no time").into(),
+            ));
         }
         Some(_) => true,
     };
@@ -281,7 +263,7 @@ fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
         if settlement.number != number || *settlement.account != *account {
             return Err(unreadable(
                 5,
-                format!("the record of call {number} names another call").into(),
+                format!("the row of call {number} contains a settlement of another call").into(),
             ));
         }
         Ending::Settle(Arc::new(settlement))
@@ -310,7 +292,8 @@ pub(super) fn commit(
     in_one_commit(conn, |batch| write_all(batch, queue, forget_until_ms))
 }
 
-/// Commits as [`commit`] does, and syncs the file: this commit and all earlier commits then survive a power cut.
+/// Commits as [`commit`] does, and then syncs the file, so that this commit and all earlier commits survive a power
+/// cut.
 pub(super) fn commit_durably(
     conn: &mut Connection,
     queue: &Queue,
@@ -328,7 +311,7 @@ fn touch_and_commit(
     forget_until_ms: Option<u64>,
 ) -> rusqlite::Result<Option<u64>> {
     in_one_commit(conn, |batch| {
-        // A commit without any change would not sync the file, so this row is changed.
+        // SQLite does not sync the file for a commit without changes, so this row is changed.
         batch
             .prepare_cached("UPDATE synced SET times = times + 1")?
             .execute([])?;
@@ -406,7 +389,7 @@ fn forget(batch: &Connection, until_ms: Option<u64>) -> rusqlite::Result<Option<
     Ok((forgotten == usize::from(FORGET_MAX)).then_some(until_ms))
 }
 
-/// FNV-1a over the columns, 64 bits: any change of a single byte changes the sum.
+/// Computes a 64-bit FNV-1a check sum of the columns. A change of any single byte changes the check sum.
 fn check_sum(
     number: &str,
     account: &str,
@@ -425,7 +408,7 @@ fn check_sum(
         kind,
         settlement.unwrap_or_default(),
     ] {
-        // The separator between columns is the byte 0xff, which no UTF-8 text contains.
+        // The byte 0xff separates the columns, because UTF-8 text never contains it.
         for byte in column.bytes().chain([0xff]) {
             sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }

@@ -12,17 +12,15 @@ use super::{
     *,
 };
 use crate::{
-    account::{AccountId, KeyId},
+    account::KeyId,
     contract::{Item, Settlement},
+    durable::test_files::{copy_of_open_file, edit, foreign_files},
     money::MicroRub,
     number::RequestNumber,
     outbox::log::{self, Ending},
+    testing::given::acme as account,
     usage::{End, Usage},
 };
-
-fn account() -> AccountId {
-    "acme".parse().unwrap()
-}
 
 fn key() -> KeyId {
     "k1".parse().unwrap()
@@ -95,7 +93,7 @@ fn done(index: u16) -> CallStep {
     }
 }
 
-/// Writes calls in every state. Each step gets a commit of its own.
+/// Writes calls in every state, with one commit per step.
 async fn used(dir: &TempDir) -> (SqliteLog, PathBuf) {
     let path = dir.path().join("outbox.db");
     let log = SqliteLog::open(&path).unwrap();
@@ -113,7 +111,7 @@ async fn used(dir: &TempDir) -> (SqliteLog, PathBuf) {
         intent(6),
         release(6),
         done(6),
-        // The hold of call 7 was refused, so the call is done without an end.
+        // The hold of call 7 was refused, so the call is done without a settlement or release.
         intent(7),
         done(7),
     ] {
@@ -131,7 +129,7 @@ fn released(index: u16) -> Ending {
     }
 }
 
-/// The calls that the steps of `used` leave, by number, and whether each is done.
+/// The calls that an outbox must find after `used` has written their steps, sorted by number, and whether each is done.
 fn left_of_used() -> Vec<(Ending, bool)> {
     vec![
         (released(1), false),
@@ -153,7 +151,7 @@ fn by_number(left: &[Pending]) -> Vec<(Ending, bool)> {
 }
 
 #[tokio::test]
-async fn written_steps_are_read_after_a_restart() {
+async fn written_outbox_steps_are_read_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     assert_eq!(log.load().await.unwrap(), []);
@@ -162,7 +160,7 @@ async fn written_steps_are_read_after_a_restart() {
     let log = SqliteLog::open(&path).unwrap();
     let left = log.load().await.unwrap();
     assert_eq!(by_number(&left), left_of_used());
-    // Calls that are done come first, in the order in which they were done.
+    // Calls that are done come first, in the order in which they became done.
     let numbers: Vec<_> = left.iter().map(|call| call.ending.number()).collect();
     assert_eq!(numbers[..2], [number(5), number(6)]);
     let dates: HashMap<_, _> = left
@@ -170,16 +168,16 @@ async fn written_steps_are_read_after_a_restart() {
         .map(|call| (call.ending.number(), call.at_ms))
         .collect();
     assert_eq!((dates[&number(1)], dates[&number(3)]), (1_001, 2_003));
-    // A checkpoint has no time of its own, so the log stores the current time.
+    // The log stores the current time for a checkpoint, which has no time of its own.
     assert!(dates[&number(2)] > 1_700_000_000_000);
 
-    // The next process marks these calls as done, in the same file.
+    // The next process marks these calls as done in the same file.
     for index in 1..=4 {
         log.append(done(index));
     }
     log.close().await;
     let log = SqliteLog::open(&path).unwrap();
-    // Calls 1 and 2 had no recorded end, so their step `done` deletes them from the file.
+    // Calls 1 and 2 had neither a settlement nor a release, so the step `Done` deletes them from the file.
     let left: Vec<_> = left_of_used()
         .into_iter()
         .skip(2)
@@ -189,23 +187,16 @@ async fn written_steps_are_read_after_a_restart() {
 }
 
 #[tokio::test]
-async fn synced_steps_survive_a_crash() {
+async fn synced_outbox_steps_survive_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let (_log, path) = used(&dir).await;
-    // The file and its write-ahead log are copied in the state in which a killed process leaves them.
-    let copy = dir.path().join("copy.db");
-    fs::copy(&path, &copy).unwrap();
-    fs::copy(
-        dir.path().join("outbox.db-wal"),
-        dir.path().join("copy.db-wal"),
-    )
-    .unwrap();
+    let copy = copy_of_open_file(&path);
     let revived = SqliteLog::open(&copy).unwrap();
     assert_eq!(by_number(&revived.load().await.unwrap()), left_of_used());
 }
 
 #[tokio::test]
-async fn step_is_written_to_the_file_without_an_explicit_sync() {
+async fn outbox_step_is_written_to_the_file_without_a_sync_call() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
     let log = SqliteLog::open(&path).unwrap();
@@ -231,11 +222,11 @@ async fn step_is_written_to_the_file_without_an_explicit_sync() {
 }
 
 #[tokio::test]
-async fn acknowledged_calls_are_deleted_in_bulk_and_others_kept() {
+async fn acknowledged_calls_are_deleted_from_the_outbox_in_batches_and_other_calls_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
     let log = SqliteLog::open(&path).unwrap();
-    // Deleting these calls takes more than one commit. One further call is not done.
+    // It takes more than one commit to delete these calls. One other call is not done.
     for index in 0..2_500 {
         log.append(settle(index));
     }
@@ -266,7 +257,7 @@ async fn acknowledged_calls_are_deleted_in_bulk_and_others_kept() {
 }
 
 #[tokio::test]
-async fn outbox_file_is_open_in_one_gateway_at_a_time() {
+async fn outbox_file_can_be_open_in_only_one_gateway_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     let refused = SqliteLog::open(&path).unwrap_err();
@@ -286,7 +277,7 @@ async fn closed_outbox_writes_nothing_and_returns_an_error() {
     let (log, path) = used(&dir).await;
     log.close().await;
     log.close().await;
-    assert_eq!(log.fault().as_deref(), Some("it is closed"));
+    assert_eq!(log.fault().as_deref(), Some("the outbox file is closed"));
     assert!(log.sync().await.is_err());
     log.append(intent(8));
     let log = SqliteLog::open(&path).unwrap();
@@ -297,33 +288,15 @@ async fn closed_outbox_writes_nothing_and_returns_an_error() {
 async fn only_a_valid_outbox_file_is_opened() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
-
-    fs::write(
-        path("text"),
-        "not a database, but long enough to have a header of its own, which is no header at all",
-    )
-    .unwrap();
-    Connection::open(path("foreign"))
-        .unwrap()
-        .execute_batch("CREATE TABLE t (x)")
-        .unwrap();
-    crate::sqlite::SqliteLedger::open(&path("ledger"))
-        .unwrap()
-        .close()
-        .await;
-    for name in ["text", "foreign", "ledger"] {
-        let refused = SqliteLog::open(&path(name)).unwrap_err();
-        assert!(
-            matches!(refused, LogError::NotAnOutbox { .. }),
-            "{name}: {refused}"
-        );
+    let ledger = crate::sqlite::SqliteLedger::open(&path("ledger")).unwrap();
+    ledger.close().await;
+    for path in foreign_files(dir.path()).iter().chain([&path("ledger")]) {
+        let refused = SqliteLog::open(path).unwrap_err();
+        assert!(matches!(refused, LogError::NotAnOutbox { .. }), "{refused}");
     }
 
     SqliteLog::open(&path("newer")).unwrap().close().await;
-    Connection::open(path("newer"))
-        .unwrap()
-        .execute_batch("PRAGMA user_version = 2")
-        .unwrap();
+    edit(&path("newer"), "PRAGMA user_version = 2");
     let refused = SqliteLog::open(&path("newer")).unwrap_err();
     assert!(
         matches!(refused, LogError::Version { found: 2, .. }),
@@ -344,7 +317,7 @@ async fn read_only_outbox_file_is_refused() {
         assert!(matches!(refused, LogError::ReadOnly { .. }), "{refused}");
     };
 
-    // According to this header, only a newer version of SQLite may write to the file.
+    // This file header allows only a newer version of SQLite to write to the file.
     let newer = dir.path().join("newer.db");
     let mut bytes = fs::read(&path).unwrap();
     bytes[18] = 3;
@@ -354,13 +327,14 @@ async fn read_only_outbox_file_is_refused() {
     let mut permissions = fs::metadata(&path).unwrap().permissions();
     permissions.set_readonly(true);
     fs::set_permissions(&path, permissions).unwrap();
-    // Root may write to any file, so the test is skipped for root.
+    // The root user may write to any file, so the test is skipped for root.
     if OpenOptions::new().write(true).open(&path).is_err() {
         read_only(&path);
     }
 }
 
-/// Opens a tampered file. Returns whether the result is an error that names the damage, or exactly the written calls.
+/// Opens a tampered file. Returns true if it contains exactly the written calls, and false if an error names the file.
+/// Panics otherwise.
 fn opens_rightly(dir: &TempDir, bytes: &[u8], what: &str) -> bool {
     let copy = dir.path().join("tampered.db");
     fs::write(&copy, bytes).unwrap();
@@ -380,7 +354,7 @@ fn opens_rightly(dir: &TempDir, bytes: &[u8], what: &str) -> bool {
 }
 
 #[tokio::test]
-async fn no_call_is_charged_from_a_damaged_file() {
+async fn no_call_is_charged_from_a_damaged_outbox_file() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     log.close().await;
@@ -411,7 +385,7 @@ async fn no_call_is_charged_from_a_damaged_file() {
 }
 
 #[tokio::test]
-async fn manipulated_outbox_is_not_opened_and_the_error_has_the_remedy() {
+async fn error_for_a_manipulated_outbox_names_the_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     log.close().await;
@@ -429,9 +403,7 @@ async fn manipulated_outbox_is_not_opened_and_the_error_has_the_remedy() {
     {
         let copy = dir.path().join(format!("copy{index}.db"));
         fs::copy(&path, &copy).unwrap();
-        let raw = Connection::open(&copy).unwrap();
-        raw.execute_batch(tampering).unwrap();
-        drop(raw);
+        edit(&copy, tampering);
         let refused = SqliteLog::open(&copy).unwrap_err();
         assert!(
             matches!(refused, LogError::Damaged { .. }),
@@ -447,7 +419,7 @@ async fn manipulated_outbox_is_not_opened_and_the_error_has_the_remedy() {
 }
 
 #[tokio::test]
-async fn truncated_write_ahead_log_keeps_its_earlier_steps() {
+async fn steps_before_a_truncation_of_the_write_ahead_log_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
     let log = SqliteLog::open(&path).unwrap();
@@ -478,7 +450,7 @@ async fn truncated_write_ahead_log_keeps_its_earlier_steps() {
 }
 
 #[tokio::test]
-async fn full_disk_is_reported_as_a_fault_until_there_is_space_again() {
+async fn outbox_reports_a_full_disk_until_there_is_space_again() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     let limit = |pages_max| locked(&log.inner.writer).queue.pages_max = Some(pages_max);
@@ -487,9 +459,9 @@ async fn full_disk_is_reported_as_a_fault_until_there_is_space_again() {
         log.append(settle(index));
     }
     let full = log.sync().await.unwrap_err().to_string();
-    assert!(full.contains("full") && full.contains("retried"), "{full}");
+    assert!(full.contains("full") && full.contains("retries"), "{full}");
     assert_eq!(log.fault(), Some(full));
-    // The log accepts steps even while the disk is full, because they belong to running calls.
+    // The log accepts steps even while the disk is full, because these steps belong to in-flight calls.
     log.append(done(100));
 
     limit(1_000_000);
@@ -506,13 +478,10 @@ async fn full_disk_is_reported_as_a_fault_until_there_is_space_again() {
 }
 
 #[tokio::test]
-async fn failed_outbox_file_is_reported_until_a_restart() {
+async fn outbox_reports_a_broken_file_until_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
-    Connection::open(&path)
-        .unwrap()
-        .execute_batch("DROP TABLE calls")
-        .unwrap();
+    edit(&path, "DROP TABLE calls");
     log.append(settle(8));
     assert!(log.sync().await.is_err());
     let fault = log.fault().unwrap();
@@ -525,7 +494,7 @@ async fn failed_outbox_file_is_reported_until_a_restart() {
     log.close().await;
 }
 
-/// Returns the waiting steps as text.
+/// Returns one text for each call that has waiting steps, for comparison.
 fn waiting(queue: &Queue) -> Vec<String> {
     let mut shown = Vec::new();
     for (number, waiting) in queue.iter() {
@@ -570,11 +539,11 @@ fn queued_steps_of_a_call_are_merged_into_at_most_one_row() {
         (&[intent(1), checkpoint(1), settle(1), done(1)], &[]),
         (&[intent(1), release(1), done(1), intent(2)], &["2 intent"]),
         (&[intent(1), done(1)], &[]),
-        // The intent of call 1 is already in the file, so only the checkpoints are in the queue.
+        // The intent of call 1 is already in the file, so the queue contains only the checkpoints.
         (&[checkpoint(1), again], &["1 noted again"]),
         (&[settle(1), done(1)], &["1 settle, done"]),
         (&[done(1)], &["1 -, done"]),
-        // A checkpoint after the end of its call changes nothing.
+        // A checkpoint has no effect after the settlement of its call.
         (&[settle(1), checkpoint(1)], &["1 settle"]),
         (&[done(1), checkpoint(1)], &["1 -, done"]),
         (
@@ -608,8 +577,8 @@ fn write_of_a_step_is_delayed_in_case_a_later_step_replaces_it() {
         }
     }
 
-    // An end that arrives when the intent of its call is due does not share the intent's commit: it waits for its own
-    // time.
+    // A settlement that arrives when the intent of its call is due does not share the intent's commit: it waits for its
+    // own time.
     let mut late = queue(&[intent(1)], now);
     let end = now + INTENT_WAIT;
     late.add(settle(1), end);
@@ -617,14 +586,14 @@ fn write_of_a_step_is_delayed_in_case_a_later_step_replaces_it() {
     assert_eq!(late.add(done(1), end), None);
     assert!(late.is_empty());
 
-    // Steps whose write failed are due at once.
+    // Steps whose write failed are due immediately.
     let mut fresh = queue(&[settle(1)], now);
     fresh.put_back(queue(&[intent(1)], now), now);
     assert_eq!(waiting(&fresh.take_due(now)), ["1 settle"]);
 }
 
 #[test]
-fn writer_wakes_for_a_step_that_is_due_before_its_next_check() {
+fn outbox_writer_wakes_for_a_step_that_is_due_before_the_writers_next_check() {
     let writer = GroupCommit::without_thread(Work::default());
     let soon = Moment::now();
     let late = soon + Duration::from_secs(3_600);
@@ -633,10 +602,10 @@ fn writer_wakes_for_a_step_that_is_due_before_its_next_check() {
         (intent(2), soon, false),
         (settle(1), soon, false),
         (settle(2), late, true),
-        // Calls 1 and 2 have no row in the file and no step left in the queue, so nothing is due.
+        // Calls 1 and 2 have neither a row in the file nor a step in the queue, so nothing is due.
         (done(1), late, false),
         (done(2), late, false),
-        // Call 3 has no step in the queue: its row in the file must be changed.
+        // Call 3 has a row in the file that must be changed, since its intent and settlement are not in the queue.
         (done(3), late, true),
     ] {
         let what = format!("{line:?}");
@@ -647,7 +616,7 @@ fn writer_wakes_for_a_step_that_is_due_before_its_next_check() {
 }
 
 #[tokio::test]
-async fn steps_of_a_finished_call_do_not_delay_the_next_step() {
+async fn steps_of_a_finished_call_do_not_delay_steps_of_other_calls() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
     let log = SqliteLog::open(&path).unwrap();
@@ -672,7 +641,7 @@ async fn steps_of_a_finished_call_do_not_delay_the_next_step() {
 }
 
 #[test]
-fn steps_that_were_put_back_are_merged_before_newer_steps() {
+fn steps_put_back_into_the_queue_are_merged_as_older_than_the_steps_already_in_it() {
     for (older, newer, rows) in [
         (&[intent(1)][..], &[settle(1)][..], &["1 settle"][..]),
         (&[intent(1)], &[], &["1 intent"]),
@@ -693,7 +662,8 @@ fn steps_that_were_put_back_are_merged_before_newer_steps() {
     }
 }
 
-/// Each step is: the call, the kind of its next step, and whether the log is synced afterwards.
+/// Writes these steps and checks the file. Each tuple contains a call, the kind of the call's next step, and whether
+/// the log is synced afterwards.
 async fn file_keeps_what_lines_come_to(steps: &[(u16, u8, bool)]) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
@@ -701,7 +671,7 @@ async fn file_keeps_what_lines_come_to(steps: &[(u16, u8, bool)]) {
     let mut lines = Vec::new();
     let mut progress = HashMap::new();
     for &(call, step, sync) in steps {
-        // The steps of a call are in this order: intent, checkpoints, an end, done.
+        // The steps of a call come in this order: intent, checkpoints, a settlement or release, `Done`.
         let stage = progress.entry(call).or_insert(0);
         let (line, next) = match (*stage, step) {
             (0, _) => (intent(call), 1),
@@ -721,7 +691,7 @@ async fn file_keeps_what_lines_come_to(steps: &[(u16, u8, bool)]) {
     log.close().await;
     let found = by_number(&SqliteLog::open(&path).unwrap().load().await.unwrap());
     let expected = by_number(&log::pending(lines));
-    // A call that was done before the writer wrote its first step need not be in the file.
+    // If a call was done before the writer wrote its first step, the file need not contain the call.
     assert!(
         found.iter().all(|call| expected.contains(call)),
         "{found:?}"
@@ -735,7 +705,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn file_keeps_the_merged_steps_of_each_call(
+    fn outbox_file_contains_the_merged_steps_of_each_call(
         steps in prop::collection::vec((0..6u16, 0..5u8, any::<bool>()), 1..60)
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -744,11 +714,11 @@ proptest! {
 }
 
 #[tokio::test]
-async fn charges_of_one_ledger_are_not_sent_to_another() {
+async fn charges_in_the_outbox_of_one_ledger_are_not_sent_to_another_ledger() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     log.close().await;
-    // The file was written before outboxes recorded their ledger's name. It belongs to the ledger that opens it first.
+    // Files of versions that did not record the data set belong to the data set for which they are first opened.
     for books in ["first", "first"] {
         let log = SqliteLog::open_for(&path, books).unwrap();
         assert_eq!(by_number(&log.load().await.unwrap()), left_of_used());
@@ -760,7 +730,7 @@ async fn charges_of_one_ledger_are_not_sent_to_another() {
         "{error}"
     );
 
-    // After all its charges are acknowledged, the file may be used for another ledger.
+    // After all its charges are acknowledged, the file may be used for another data set.
     let log = SqliteLog::open_for(&path, "first").unwrap();
     for number in 1..=4 {
         log.append(done(number));

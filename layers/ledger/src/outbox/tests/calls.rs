@@ -1,9 +1,10 @@
-//! Each step of a call is written once and in order. No call is served if its steps cannot be written.
+//! Tests that each step of a call is written once and in order, and that no call is admitted if its steps cannot be
+//! written.
 
 use super::*;
 
 #[tokio::test]
-async fn each_step_of_a_call_is_written_once_and_in_order() {
+async fn each_step_of_a_call_is_written_to_the_outbox_once_and_in_order() {
     use Fault::{After, Before, Fine};
     let settled = ["intent 1", "checkpoint 1", "settle 1", "done 1"];
     let released = ["intent 1", "release 1", "done 1"];
@@ -19,10 +20,10 @@ async fn each_step_of_a_call_is_written_once_and_in_order() {
         let outbox = opened(&wire, &log, OutboxSettings::default()).await;
         call(&outbox).await;
         assert_eq!(log.shown(), lines, "{faults:?}");
-        // A checkpoint after the end of its call changes nothing.
+        // A checkpoint has no effect after the settlement of its call.
         outbox.checkpoint(&[settlement(1, NOTED)]).await.unwrap();
         assert_eq!(log.shown(), lines, "{faults:?}");
-        // An end that was not acknowledged is synced to the disk before the retry.
+        // A settlement that was not acknowledged is synced to the disk before it is sent again.
         let failures = faults[1..].iter().filter(|fault| **fault != Fine).count();
         assert_eq!(log.0.lock().unwrap().syncs, failures, "{faults:?}");
         assert_eq!(outbox.backlog(), Backlog::default(), "{faults:?}");
@@ -30,7 +31,7 @@ async fn each_step_of_a_call_is_written_once_and_in_order() {
 }
 
 #[tokio::test]
-async fn refused_hold_leaves_no_call_to_end() {
+async fn call_with_a_refused_hold_need_not_be_settled_or_released() {
     let (ledger, wire, lines, outbox) = fresh_outbox().await;
     let dear = Hold {
         want: MicroRub::new(5_000),
@@ -45,7 +46,8 @@ async fn refused_hold_leaves_no_call_to_end() {
     assert_eq!(lines.shown(), ["intent 1", "done 1"]);
     assert_eq!(log::pending(lines.all()), []);
 
-    // A hold with the number of an existing hold and another amount is refused, and does not change that hold.
+    // The ledger refuses a hold that has the number of an existing hold but another amount. The existing hold is
+    // unchanged.
     outbox.reserve(&hold(2)).await.unwrap();
     let conflict = Hold {
         want: MicroRub::new(101),
@@ -58,7 +60,7 @@ async fn refused_hold_leaves_no_call_to_end() {
 }
 
 #[tokio::test]
-async fn call_is_released_if_its_caller_left_during_the_reservation() {
+async fn call_is_released_if_its_caller_disconnects_during_the_reservation() {
     let ledger = funded().await;
     let lines = Lines::default();
     let wire = Wire::to(&ledger).faulty(&[Fault::DiesAfter]);
@@ -71,7 +73,7 @@ async fn call_is_released_if_its_caller_left_during_the_reservation() {
 }
 
 #[tokio::test]
-async fn full_disk_refuses_new_calls_but_charges_running_ones() {
+async fn on_a_full_disk_new_calls_are_refused_and_running_calls_are_charged() {
     let (ledger, wire, lines, outbox) = fresh_outbox().await;
     outbox.reserve(&hold(1)).await.unwrap();
     lines.0.lock().unwrap().fault = Some("the disk is full".into());
@@ -92,7 +94,7 @@ async fn full_disk_refuses_new_calls_but_charges_running_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn full_outbox_refuses_calls_until_the_ledger_has_acknowledged_some() {
+async fn full_outbox_refuses_new_calls_until_the_ledger_acknowledges_old_ones() {
     let ledger = funded().await;
     let (wire, lines) = (Wire::to(&ledger), Lines::default());
     let settings = OutboxSettings {
@@ -122,11 +124,11 @@ async fn full_outbox_refuses_calls_until_the_ledger_has_acknowledged_some() {
         panic!("a full outbox admitted a call")
     };
     assert!(cause.to_string().contains("full: 2 calls"), "{cause}");
-    // The guard in the layers above releases even a refused call. The outbox must not grow by refused calls.
+    // In the gateway, a guard releases even a refused call. The outbox must not record that release.
     assert!(outbox.release(number(4), &account(), &key()).await.is_err());
     assert_eq!(outbox.backlog(), expected(10, false));
     assert!(!lines.shown().iter().any(|line| line.ends_with(" 4")));
-    // A call that was admitted before the outbox was full can still end.
+    // A call that was admitted before the outbox was full can still be settled.
     assert!(outbox.settle(&settlement(3, COST)).await.is_err());
     assert_eq!(outbox.backlog().calls, 3);
     advance(Duration::from_secs(51)).await;

@@ -6,77 +6,46 @@ use std::{collections::HashSet, future::pending};
 
 use futures_util::FutureExt;
 use tokio::{join, time::advance};
-use uuid::Uuid;
 
 use super::*;
 use crate::{
-    account::{KeyDigest, KeyRecord},
-    ceiling::Ceilings,
-    contract::{Booked, Entry, Item, LedgerAdmin},
+    contract::{Booked, Item, LedgerAdmin},
     memory::MemoryLedger,
     money::MicroRub,
+    testing::{
+        given::{self, acme as account, number},
+        open,
+    },
     usage::End,
 };
 
-/// The final cost of a call, and its cost in the checkpoint, in micro-rubles.
+/// The final cost of the test's call, in micro-rubles.
 const COST: i64 = 70;
+/// The cost in the checkpoint of the test's call, in micro-rubles.
 const NOTED: i64 = 40;
 
-fn account() -> AccountId {
-    "acme".parse().unwrap()
-}
-
 fn key() -> KeyId {
-    "k1".parse().unwrap()
+    given::key("k1")
 }
 
-fn number(index: u128) -> RequestNumber {
-    RequestNumber::from_uuid(Uuid::from_u128(index))
-}
-
+/// Returns a hold that expires immediately. The next sweep ends it, unless the outbox settles or releases it.
 fn hold(index: u128) -> Hold {
-    Hold {
-        number: number(index),
-        account: account(),
-        key: key(),
-        want: MicroRub::new(100),
-        least: MicroRub::new(100),
-        // This hold expires at once, so that the next sweep ends it if the outbox neither settles nor releases it.
-        ttl: Duration::ZERO,
-    }
+    given::due(index, "k1", 100)
 }
 
 fn settlement(index: u128, cost: i64) -> Settlement {
     Settlement {
-        number: number(index),
-        account: account(),
-        key: key(),
-        held: MicroRub::new(100),
-        cost: MicroRub::new(cost),
-        fresh: true,
-        lease: None,
         item: Item {
             session: Some("s-1".parse().unwrap()),
             ..Item::new("m", "v", End::Finished)
         },
+        ..given::settlement(index, "k1", cost)
     }
 }
 
 async fn funded() -> MemoryLedger {
     let ledger = MemoryLedger::new();
-    ledger.create_account(&account(), "Acme").await.unwrap();
-    let record = KeyRecord {
-        prefix: "tg-AbC123…".into(),
-        name: "laptop".into(),
-        ..KeyRecord::new(key(), account(), KeyDigest::new([1; 32]))
-    };
-    ledger.create_key(&record, Ceilings::NONE).await.unwrap();
-    let topup = Entry {
-        id: "t1".into(),
-        amount: MicroRub::new(1_000),
-        reason: None,
-    };
-    ledger.enter(&account(), &topup).await.unwrap();
+    open(&ledger, 1_000).await;
     ledger
 }
 
@@ -92,17 +61,17 @@ async fn held(ledger: &MemoryLedger) -> i64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Fault {
     Fine,
-    /// The request is lost on its way to the ledger.
+    /// The request does not reach the ledger.
     Before,
-    /// The ledger's answer is lost on its way back.
+    /// The ledger carries out the request, but its answer is lost.
     After,
-    /// The process dies before the request arrives.
+    /// The process dies before the request reaches the ledger.
     DiesBefore,
-    /// The process dies before the answer arrives.
+    /// The process dies after the ledger has carried out the request and before the answer arrives.
     DiesAfter,
 }
 
-/// The connection to a memory ledger, which fails on demand. A test can replace the ledger.
+/// A connection to an in-memory ledger that fails on demand. A test can replace the ledger.
 #[derive(Clone)]
 struct Wire(Arc<Mutex<Way>>);
 
@@ -136,7 +105,7 @@ impl Wire {
         self.0.lock().unwrap().ledger = ledger.clone();
     }
 
-    /// Returns the requests that the ledger received since this function was last called.
+    /// Returns the requests that reached the ledger since the last call of this function.
     fn requested(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap().requested)
     }
@@ -221,7 +190,7 @@ impl Ledger for Wire {
     }
 }
 
-/// A log that is kept in memory.
+/// A log in memory.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Disk>>);
 
@@ -234,7 +203,7 @@ struct Disk {
 }
 
 impl Lines {
-    fn of(lines: &[CallStep]) -> Self {
+    fn from_steps(lines: &[CallStep]) -> Self {
         let log = Self::default();
         log.0.lock().unwrap().lines = lines.to_vec();
         log
@@ -288,7 +257,7 @@ impl Log for Lines {
 
 type TestOutbox = Outbox<Wire, Lines>;
 
-/// Opens an outbox whose clock follows tokio's clock, starting at 1 000 000 ms.
+/// Opens an outbox whose clock advances with tokio's clock and starts at 1 000 000 ms.
 async fn opened(wire: &Wire, lines: &Lines, settings: OutboxSettings) -> TestOutbox {
     let began = Instant::now();
     let clock = move || 1_000_000 + u64::try_from(began.elapsed().as_millis()).unwrap();
@@ -309,7 +278,7 @@ async fn served(outbox: &TestOutbox, index: u128) {
     outbox.settle(&settlement(index, COST)).await.unwrap();
 }
 
-/// Makes a call as the gateway's upper layers do: each failed request is retried.
+/// Makes a call in the way the gateway does: each failed request is retried.
 async fn call(outbox: &TestOutbox) {
     match outbox.reserve(&hold(1)).await {
         Ok(_) => {

@@ -1,8 +1,9 @@
-//! Calls that an earlier process left are charged once or released.
+//! Tests that calls left by an earlier process are charged once or released.
 
 use super::*;
 
-/// Makes a call that a fault interrupts by killing the process. Returns the ledger and the steps left in the log.
+/// Makes a call that a fault interrupts, for example by killing the process. Returns the ledger and the steps in the
+/// log.
 async fn cut_call(faults: &[Fault]) -> (MemoryLedger, Vec<CallStep>) {
     let ledger = funded().await;
     let lines = Lines::default();
@@ -54,8 +55,8 @@ async fn call_of_a_killed_process_is_charged_once_or_released() {
                 _ => 0,
             };
 
-            // The next process ends the call. The process after it finds nothing to do.
-            let mut lines = Lines::of(lines);
+            // The next process settles or releases the call. The process after that has nothing to do.
+            let mut lines = Lines::from_steps(lines);
             for _ in 0..2 {
                 let outbox = opened(&Wire::to(&ledger), &lines, OutboxSettings::default()).await;
                 outbox.recover(&|_| {}).await;
@@ -63,9 +64,9 @@ async fn call_of_a_killed_process_is_charged_once_or_released() {
                 assert_eq!(outbox.backlog(), Backlog::default(), "{case}");
                 let left = log::pending(lines.all());
                 assert!(left.iter().all(|call| call.done), "{case}: {left:?}");
-                lines = Lines::of(&lines.all());
+                lines = Lines::from_steps(&lines.all());
             }
-            // A process that died before it wrote anything leaves a hold that expires by itself.
+            // If the process died before any step was written, the hold expires by itself.
             if stored > 0 {
                 assert_eq!(held(&ledger).await, 0, "{case}");
             }
@@ -80,7 +81,7 @@ async fn call_of_a_killed_process_is_charged_once_or_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_of_an_earlier_process_are_ended_while_new_calls_run() {
+async fn calls_of_an_earlier_process_are_settled_while_new_calls_run() {
     let ledger = funded().await;
     for index in 1..=3 {
         ledger.reserve(&hold(index)).await.unwrap();
@@ -92,7 +93,7 @@ async fn calls_of_an_earlier_process_are_ended_while_new_calls_run() {
         key: key(),
         at_ms,
     };
-    let lines = Lines::of(&[
+    let lines = Lines::from_steps(&[
         intent(1),
         intent(2),
         CallStep::Checkpoint(Arc::new(settlement(2, NOTED))),
@@ -105,7 +106,7 @@ async fn calls_of_an_earlier_process_are_ended_while_new_calls_run() {
         ..OutboxSettings::default()
     };
     let outbox = opened(&wire, &lines, settings).await;
-    // A call that an earlier process left is in this process's backlog only after an attempt to end it has failed.
+    // The backlog contains a call of an earlier process only after an attempt to settle or release the call has failed.
     assert_eq!(outbox.backlog(), Backlog::default());
     wire.down(true);
 
@@ -141,7 +142,7 @@ async fn calls_of_an_earlier_process_are_ended_while_new_calls_run() {
     let (away, mut ended): (Vec<_>, Vec<_>) =
         events.iter().partition(|event| event.starts_with("away"));
     ended.sort();
-    // During ten seconds of retries, the waits between them double up to two seconds.
+    // In ten seconds of retries, the wait between attempts doubles until it is two seconds.
     assert!((3 * 6..3 * 20).contains(&away.len()), "{away:?}");
     assert_eq!(
         ended,

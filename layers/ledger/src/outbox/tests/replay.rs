@@ -1,10 +1,11 @@
-//! Ends that a ledger acknowledged and then lost are sent again. The number of ends kept for this is bounded.
+//! Tests that settlements and releases which the ledger acknowledged and then lost are sent again, and that the number
+//! of calls kept for this replay is bounded.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn settlement_is_sent_as_fresh_for_five_minutes_after_its_first_attempt() {
-    // The clock of the outbox starts at 1 000 000 ms.
+async fn settlement_counts_as_fresh_for_five_minutes_after_its_first_attempt() {
+    // The outbox's clock starts at 1 000 000 ms.
     for (at_ms, requested) in [
         (1_000_000, "settle 1"),
         (1_000_000 - 299_000, "settle 1"),
@@ -18,7 +19,7 @@ async fn settlement_is_sent_as_fresh_for_five_minutes_after_its_first_attempt() 
         };
         for lines in [&[settle.clone()][..], &[settle, done]] {
             let wire = Wire::to(&funded().await);
-            let outbox = opened(&wire, &Lines::of(lines), OutboxSettings::default()).await;
+            let outbox = opened(&wire, &Lines::from_steps(lines), OutboxSettings::default()).await;
             outbox.recover(&|_| {}).await;
             assert_eq!(wire.requested(), [requested], "{at_ms}");
         }
@@ -35,7 +36,7 @@ async fn settlement_is_sent_as_fresh_for_five_minutes_after_its_first_attempt() 
 }
 
 #[tokio::test]
-async fn ends_of_calls_are_replayed_to_a_ledger_that_lost_them() {
+async fn settlements_and_releases_are_replayed_to_a_ledger_that_lost_them() {
     let (_, wire, lines, outbox) = fresh_outbox().await;
     for index in 1..=3 {
         served(&outbox, index).await;
@@ -43,7 +44,7 @@ async fn ends_of_calls_are_replayed_to_a_ledger_that_lost_them() {
     outbox.reserve(&hold(4)).await.unwrap();
     outbox.release(number(4), &account(), &key()).await.unwrap();
 
-    // The replica has lost some of the data: the end of call 1, all of call 2, and the end of call 4.
+    // The replica has lost some data: the settlement of call 1, everything about call 2, and the release of call 4.
     let replica = || async {
         let replica = funded().await;
         for index in [1, 3, 4] {
@@ -75,11 +76,11 @@ async fn ends_of_calls_are_replayed_to_a_ledger_that_lost_them() {
         promoted.audit().await.unwrap().breaches,
         Vec::<String>::new()
     );
-    // A second replay charges no call again.
+    // In a second replay the ledger has lost no charge, so nothing is charged.
     assert_eq!(outbox.replay().await.unwrap(), 0);
     assert_eq!(balance(&promoted).await, 1_000 - 3 * COST);
 
-    // The gateway died together with the ledger; the next process replays.
+    // The gateway died at the same time as the ledger. The next process replays the calls in the log.
     let promoted = replica().await;
     let wire = Wire::to(&promoted);
     let outbox = opened(&wire, &lines, OutboxSettings::default()).await;
@@ -91,10 +92,10 @@ async fn ends_of_calls_are_replayed_to_a_ledger_that_lost_them() {
 }
 
 #[tokio::test]
-async fn replayed_charge_that_the_ledger_disputes_is_not_counted_as_charged() {
-    // Call 1 was settled by an earlier process and is only in the log. The ledger has no hold of this call any more, so
-    // it records the settlement as stale and charges nothing.
-    let lines = Lines::of(&[
+async fn replayed_settlement_that_is_booked_as_stale_is_not_counted_as_charged() {
+    // An earlier process settled call 1, which is only in the log. The ledger has no hold of this call any more, so it
+    // books the settlement as stale and charges nothing.
+    let lines = Lines::from_steps(&[
         CallStep::Settle(Arc::new(settlement(1, COST)), 1),
         CallStep::Done {
             number: number(1),
@@ -110,7 +111,7 @@ async fn replayed_charge_that_the_ledger_disputes_is_not_counted_as_charged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn acknowledged_end_of_a_call_is_kept_for_replay_until_the_ledger_confirms_its_data() {
+async fn acknowledged_calls_are_kept_for_replay_until_the_ledgers_data_is_confirmed() {
     let (_, wire, lines, outbox) = fresh_outbox().await;
     let seconds = |seconds| advance(Duration::from_secs(seconds));
     served(&outbox, 1).await;
@@ -118,11 +119,11 @@ async fn acknowledged_end_of_a_call_is_kept_for_replay_until_the_ledger_confirms
     served(&outbox, 2).await;
     seconds(20).await;
     wire.requested();
-    // The ledger's data was last confirmed seventy seconds ago, so no end was deleted in this time.
+    // The ledger's data was last confirmed seventy seconds ago, so the outbox still has both calls.
     outbox.replay().await.unwrap();
     assert_eq!(wire.requested(), ["settle 1", "settle 2"]);
 
-    // The ledger may also lose a replayed end, so that the end is kept for another replay window.
+    // The ledger may lose a replayed settlement again, so the outbox keeps the settlement for another replay window.
     seconds(59).await;
     outbox.confirmed();
     outbox.replay().await.unwrap();
@@ -132,7 +133,7 @@ async fn acknowledged_end_of_a_call_is_kept_for_replay_until_the_ledger_confirms
         Vec::<u64>::new()
     );
 
-    // An unfinished replay is still due, even after the ledger's data is confirmed.
+    // A replay that has not finished stays due, even if the ledger's data is confirmed.
     wire.down(true);
     seconds(61).await;
     assert!(outbox.replay().await.is_err());
@@ -148,12 +149,12 @@ async fn acknowledged_end_of_a_call_is_kept_for_replay_until_the_ledger_confirms
     outbox.confirmed();
     outbox.replay().await.unwrap();
     assert_eq!(wire.requested(), ["settle 3"]);
-    // The log may delete call 2, which was done fifty seconds after the clock began.
+    // The log may delete call 2, which was done fifty seconds after the start of the clock.
     assert_eq!(lines.0.lock().unwrap().forgotten_until_ms, [1_050_000_u64]);
 }
 
 #[tokio::test]
-async fn number_of_acknowledged_ends_kept_for_replay_is_limited() {
+async fn number_of_acknowledged_calls_kept_for_replay_is_limited() {
     let ledger = funded().await;
     let wire = Wire::to(&ledger);
     let settings = OutboxSettings {
@@ -169,60 +170,13 @@ async fn number_of_acknowledged_ends_kept_for_replay_is_limited() {
     assert_eq!(wire.requested(), ["settle 4", "settle 5"]);
 }
 
-/// A ledger that a test can put back to an earlier state.
-#[derive(Clone)]
-struct Restorable(Arc<Mutex<MemoryLedger>>);
-
-impl Restorable {
-    fn now(&self) -> MemoryLedger {
-        self.0.lock().unwrap().clone()
-    }
-}
-
-impl Ledger for Restorable {
-    async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
-        self.now().reserve(hold).await
-    }
-
-    async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
-        self.now().settle(settlement).await
-    }
-
-    async fn release(
-        &self,
-        number: RequestNumber,
-        account: &AccountId,
-        key: &KeyId,
-    ) -> Result<(), LedgerError> {
-        self.now().release(number, account, key).await
-    }
-
-    async fn extend(
-        &self,
-        number: RequestNumber,
-        account: &AccountId,
-        ttl: Duration,
-    ) -> Result<bool, LedgerError> {
-        self.now().extend(number, account, ttl).await
-    }
-
-    async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
-        self.now().probe(account, key).await
-    }
-
-    async fn expire(&self) -> Result<usize, LedgerError> {
-        self.now().expire().await
-    }
-}
-
 #[tokio::test]
 async fn account_missing_from_a_backup_does_not_stop_the_replay_for_other_accounts() {
-    let ledger = Restorable(Arc::new(Mutex::new(funded().await)));
+    let ledger = funded().await;
     let newco: AccountId = "newco".parse().unwrap();
-    ledger.now().create_account(&newco, "New").await.unwrap();
-    let outbox = Outbox::open(ledger.clone(), Lines::default(), OutboxSettings::default())
-        .await
-        .unwrap();
+    ledger.create_account(&newco, "New").await.unwrap();
+    let wire = Wire::to(&ledger);
+    let outbox = opened(&wire, &Lines::default(), OutboxSettings::default()).await;
     for (index, account) in [newco.clone(), account(), newco, account()]
         .into_iter()
         .enumerate()
@@ -234,10 +188,11 @@ async fn account_missing_from_a_backup_does_not_stop_the_replay_for_other_accoun
         outbox.settle(&settlement).await.unwrap();
     }
 
-    // The ledger is replaced by a backup from before the account was created.
-    *ledger.0.lock().unwrap() = funded().await;
-    let before = balance(&ledger.now()).await;
+    // The ledger is replaced by a backup that was made before the account was created.
+    let backup = funded().await;
+    wire.fails_over_to(&backup);
+    let before = balance(&backup).await;
     assert_eq!(outbox.replay().await.unwrap(), 2);
-    assert_eq!(balance(&ledger.now()).await, before - 20);
+    assert_eq!(balance(&backup).await, before - 20);
     assert!(!outbox.replay_due());
 }

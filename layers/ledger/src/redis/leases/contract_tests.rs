@@ -1,4 +1,4 @@
-//! Runs the contract tests of all ledgers on a Redis ledger that takes leases from the first call on.
+//! Runs the contract tests for ledgers on a Redis ledger that takes leases from the first call on.
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 
@@ -8,18 +8,18 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{contract::EventStore, redis::test_server::Server, testing};
 
-/// Contract tests that need not pass with leases: to the ledger a lease is one hold, and the ledger does not have the
-/// holds that are granted from the lease.
+/// Contract tests that a ledger with leases need not pass. In the ledger, a lease is one hold: the ledger does not have
+/// the calls' holds against the lease.
 const OTHERWISE: &[&str] = &[
-    // A repeated hold may be granted by a lease that was opened after the first attempt. Gateways send each hold once.
+    // A lease that was opened after the first attempt may grant the repeated hold. Gateways request each hold once.
     "a_repeated_reserve_is_granted_once",
     "a_repeated_hold_is_granted_once",
     "a_dropped_reserve_that_is_repeated_is_granted_once",
     "a_hold_sent_by_two_threads_is_granted_once",
-    // A lease forgets a call when its charge is acknowledged, so that a later release is recorded as a release.
-    // Gateways end each call once.
+    // A lease removes a call when its settlement is acknowledged, so a later release is not rejected. Gateways end each
+    // call once.
     "only_one_of_a_concurrent_settlement_and_release_takes_effect",
-    // The sweep of the ledger ends only the ledger's own holds; a gateway ends the holds of its leases.
+    // The ledger's sweep ends only the ledger's own holds. A gateway ends expired holds against its leases.
     "holds_end_by_themselves_after_their_expiry",
     "only_holds_past_their_expiry_are_ended",
     "a_reserve_that_does_not_fit_ends_some_expired_holds_of_its_account",
@@ -55,10 +55,10 @@ async fn ledger_with_leases_passes_the_contract_tests() {
     assert!(turns > 20, "{turns} turns: there were no leases");
 }
 
-/// The connection for turns of leases is polled by the runtime that opened it. If this runtime has ended, the next
-/// runtime opens the connection again, and other connections are not affected.
+/// The runtime that opened the connection for lease turns polls this connection. If this runtime has ended, the next
+/// runtime opens a new connection. Other connections are not affected.
 #[tokio::test]
-async fn turn_can_be_sent_after_the_runtime_of_its_connection_has_ended() {
+async fn lease_turn_can_be_sent_after_its_connections_runtime_has_ended() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     for _ in 0..3 {
@@ -70,7 +70,7 @@ async fn turn_can_be_sent_after_the_runtime_of_its_connection_has_ended() {
                 let script = conn.script("", "return 7\n");
                 let none: [String; 0] = [];
                 let limit = conn.response_timeout();
-                conn.eval_in::<i64>(Lane::Apart, &script, &none, &none[..], limit)
+                conn.eval_in::<i64>(Lane::Leases, &script, &none, &none[..], limit)
                     .await
             })
         });

@@ -1,4 +1,5 @@
-//! Several gateways with leases on one Redis server, with their tasks and clocks, as callers and operators see them.
+//! Tests several gateways with leases on one Redis server, with real tasks and clocks, from the view of callers and
+//! operators.
 
 use std::{
     collections::HashSet,
@@ -28,7 +29,7 @@ use crate::{
 
 const PRICE: i64 = 10;
 
-/// Gateways on one server, each with its own connection and task.
+/// Gateways that share one server. Each has its own connection and lease task.
 struct Fleet {
     server: Server,
     gateways: Vec<RedisLedger>,
@@ -36,7 +37,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// Starts `count` gateways and an account with this much money and the key k1. The first call takes a lease.
+    /// Starts `count` gateways, and creates an account with `money` and the key k1. The first call takes a lease.
     async fn new(count: usize, money: i64) -> Self {
         let server = Server::start().await;
         let (mut gateways, mut tasks) = (Vec::new(), JoinSet::new());
@@ -62,8 +63,8 @@ impl Fleet {
         }
     }
 
-    /// Runs `callers` callers at each gateway. Each makes one call after another, until it was refused `refusals` times
-    /// in a row. Returns the number of calls that were served.
+    /// Runs `callers` callers at each gateway. A caller makes calls one after another until `refusals` calls in a row
+    /// are refused. Returns the number of served calls.
     async fn serve_all(&self, callers: usize, refusals: usize) -> usize {
         let served = serve_at(&self.gateways, callers, refusals).await;
         served.into_iter().sum()
@@ -74,7 +75,8 @@ impl Fleet {
         counts.map(|counts| counts.granted).sum()
     }
 
-    /// Asserts that all leases are given back, that the sums add up, and that each served call has its receipt.
+    /// Asserts that all leases were given back, that the sums in the books agree, and that each served call has a
+    /// receipt.
     async fn ends_sound(mut self, served: usize, money: i64) {
         for gateway in &self.gateways {
             assert!(gateway.give_back().await, "{:?}", gateway.lease_counts());
@@ -103,7 +105,7 @@ impl Fleet {
     }
 }
 
-/// Runs callers as [`Fleet::serve_all`] does, at these gateways. Returns the number of served calls of each gateway.
+/// Runs callers at these gateways, as [`Fleet::serve_all`] does. Returns the number of served calls per gateway.
 async fn serve_at(gateways: &[RedisLedger], callers: usize, refusals: usize) -> Vec<usize> {
     let mut calling = JoinSet::new();
     for (nth, gateway) in gateways.iter().enumerate() {
@@ -129,7 +131,7 @@ async fn serve_at(gateways: &[RedisLedger], callers: usize, refusals: usize) -> 
     by_gateway
 }
 
-/// Makes a call that costs the whole amount held for it. Returns whether it was served.
+/// Makes a call that costs the full amount held for it. Returns whether it was served.
 async fn call(gateway: &RedisLedger) -> bool {
     match try_call(gateway).await {
         Ok(()) => true,
@@ -138,7 +140,7 @@ async fn call(gateway: &RedisLedger) -> bool {
     }
 }
 
-/// Makes a call as [`call`] does, and asserts that its whole cost was charged.
+/// Makes a call as [`call`] does, and asserts that its full cost was charged.
 async fn try_call(gateway: &RedisLedger) -> Result<(), LedgerError> {
     let new_hold = Hold {
         number: RequestNumber::now_v7(),
@@ -175,10 +177,10 @@ async fn fleet_with_leases_serves_exactly_the_calls_that_the_money_pays_for() {
     }
 }
 
-/// A server without free memory grants no leases, but still charges ends. Gateways give leases back, and rarely request
-/// new leases.
+/// A server that is out of memory grants no leases, but still charges settlements. Gateways give their leases back, and
+/// rarely request new ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_server_out_of_memory_grants_no_leases() {
+async fn no_lease_is_granted_while_the_redis_server_is_out_of_memory() {
     const SOON: Duration = Duration::from_secs(3);
     let money = 10_000_000 * PRICE;
     let fleet = Fleet::new(1, money).await;
@@ -216,7 +218,7 @@ async fn redis_server_out_of_memory_grants_no_leases() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_parallel_calls_exactly_ten_are_served_with_money_for_ten() {
+async fn money_for_ten_calls_serves_exactly_ten_of_many_parallel_calls() {
     let fleet = Fleet::new(3, 10 * PRICE).await;
     let mut calling = JoinSet::new();
     for n in 0..500 {
@@ -233,9 +235,9 @@ async fn of_many_parallel_calls_exactly_ten_are_served_with_money_for_ten() {
     fleet.ends_sound(served, 10 * PRICE).await;
 }
 
-/// Invariant I12: once an operator's command is acknowledged, no gateway grants what the command forbids.
+/// Invariant I12: after an operator's command is acknowledged, no gateway grants a hold that the command forbids.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_lease_grants_a_hold_after_an_operators_change_is_acknowledged() {
+async fn no_lease_grants_a_hold_that_an_acknowledged_change_by_the_operator_forbids() {
     for what in ["suspend", "disable", "ceiling"] {
         let money = 10_000_000;
         let fleet = Fleet::new(3, money).await;
@@ -264,8 +266,8 @@ async fn no_lease_grants_a_hold_after_an_operators_change_is_acknowledged() {
         while fleet.granted_from_leases() < 500 {
             sleep(Duration::from_millis(5)).await;
         }
-        // An operator's command at a gateway without leases also waits until the other gateways have given back their
-        // leases.
+        // An operator's command at a gateway without leases also waits until other gateways have given their leases
+        // back.
         let without = fleet.server.ledger().await;
         let operator = if what == "disable" {
             &without
@@ -320,7 +322,7 @@ async fn correction_can_deduct_leased_money_that_no_call_holds() {
     fleet.ends_sound(400, money - left).await;
 }
 
-/// A hold with a smallest acceptable amount still gets its full amount, by recalling leased money.
+/// A call that would accept a smaller hold still gets its full hold, because leased money is recalled first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hold_gets_its_full_amount_from_recalled_leases() {
     let money = 100_000;
@@ -343,10 +345,10 @@ async fn hold_gets_its_full_amount_from_recalled_leases() {
     fleet.ends_sound(200, money).await;
 }
 
-/// Two gateways have leases, and a third gateway has no leases. All calls for which there is money are served, and each
-/// gateway serves some calls.
+/// Two gateways have leases, and a third gateway has none. All calls for which there is money are served, and each
+/// gateway serves some of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gateway_without_leases_gets_its_share_of_holds_next_to_gateways_with_leases() {
+async fn gateway_without_leases_is_not_starved_by_gateways_with_leases() {
     const CALLS: usize = 6_000;
     let money = i64::try_from(CALLS).unwrap() * PRICE;
     let fleet = Fleet::new(2, money).await;
@@ -363,10 +365,9 @@ async fn gateway_without_leases_gets_its_share_of_holds_next_to_gateways_with_le
     fleet.ends_sound(CALLS, money).await;
 }
 
-/// A call gets money that other gateways have leased and that no call holds, as soon as these gateways notice the
-/// recall.
+/// A call gets money that other gateways have leased but not granted, as soon as these gateways receive the recall.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gateway_without_leases_gets_unheld_money_from_the_leases_of_others() {
+async fn gateway_without_leases_gets_money_that_other_gateways_have_leased_but_not_granted() {
     let money = 100_000;
     let fleet = Fleet::new(2, money).await;
     let without = fleet.server.ledger().await;
@@ -390,15 +391,15 @@ async fn gateway_without_leases_gets_unheld_money_from_the_leases_of_others() {
             .release(rest.number, &acme(), &rest.key)
             .await
             .unwrap();
-        // Gateways take leases again after the recall.
+        // Gateways take leases again one second after the recall.
         sleep(Duration::from_millis(1_100)).await;
     }
     println!("waited for what others had leased: {waits:?}");
     fleet.ends_sound(200, money).await;
 }
 
-/// Calls that need the money in a dead gateway's lease are refused after a short wait. Once the lease may not grant any
-/// more, they are refused without a wait. After the lease has expired, such calls get its money. Free money is always
+/// Calls that need the money of a dead gateway's lease are refused after a short wait. When the lease may not grant
+/// holds any more, they are refused immediately. After the lease has expired, they get the money. Free money is always
 /// available.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn money_in_a_dead_gateways_lease_is_available_after_the_lease_expires() {
@@ -445,7 +446,7 @@ async fn money_in_a_dead_gateways_lease_is_available_after_the_lease_expires() {
     assert_eq!(other.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// A dead gateway's lease pays for the calls that the gateway left, and for no other calls.
+/// A dead gateway's lease pays for the calls that this gateway left behind, and for no other calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_of_a_dead_gateway_are_charged_to_its_lease() {
     let money = 100_000;
@@ -462,7 +463,8 @@ async fn calls_of_a_dead_gateway_are_charged_to_its_lease() {
             number: new_hold.number,
             held: micro(PRICE),
             lease: dead.lease_of(new_hold.number, &new_hold.key),
-            // The next process starts so late that the end is no longer fresh.
+            // The next process starts so late that a tombstone of the call could have expired, so the settlement is not
+            // fresh.
             fresh: false,
             ..settlement(0, "k1", PRICE)
         };
@@ -493,7 +495,7 @@ async fn calls_of_a_dead_gateway_are_charged_to_its_lease() {
     assert_eq!(other.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// A machine was copied while it ran. The copy whose turn of the lease arrives first continues the lease. The other
+/// A machine was copied while it was running. Whichever copy's lease turn arrives first continues the lease. The other
 /// copy grants no more holds.
 #[tokio::test]
 async fn lease_of_a_copied_machine_continues_on_only_one_of_the_copies() {
@@ -510,7 +512,7 @@ async fn lease_of_a_copied_machine_continues_on_only_one_of_the_copies() {
     let mut lease = Lease::new(RequestNumber::now_v7(), &acme(), &key("k1"), 500);
     let open = lease.turn(size(100), Now::default(), Uuid::now_v7());
     lease.answered(&open, &ledger.turn(&open).await.unwrap());
-    // The copied machine sends the next turn. The lease's first owner does not notice.
+    // A copy of the gateway's machine sends the lease's next turn, and the original machine does not notice this.
     let copied = Turn {
         step: Step::GoOn,
         before: open.this.clone(),
@@ -525,7 +527,7 @@ async fn lease_of_a_copied_machine_continues_on_only_one_of_the_copies() {
     lease.answered(&turn, &ledger.turn(&turn).await.unwrap());
     assert!(lease.is_lost());
     assert_eq!(lease.reserve(&hold(2, "k1", 1), Now::default()), None);
-    // A hold that the first owner has granted is still paid from the lease.
+    // A hold that the original machine has granted is still paid from the lease.
     let mut acknowledged = lease
         .settle(&settlement(1, "k1", 60), Now::default())
         .unwrap();
@@ -539,9 +541,9 @@ async fn lease_of_a_copied_machine_continues_on_only_one_of_the_copies() {
     assert_eq!(stored[0].held_rub, micro(40));
 }
 
-/// A lease grants no holds if it has expired by one of the gateway's two clocks.
+/// A lease grants no hold if it has expired on either of the gateway's two clocks.
 #[tokio::test]
-async fn lease_grants_nothing_once_either_clock_shows_its_expiry() {
+async fn lease_grants_no_hold_once_it_has_expired_on_either_clock_of_the_gateway() {
     use crate::leases::{
         Now,
         lease::{Lease, Size},
@@ -558,9 +560,9 @@ async fn lease_grants_nothing_once_either_clock_shows_its_expiry() {
     for (n, (now, granted)) in (1..).zip([
         (at(1_499, 77_499), true),
         (at(1_500, 77_100), false),
-        // The machine was suspended for longer than the lease lives.
+        // The machine was suspended for longer than the lifetime of the lease.
         (at(1_100, 77_500), false),
-        // A wall clock that was set back does not matter.
+        // Setting the wall clock back has no effect.
         (at(1_400, 7), true),
     ]) {
         assert_eq!(
@@ -571,9 +573,9 @@ async fn lease_grants_nothing_once_either_clock_shows_its_expiry() {
     }
 }
 
-/// Compares the Redis server's work per call with and without a lease.
+/// Compares the Redis server's work per call with a lease and without a lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_reduce_the_redis_commands_for_a_busy_key() {
+async fn leases_reduce_the_number_of_redis_commands_for_a_busy_key() {
     const CALLERS: u64 = 64;
     const CALLS_EACH: u64 = 200;
     let calls = CALLERS * CALLS_EACH;
@@ -613,14 +615,14 @@ async fn leases_reduce_the_redis_commands_for_a_busy_key() {
     println!(
         "commands that the server executes for a call: {a_call:.2}, without leases {without:.2}"
     );
-    assert!(a_call <= 0.7 && without > 10.0, "{costs:?}");
+    // A turn is sent at intervals, so a slower machine sends more turns per call.
+    assert!(without > 10.0 && a_call * 10.0 <= without, "{costs:?}");
     assert!(us < us_without, "{costs:?}");
     let served = usize::try_from(2 * calls).unwrap();
     fleet.ends_sound(served, money).await;
 }
 
-/// Returns the number of commands that the server executed, including those in scripts, and the time that scripts
-/// took, in µs.
+/// Returns how many commands the server has executed, including commands in scripts, and how long scripts ran, in µs.
 fn cost(stats: &str) -> (u64, u64) {
     let (mut commands, mut script_us) = (0, 0);
     for line in stats.lines() {
@@ -636,9 +638,9 @@ fn cost(stats: &str) -> (u64, u64) {
     (commands, script_us)
 }
 
-/// The gateway's lease task is stopped as by a kill: the server receives no more turns of its leases.
+/// The gateway's lease task is stopped as if the gateway was killed: the server receives no more of its lease turns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn restarted_gateway_returns_its_leases() {
+async fn restarted_gateway_gives_back_the_leases_of_its_earlier_process() {
     let quiet = Duration::from_millis(600);
     let mut fleet = Fleet::new(1, 100_000).await;
     let killed = &fleet.gateways[0];
@@ -651,8 +653,7 @@ async fn restarted_gateway_returns_its_leases() {
     };
     let (again, other) = (started("gateway 0").await, started("gateway 1").await);
     let calling = async {
-        // A lease of which the ledger receives turns belongs to a running gateway, even if that gateway has the same
-        // name as this gateway.
+        // A lease whose turns still arrive belongs to a running gateway, even if that gateway has this gateway's name.
         let until = Instant::now() + 2 * quiet;
         while Instant::now() < until {
             assert!(call(killed).await);
@@ -703,7 +704,7 @@ async fn unreported_charges_of_a_key_do_not_count_for_a_group_that_it_joins_late
         group: Some(Some(group.id.clone())),
         ..KeyChange::default()
     };
-    // The calls have ended before the operator's command, but their ends are still on the way to the ledger.
+    // The calls ended before the operator's command, but their settlements have not reached the ledger yet.
     let settling = join_all(ends.iter().map(|end| gateway.settle(end)));
     let id = key("k1");
     let (settled, moved) = tokio::join!(settling, gateway.change_key(&id, &change));

@@ -1,4 +1,4 @@
-//! Compares the data that a turn of a lease writes with the data of calls that are settled one by one.
+//! Compares the data that a lease turn writes with the data that settling the same calls one by one writes.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::{
     redis::test_server::Server,
     rollup::{Rollup, check, roll_up},
     testing::given::{acme, hold, key, micro, settlement, topup},
-    testing::open,
 };
 
 const MONEY: i64 = 100_000;
 
-/// A turn of a lease of the key k1: it opens the lease, or continues it. The lease pays the whole cost of `ends`.
+/// Returns a turn of a lease of the key k1. It opens the lease or continues it, and the lease pays the full cost of
+/// `ends`.
 fn turn(lease: RequestNumber, words: [&str; 2], ends: &[Settlement]) -> Turn {
     let [before, this] = words.map(str::to_owned);
     Turn {
@@ -46,6 +46,14 @@ fn turn(lease: RequestNumber, words: [&str; 2], ends: &[Settlement]) -> Turn {
             })
             .collect(),
     }
+}
+
+/// Returns a ledger in which the turn `a` has opened a lease.
+async fn with_lease() -> (Server, RedisLedger, RequestNumber) {
+    let (server, ledger) = Server::with_balance(MONEY).await;
+    let lease = RequestNumber::now_v7();
+    ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
+    (server, ledger, lease)
 }
 
 fn ended(number: RequestNumber, cost: i64) -> Settlement {
@@ -83,13 +91,9 @@ fn receipts(lines: &[JournalLine]) -> Vec<&Receipt> {
 }
 
 #[tokio::test]
-async fn call_reported_in_a_turn_has_the_same_journal_line_as_a_single_call() {
-    let server = Server::start().await;
-    let ledger = server.ledger().await;
-    open(&ledger, MONEY).await;
-    let lease = RequestNumber::now_v7();
-    ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
-    // Call numbers with times that are far apart: one UUID that contains no time, and one from years ago.
+async fn call_in_a_lease_turn_has_the_same_journal_line_as_one_settled_alone() {
+    let (_server, ledger, lease) = with_lease().await;
+    // Call numbers with unusual times: one UUID contains no time, and one is from years ago.
     let numbers: Vec<RequestNumber> = [1_u128, 0x0190_163d_8694_739b_aea5_966c_26f8_ad91]
         .map(|n| RequestNumber::from_uuid(uuid::Uuid::from_u128(n)))
         .into_iter()
@@ -104,7 +108,7 @@ async fn call_reported_in_a_turn_has_the_same_journal_line_as_a_single_call() {
     ledger.enter(&acme(), &topup("second", 7)).await.unwrap();
     ledger.reserve(&hold(900, "k1", 50)).await.unwrap();
     ledger.settle(&settlement(900, "k1", 50)).await.unwrap();
-    // The outbox of a dead process reports new ends together with an end that was charged already.
+    // The outbox of a dead process reports new settlements together with one that was already charged.
     let left = Turn {
         step: Step::Tell,
         ..turn(lease, ["b", "c"], &ends[3..])
@@ -142,7 +146,7 @@ async fn call_reported_in_a_turn_has_the_same_journal_line_as_a_single_call() {
     }
     let mut books = JournalPages::up_to(&ledger.books(&acme()).await.unwrap());
     assert_eq!(books.next(&ledger).await.unwrap().unwrap(), whole);
-    // Sums continue from any line, even within a batch of calls, since sums of an earlier version may end there.
+    // A summation can continue after any line, even within a lease turn: sums of an earlier version may end there.
     for limit in 1..whole.len() {
         let part = JournalPart {
             limit,
@@ -166,17 +170,13 @@ async fn call_reported_in_a_turn_has_the_same_journal_line_as_a_single_call() {
 }
 
 #[tokio::test]
-async fn audit_reports_a_journal_entry_that_charges_its_calls_twice() {
-    let server = Server::start().await;
-    let ledger = server.ledger().await;
-    open(&ledger, MONEY).await;
-    let lease = RequestNumber::now_v7();
-    ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
+async fn audit_reports_a_lease_turn_that_is_in_the_journal_twice() {
+    let (server, ledger, lease) = with_lease().await;
     let ends = many(40, 5);
     ledger.turn(&turn(lease, ["a", "b"], &ends)).await.unwrap();
     let breaches = async || ledger.audit().await.unwrap().breaches;
     assert_eq!(breaches().await, Vec::<String>::new());
-    // Writes the journal entry of the lease's turn a second time, as if a fault had charged its calls twice.
+    // Writes the journal entry of the lease turn a second time, as if a fault had charged its calls twice.
     let script = "
 local entry = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
 local place = redis.call('XADD', KEYS[1], '*', unpack(entry[2]))
@@ -195,24 +195,21 @@ return 1";
     );
 }
 
-/// A repeated settlement gets the first result, whether it comes in a turn of a lease or without a lease.
+/// A repeated settlement gets the first result, whether it is repeated in a lease turn or without a lease.
 #[tokio::test]
-async fn call_reported_in_two_turns_is_charged_once() {
-    let server = Server::start().await;
-    let ledger = server.ledger().await;
-    open(&ledger, MONEY).await;
-    let lease = RequestNumber::now_v7();
-    ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
+async fn call_settled_again_with_or_without_a_lease_is_charged_once() {
+    let (_server, ledger, lease) = with_lease().await;
     let end = ended(RequestNumber::now_v7(), 40);
     let once = [end.clone()];
     let answer = ledger.turn(&turn(lease, ["a", "b"], &once)).await.unwrap();
     let charged = |settled: &Settled| (settled.booked, settled.charged, settled.repeated);
     let first = (Booked::Held, micro(40), false);
     assert_eq!(charged(&answer.ends[0]), first);
-    // The process has lost the answer, and with it the number of the lease, so it settles the call without a lease.
+    // The process has lost the response and the lease's number, so it settles the call without a lease.
     let settled = ledger.settle(&end).await.unwrap();
     assert_eq!(charged(&settled), (first.0, first.1, true));
-    // The outbox of a dead process settles the call too, once with this lease and once with a lease that never existed.
+    // The outbox of a dead process settles the call too: once with this lease, and once with a lease that never
+    // existed.
     for lease in [lease, RequestNumber::now_v7()] {
         let left = Settlement {
             lease: Some(lease),
@@ -221,8 +218,8 @@ async fn call_reported_in_two_turns_is_charged_once() {
         let settled = ledger.settle(&left).await.unwrap();
         assert_eq!(charged(&settled), (first.0, first.1, true));
     }
-    // The call's lease never existed and the end is not fresh, so the call may have been charged before. The ledger
-    // records this end once, without a charge.
+    // The call's lease never existed and its settlement is not fresh, so it may have been charged before. The ledger
+    // records it once, without a charge.
     let stale = Settlement {
         fresh: false,
         lease: Some(RequestNumber::now_v7()),
@@ -242,16 +239,14 @@ async fn call_reported_in_two_turns_is_charged_once() {
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// The parts of items that the calls of a lease's turn have in common are stored once.
+/// The parts of items that the calls of a lease turn share are stored once.
 #[tokio::test]
-async fn receipt_in_a_large_turn_takes_at_most_5_9_of_the_memory_of_a_single_receipt() {
+async fn receipt_in_a_large_lease_turn_takes_at_most_five_ninths_of_a_single_receipts_memory() {
     const CALLS: usize = 2_000;
     const TOGETHER: [usize; 6] = [1, 4, 8, 16, 24, 32];
     let mut sizes = Vec::new();
     for together in TOGETHER {
-        let server = Server::start().await;
-        let ledger = server.ledger().await;
-        open(&ledger, MONEY).await;
+        let (server, ledger) = Server::with_balance(MONEY).await;
         let lease = RequestNumber::now_v7();
         let mut word = "0".to_owned();
         ledger.turn(&turn(lease, ["", &word], &[])).await.unwrap();
@@ -278,13 +273,14 @@ async fn receipt_in_a_large_turn_takes_at_most_5_9_of_the_memory_of_a_single_rec
                 word = this;
             }
         }
-        // Results of ended holds would expire after ten minutes; delete them now, so that they are not measured.
+        // The tombstones would expire after ten minutes. They are deleted now, so that they do not count as memory of
+        // receipts.
         let script = "for _, key in ipairs(redis.call('KEYS', 'tg:{acme}:d:*')) do redis.call('DEL', key) end return 1";
         let _: i64 = server.ask(&["EVAL", script, "0"]).await;
         sizes.push((memory(&server).await - before) / CALLS);
     }
     println!("bytes of the server for a receipt, of turns of {TOGETHER:?}: {sizes:?}");
-    // If a turn of a lease has few calls, the server's own overhead per entry is large.
+    // For a lease turn with few calls, the server's own overhead per journal entry is large.
     let [alone, few, turns @ ..] = &sizes[..] else {
         unreachable!("there are six")
     };
@@ -300,16 +296,12 @@ async fn memory(server: &Server) -> usize {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// A gateway without leases settled the call, from an outbox without the number of the lease.
+/// A gateway without leases settled the call from an outbox that did not contain the lease's number.
 #[tokio::test]
-async fn call_settled_without_a_lease_is_not_charged_again_in_a_turn() {
-    let server = Server::start().await;
-    let ledger = server.ledger().await;
-    open(&ledger, MONEY).await;
-    let lease = RequestNumber::now_v7();
-    ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
+async fn call_settled_without_a_lease_is_not_charged_again_in_a_lease_turn() {
+    let (_server, ledger, lease) = with_lease().await;
     let numbers = [(); 3].map(|()| RequestNumber::now_v7());
-    // One call had a hold of its own. The other call had only a hold from the lease.
+    // One call had its own hold. The other call had only a hold against the lease.
     let own = Hold {
         number: numbers[0],
         ..hold(0, "k1", 50)
@@ -343,13 +335,11 @@ async fn call_settled_without_a_lease_is_not_charged_again_in_a_turn() {
     crate::testing::is_sound(&ledger).await;
 }
 
-/// The ledger did not have the lease when the lease's turn arrived, so it recorded the call as stale. Then the call was
-/// settled without a lease and charged.
+/// The ledger did not have the lease when the turn arrived, so it booked the call as stale. Then the call was settled
+/// without a lease and charged.
 #[tokio::test]
-async fn call_first_stale_in_a_turn_and_then_charged_alone_is_not_charged_again() {
-    let server = Server::start().await;
-    let ledger = server.ledger().await;
-    open(&ledger, MONEY).await;
+async fn call_booked_as_stale_in_a_lease_turn_and_charged_later_is_not_charged_again() {
+    let (_server, ledger) = Server::with_balance(MONEY).await;
     let [unknown, lease, number] = [(); 3].map(|()| RequestNumber::now_v7());
     ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
     let late = Settlement {
@@ -369,13 +359,11 @@ async fn call_first_stale_in_a_turn_and_then_charged_alone_is_not_charged_again(
     crate::testing::is_sound(&ledger).await;
 }
 
-/// Another gateway treated the call as dead, since the call's lease had expired, and ran the call again under another
+/// Another gateway considered the call dead, because the call's lease had expired, and ran the call again under another
 /// number.
 #[tokio::test]
-async fn forbidden_call_is_not_charged_by_a_late_turn_of_its_lease() {
-    let server = Server::start().await;
-    let ledger = server.ledger().await;
-    open(&ledger, MONEY).await;
+async fn call_whose_charge_was_forbidden_is_not_charged_by_a_late_turn_of_its_lease() {
+    let (_server, ledger) = Server::with_balance(MONEY).await;
     let [lease, living] = [(); 2].map(|()| RequestNumber::now_v7());
     let opens = Turn {
         ttl_ms: 0,
@@ -387,8 +375,8 @@ async fn forbidden_call_is_not_charged_by_a_late_turn_of_its_lease() {
     let [forbidden, other] = [(); 2].map(|()| RequestNumber::now_v7());
     ledger.forbid(forbidden, &acme()).await.unwrap();
     let ends = [ended(forbidden, 60), ended(other, 7)];
-    // Three processes report the same ends: the lease's owner, the reader of the owner's outbox, and a process that
-    // names another lease.
+    // Three processes report the same settlements: the lease's owner, the process that reads the owner's outbox, and a
+    // process that names another lease.
     let own = turn(lease, ["a", "b"], &ends);
     let left = Turn {
         step: Step::Tell,
@@ -407,7 +395,7 @@ async fn forbidden_call_is_not_charged_by_a_late_turn_of_its_lease() {
             "{acknowledged:?}"
         );
     }
-    // A call that was charged before it was forbidden stays charged, however often its end is reported again.
+    // A call that was charged before `forbid` stays charged, however often its settlement is repeated.
     ledger.forbid(other, &acme()).await.unwrap();
     let acknowledged = Turn::report(lease, &ended(other, 7));
     let again = ledger.turn(&acknowledged).await.unwrap().ends[0];
@@ -416,23 +404,19 @@ async fn forbidden_call_is_not_charged_by_a_late_turn_of_its_lease() {
     crate::testing::is_sound(&ledger).await;
 }
 
-/// An end that an owner reported is found by its exact number, and not by a text that only looks like it.
+/// A settlement that the lease's owner reported is found by the exact call number, and not by a similar text.
 #[tokio::test]
-async fn call_of_a_turn_is_found_only_by_its_exact_number() {
-    let server = Server::start().await;
-    let ledger = server.ledger().await;
-    open(&ledger, MONEY).await;
-    let lease = RequestNumber::now_v7();
-    ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
+async fn call_of_a_lease_turn_is_found_only_by_its_exact_number() {
+    let (server, ledger, lease) = with_lease().await;
     // The calls are 50 ms apart, over 20 s. All other digits of their numbers are equal, and the last digits of a
-    // number look like the first digits of the next.
+    // number resemble the first digits of the next.
     let at = |n: u128| {
         let time = (1_795_713_301_418 + 50 * n) << 80;
         RequestNumber::from_uuid(uuid::Uuid::from_u128(time | 0x7_694d_694d_694d_694d_694d))
     };
     let (mut word, mut acknowledged) = ("a".to_owned(), Vec::new());
     for round in 0..4 {
-        // Calls that end together, in one turn of a lease, have begun at different times.
+        // Calls that end at the same time, in one lease turn, began at different times.
         let numbers: Vec<RequestNumber> = (0..100).map(|n| at(4 * n + round)).collect();
         let ends: Vec<Settlement> = numbers.iter().map(|number| ended(*number, 1)).collect();
         let this = round.to_string();
@@ -441,8 +425,8 @@ async fn call_of_a_turn_is_found_only_by_its_exact_number() {
         (word, acknowledged) = (this, [acknowledged, ends].concat());
     }
     let hashes: Vec<String> = server.ask(&["KEYS", "tg:{acme}:n:?????????"]).await;
-    // Numbers are stored per range of 4 s. The first and the last range may have few numbers, which are then stored
-    // singly.
+    // Numbers are stored in groups of 4 s. The first and the last group may have few numbers; these are stored
+    // individually.
     assert!((4..=6).contains(&hashes.len()), "{hashes:?}");
     for hash in &hashes {
         let turns: i64 = server.ask(&["HLEN", hash]).await;
@@ -463,14 +447,10 @@ async fn call_of_a_turn_is_found_only_by_its_exact_number() {
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// Earlier versions stored each call number of a lease's turn singly.
+/// Earlier versions stored each call number of a lease turn individually.
 #[tokio::test]
-async fn call_is_found_in_a_turn_that_an_earlier_version_stored() {
-    let server = Server::start().await;
-    let ledger = server.ledger().await;
-    open(&ledger, MONEY).await;
-    let lease = RequestNumber::now_v7();
-    ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
+async fn call_is_found_in_a_lease_turn_that_an_earlier_version_stored() {
+    let (server, ledger, lease) = with_lease().await;
     let ends = many(40, 7);
     ledger.turn(&turn(lease, ["a", "b"], &ends)).await.unwrap();
     let script = "
@@ -495,12 +475,10 @@ return 1";
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// Two turns without an answer are sent again, and arrive after the lease was given back.
+/// Two unanswered turns are sent again, and arrive after the lease was given back.
 #[tokio::test]
-async fn turns_repeated_after_their_lease_was_returned_charge_nothing() {
-    let server = Server::start().await;
-    let ledger = server.ledger().await;
-    open(&ledger, MONEY).await;
+async fn lease_turns_repeated_after_their_lease_was_given_back_charge_nothing() {
+    let (_server, ledger) = Server::with_balance(MONEY).await;
     let lease = RequestNumber::now_v7();
     let ends = many(20, 10);
     let opens = turn(lease, ["", "a"], &[]);
@@ -521,13 +499,11 @@ async fn turns_repeated_after_their_lease_was_returned_charge_nothing() {
     crate::testing::is_sound(&ledger).await;
 }
 
-/// After a failover an outbox sends ends of calls again, together; and a new process sends the ends that a dead process
-/// left.
+/// After a failover, an outbox sends settlements again, many at a time. A new process also sends the settlements that a
+/// dead process has left.
 #[tokio::test]
-async fn each_call_is_charged_once_if_ends_of_many_calls_are_sent_again_together() {
-    let server = Server::start().await;
-    let ledger = server.ledger().await;
-    open(&ledger, MONEY).await;
+async fn each_call_is_charged_once_even_if_many_settlements_are_sent_again_together() {
+    let (server, ledger) = Server::with_balance(MONEY).await;
     let leases = [(); 2].map(|()| RequestNumber::now_v7());
     let mut ends = Vec::new();
     for lease in leases {
@@ -541,7 +517,7 @@ async fn each_call_is_charged_once_if_ends_of_many_calls_are_sent_again_together
         ends.extend(many(3, 4).into_iter().map(|end| (Some(lease), end, false)));
     }
     ends.extend(many(2, 5).into_iter().map(|end| (None, end, false)));
-    // The ends are sent in an arbitrary order, and one of them is sent twice.
+    // The settlements are sent in arbitrary order, and one of them twice.
     ends.sort_by_key(|(_, end, _)| end.number.uuid().as_bytes()[15]);
     ends.push(ends[0].clone());
     let settlements = ends.iter().map(|(lease, end, _)| Settlement {
@@ -556,7 +532,7 @@ async fn each_call_is_charged_once_if_ends_of_many_calls_are_sent_again_together
         .lines()
         .find(|line| line.starts_with("cmdstat_evalsha:"));
     let count = scripts.unwrap().split(['=', ',']).nth(1).unwrap();
-    // The batch needs one script per lease, one for the calls without a lease, and one for the end that is sent twice.
+    // The batch needs one script per lease, one for the calls without a lease, and one for the repeated settlement.
     assert!(count.parse::<u32>().unwrap() <= 5, "{count} scripts");
     assert_eq!(answers.len(), ends.len());
     for (n, ((_, end, known), answer)) in ends.iter().zip(answers).enumerate() {
@@ -572,16 +548,16 @@ async fn each_call_is_charged_once_if_ends_of_many_calls_are_sent_again_together
     crate::testing::is_sound(&ledger).await;
 }
 
-/// The ends of enough calls that a turn of a lease stores the numbers of these calls together.
+/// Returns settlements of enough calls for a lease turn to store their numbers together.
 fn many(count: usize, cost: i64) -> Vec<Settlement> {
     let ends = (0..count).map(|_| ended(RequestNumber::now_v7(), cost));
     ends.collect()
 }
 
-/// Most calls are held and charged from a lease, without the server. So the futures of these calls must not reserve the
-/// space for a script (3 KB).
+/// Most calls are held and charged in memory, against a lease. The futures of these calls must not reserve the 3 KB
+/// that a script needs.
 #[tokio::test]
-async fn futures_of_reserve_and_settle_are_small_enough_for_every_call() {
+async fn futures_of_reserve_and_settle_have_at_most_768_bytes() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     let (hold, settlement) = (hold(1, "k1", 5), settlement(1, "k1", 5));

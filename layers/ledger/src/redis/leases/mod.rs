@@ -1,4 +1,4 @@
-//! The leases of gateways that share one Redis.
+//! Leases of a Redis ledger, which several gateways share.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -17,17 +17,17 @@ use crate::{
     },
 };
 
-/// If the ledger receives no turn of a lease with this gateway's name for this long, the lease's owner counts as dead.
-/// A running gateway sends a turn of each of its leases at least every 5 s. So does a gateway with the same name on a
-/// copy of this machine.
+/// A lease's owner counts as dead if no turn of the lease has arrived for this long. A running gateway sends a turn of
+/// each lease at least every 5 s. So the leases of a second gateway with the same name, for example on a copy of this
+/// machine, are not given back by mistake.
 pub const LEFT_FOR: Duration = Duration::from_secs(6);
-/// The time within which the end of a call reaches the ledger: gateways send it in a turn of the lease within 32 ms,
-/// and the turn takes some time.
-const ENDS_TOLD: Duration = Duration::from_millis(100);
+/// How long a settlement takes to reach the ledger: a gateway sends it in a lease turn within 32 ms, and the turn takes
+/// some time.
+const END_REPORT_TIME: Duration = Duration::from_millis(100);
 
 impl LeaseLedger for RedisLedger {
     async fn turn(&self, turn: &Turn) -> Result<TurnAnswer, LedgerError> {
-        self.turn_of(turn, Lane::Apart).await
+        self.turn_of(turn, Lane::Leases).await
     }
 
     async fn recall(&self, account: &AccountId) -> Result<u64, LedgerError> {
@@ -44,24 +44,24 @@ impl LeaseLedger for RedisLedger {
 }
 
 impl RedisLedger {
-    /// Enables leases, which are taken while [`RedisLedger::tend_leases`] runs. If the ledger has leases already, their
-    /// settings do not change.
+    /// Enables leases. They are taken only while [`RedisLedger::tend_leases`] runs. If leases are already enabled,
+    /// their settings do not change.
     #[must_use]
     pub fn with_leases(self, settings: LeaseSettings) -> Self {
         self.0.leases.get_or_init(|| Leases::new(settings));
         self
     }
 
-    /// Counters of the leases; `None` if leases are not enabled.
+    /// Returns the lease counters; `None` if leases are not enabled.
     #[must_use]
     pub fn lease_counts(&self) -> Option<LeaseCounts> {
         self.leases().map(Leases::counts)
     }
 
-    /// Returns the leases of an account, of all gateways.
+    /// Returns the leases that all gateways have on an account.
     ///
     /// # Errors
-    /// [`BookError::Unavailable`] if the ledger is out of reach.
+    /// [`BookError::Unavailable`] if the ledger is unreachable.
     pub async fn leases_of(&self, account: &AccountId) -> Result<Vec<LeaseView>, BookError> {
         let (_, mut views) = self.leases_at(account).await?;
         if let Some(leases) = self.leases() {
@@ -72,10 +72,10 @@ impl RedisLedger {
         Ok(views)
     }
 
-    /// Returns the leases of all accounts, by account.
+    /// Returns the leases of all accounts, sorted by account.
     ///
     /// # Errors
-    /// [`BookError::Unavailable`] if the ledger is out of reach.
+    /// [`BookError::Unavailable`] if the ledger is unreachable.
     pub async fn all_leases(&self) -> Result<Vec<LeaseView>, BookError> {
         let mut all = Vec::new();
         for ids in self.account_ids().await?.chunks(ACCOUNTS_AT_ONCE) {
@@ -86,12 +86,12 @@ impl RedisLedger {
         Ok(all)
     }
 
-    /// Sends the turns of leases to the ledger. Never returns; run it on the runtime of the lease connection. While it
-    /// does not run, no lease is taken, and existing leases expire. Without leases it does nothing.
+    /// Sends the lease turns to the ledger, and never returns. Run it on the runtime of the lease connection. While it
+    /// does not run, no lease is taken, and existing leases expire. If leases are not enabled, it does nothing.
     ///
-    /// Turns of leases use a connection of their own, on the runtime that runs this future. Give this future a runtime
-    /// with a thread of its own: if the server is on the same machine, sending a turn wakes the server, and this delays
-    /// all other tasks of the sending thread.
+    /// Lease turns use their own connection, on the runtime that runs this future. Use a runtime with its own thread.
+    /// If the server is on the same machine, sending a turn wakes the server, and this delays all other tasks of the
+    /// sending thread.
     pub async fn tend_leases(&self) {
         match self.leases() {
             Some(leases) => leases.tend(self).await,
@@ -99,7 +99,8 @@ impl RedisLedger {
         }
     }
 
-    /// Gives back all money that no call holds, and takes no lease from now on. Returns whether all leases were closed.
+    /// Gives back all leased money that no call holds, and takes no further lease. Returns whether all leases are
+    /// closed.
     pub async fn give_back(&self) -> bool {
         match self.leases() {
             Some(leases) => leases.give_back().await,
@@ -107,12 +108,12 @@ impl RedisLedger {
         }
     }
 
-    /// Gives back the leases of an earlier process of this gateway: their owner has this gateway's name, and the ledger
-    /// has received no turn of them for `left_for`. Call this after the ends of that process's calls were sent. Returns
-    /// the number of leases.
+    /// Gives back the leases of an earlier process of this gateway. These are leases whose owner has this gateway's
+    /// name, and for which no turn has arrived for `left_for`. Call this after the settlements of that process were
+    /// sent. Returns how many leases were given back.
     ///
     /// # Errors
-    /// An error if the ledger is out of reach. The leases of the earlier process then end when they expire.
+    /// An error if the ledger is unreachable. The leases of the earlier process then stay until they expire.
     pub async fn give_back_left(&self, left_for: Duration) -> Result<usize, BookError> {
         let before = self.left_leases().await?;
         if before.is_empty() {
@@ -129,7 +130,7 @@ impl RedisLedger {
             if words.get(&left.number) == Some(&&left.last) {
                 let (number, account, key) = (left.number, &left.account, &left.key);
                 let turn = Turn::close(number, account, key, &left.last, Uuid::now_v7());
-                let closed = self.turn_of(&turn, Lane::Apart).await;
+                let closed = self.turn_of(&turn, Lane::Leases).await;
                 closed.map_err(|error| BookError::Unavailable(error.into()))?;
                 count += 1;
             }
@@ -147,22 +148,21 @@ impl RedisLedger {
         Ok(left)
     }
 
-    /// Waits until the gateways have reported all ends of the account's calls until now. Charges made afterwards belong
-    /// to calls that end later.
-    pub(super) async fn ends_are_told(&self, account: &AccountId) -> Result<(), RedisFault> {
+    /// Waits until the gateways have reported the settlements of all calls of the account that have ended before now.
+    /// Settlements that arrive later belong to calls that end later.
+    pub(super) async fn wait_for_reported_ends(
+        &self,
+        account: &AccountId,
+    ) -> Result<(), RedisFault> {
         let (now, leases) = self.leases_at(account).await?;
         let Some(grants_until_ms) = leases.iter().map(|lease| lease.grants_until_ms).max() else {
             return Ok(());
         };
-        let until = Instant::now() + until_heard(now, grants_until_ms);
-        while self.recall_in(account).await? > 0 && Instant::now() < until {
-            if let Some(leases) = self.leases() {
-                leases.recalled(account);
-            }
-            sleep(RECALL_LOOK_EVERY).await;
-        }
-        // A lease that grants no more holds may still have ends of calls to report.
-        sleep(ENDS_TOLD).await;
+        self.recall_until_returned(account, until_heard(now, grants_until_ms))
+            .await?;
+        // A lease that grants no more holds may still have settlements to report, so its gateway gets time to report
+        // them.
+        sleep(END_REPORT_TIME).await;
         Ok(())
     }
 
@@ -174,24 +174,34 @@ impl RedisLedger {
         self.leases().map_or("", Leases::owner)
     }
 
-    /// Recalls leased money for a correction that did not fit, and waits until gateways give it back. Returns whether
+    /// Recalls leased money because a correction did not fit, and waits until gateways give it back. Returns whether
     /// any lease was recalled.
     pub(super) async fn recall_for_entry(&self, account: &AccountId) -> Result<bool, RedisFault> {
-        let until = Instant::now() + RECALL_WAIT;
-        let mut requested = false;
+        self.recall_until_returned(account, RECALL_WAIT).await
+    }
+
+    /// Recalls leased money until no lease may grant holds, but for at most `limit`. Returns whether any lease was
+    /// recalled.
+    async fn recall_until_returned(
+        &self,
+        account: &AccountId,
+        limit: Duration,
+    ) -> Result<bool, RedisFault> {
+        let until = Instant::now() + limit;
+        let mut recalled = false;
         while self.recall_in(account).await? > 0 && Instant::now() < until {
-            requested = true;
+            recalled = true;
             if let Some(leases) = self.leases() {
                 leases.recalled(account);
             }
             sleep(RECALL_LOOK_EVERY).await;
         }
-        Ok(requested)
+        Ok(recalled)
     }
 
-    /// Waits until no gateway may grant holds by permission of a turn of a lease before now. From then on an operator's
-    /// command is in force on all gateways.
-    pub(super) async fn leases_have_heard(&self, account: &AccountId) -> Result<(), RedisFault> {
+    /// A lease turn permits its gateway to grant holds for some time. Waits until this time is over for every lease
+    /// turn that was answered before now. From then on, an operator's command is in force on all gateways.
+    pub(super) async fn wait_for_leases(&self, account: &AccountId) -> Result<(), RedisFault> {
         let (now, leases) = self.leases_at(account).await?;
         let until = leases.iter().map(|lease| lease.grants_until_ms).max();
         sleep(until_heard(now, until.unwrap_or_default())).await;

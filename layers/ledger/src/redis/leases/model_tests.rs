@@ -1,5 +1,5 @@
-//! Runs the same random commands against the simulation's model of leases and against the Lua scripts. `redis-server`
-//! must be installed.
+//! Runs the same random commands against the Rust model of leases and against the Lua scripts. `redis-server` must be
+//! installed.
 
 use std::{collections::HashMap, sync::Arc, thread, time::Duration};
 
@@ -56,7 +56,7 @@ enum Step {
 #[derive(Clone, Debug)]
 struct TurnStep {
     lease: u128,
-    /// Whether the turn names a key other than the lease's.
+    /// Whether the turn names another key than the key of the lease.
     other_key: bool,
     step: Done,
     words: Words,
@@ -70,7 +70,7 @@ struct TurnStep {
 
 #[derive(Clone, Copy, Debug)]
 enum Words {
-    /// A new turn of the lease that names the previous turn.
+    /// A new turn of the lease, which names the previous turn.
     Next,
     /// The previous turn of the lease, sent again.
     Again,
@@ -86,7 +86,7 @@ struct EndStep {
 }
 
 fn end() -> impl Strategy<Value = EndStep> {
-    // Only 24 numbers are used, so that many are repeated.
+    // Only 24 call numbers are used, so that many are repeated.
     (0..24u128, 0..90i64, 0..90i64, any::<bool>()).prop_map(|(call, cost, cover, fresh)| EndStep {
         call,
         cost,
@@ -160,7 +160,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 #[test]
-fn rust_model_of_a_turn_gives_the_same_results_as_the_lua_script() {
+fn rust_model_of_a_lease_turn_gives_the_same_results_as_the_lua_script() {
     let counts = compare(200, None).unwrap_or_else(|found| panic!("{found}"));
     let [resized, charged, refused] = counts;
     assert!(
@@ -169,7 +169,7 @@ fn rust_model_of_a_turn_gives_the_same_results_as_the_lua_script() {
     );
 }
 
-/// A script that was changed differs from the model, which proves that the comparison works.
+/// A changed script behaves differently from the model. This proves that the comparison works.
 #[test]
 fn comparison_with_the_rust_model_detects_a_changed_lua_script() {
     let rules = [
@@ -177,14 +177,14 @@ fn comparison_with_the_rust_model_detects_a_changed_lua_script() {
         ("step ~= 'tell' and not again then", "step ~= 'tell' then"),
         ("and not over and not money.calls", "and not money.calls"),
         ("elseif last ~= before then", "elseif false then"),
-        // The turn of the lease's owner is checked for ends that other gateways have reported.
+        // A turn of the lease's owner checks whether other gateways have already reported its settlements.
         ("call('EXISTS', unpack(KEYS, ALONE + 1)) > 0", "false"),
         ("string.find(batch.numbers, number, 1, true)", "false"),
         ("if goes_on and not lined and", "if not lined and"),
-        // A lease that was given back is not opened again.
+        // A lease that was given back cannot be opened again.
         ("or call('EXISTS', KEYS[8]) == 1", ""),
         ("if closes or stays_closed then", "if closes then"),
-        // An owner that has not been informed of a recall yet still grants holds.
+        // An owner that has not received the recall yet still grants holds.
         (
             "may and now + grants or granted_until",
             "may and now + grants or 0",
@@ -194,10 +194,10 @@ fn comparison_with_the_rust_model_detects_a_changed_lua_script() {
             "if false then",
         ),
     ];
-    // The runs are concurrent, each with a server of its own, because a run mostly waits for its server.
+    // Each run has its own server and mostly waits for it, so the runs are concurrent.
     thread::scope(|scope| {
         for rule in rules {
-            // A run stops at its first difference; some differences need many cases to appear.
+            // A run stops at the first difference. Some differences appear only after many cases.
             scope.spawn(move || {
                 assert!(
                     compare(5_000, Some(rule)).is_err(),
@@ -244,7 +244,7 @@ fn compare(cases: u32, sabotage: Option<(&str, &str)>) -> Result<[u64; 3], Strin
 
 type Checked = Result<(), TestCaseError>;
 
-/// The server and the model, which must stay equal.
+/// The server and the model, whose money must stay equal.
 struct Both<'a> {
     server: &'a Server,
     ledger: RedisLedger,
@@ -253,7 +253,7 @@ struct Both<'a> {
     charged: HashMap<RequestNumber, Settled>,
     /// The name of each lease's last turn.
     words: HashMap<u128, String>,
-    /// The number of times that each lease was given back.
+    /// How often each lease was given back.
     given_back: HashMap<u128, u128>,
     acknowledged: u64,
     counts: [u64; 3],
@@ -263,7 +263,7 @@ fn key_of(index: usize) -> KeyId {
     key(["k1", "k2"][index])
 }
 
-/// After a lease was given back, the same index gets a lease with another number.
+/// Returns the number of a lease. After the lease was given back, the same index gets another number.
 const fn lease_number(lease: u128, given_back: u128) -> RequestNumber {
     number(1_000 + lease + LEASES * given_back)
 }
@@ -339,7 +339,7 @@ impl<'a> Both<'a> {
             Step::Recall => {
                 let theirs = self.ledger.recall_in(&acme()).await.unwrap();
                 prop_assert_eq!(self.leases.recall(&acme(), now), theirs);
-                // The recall lasts longer than any test case.
+                // The recall lasts longer than any test case, so that it does not end during one.
                 if theirs > 0 {
                     self.recalled(true).await;
                 }
@@ -370,10 +370,9 @@ impl<'a> Both<'a> {
                     .account(&acme())
                     .unwrap()
                     .is_open(settlement.number);
-                if is_open && self.leases.is_told_by_owner(&acme(), settlement.number) {
-                    // The model and the script may differ here: the model has only those ends of a call without a hold
-                    // that owners of leases have reported, and the script finds some of these ends. So this step is
-                    // skipped.
+                if is_open && self.leases.is_reported_by_owner(&acme(), settlement.number) {
+                    // Here the model and the script may differ. For a call without its own hold, the model has only the
+                    // settlements that lease owners have reported; the script may find others. So this step is skipped.
                     return Ok(());
                 }
                 let known = self.charged.get(&settlement.number).copied();
@@ -490,7 +489,8 @@ impl<'a> Both<'a> {
         if this.is_empty() {
             return Ok(());
         }
-        // A gateway that continues its lease reports each end once, so ends that it has reported before are left out.
+        // A gateway that continues its lease reports each settlement once, so settlements that it has reported before
+        // are left out.
         let goes_on = matches!(step.words, Words::Next)
             && matches!(step.step, Done::GoOn | Done::Close)
             && !before.is_empty();
@@ -499,7 +499,12 @@ impl<'a> Both<'a> {
             cover: micro(end.cover.min(end.cost)),
         });
         let ends: Vec<TurnEnd> = ends
-            .filter(|end| !goes_on || !self.leases.is_told_by_owner(&acme(), end.settlement.number))
+            .filter(|end| {
+                !goes_on
+                    || !self
+                        .leases
+                        .is_reported_by_owner(&acme(), end.settlement.number)
+            })
             .collect();
         let turn = Turn {
             lease: self.lease_number(step.lease),
@@ -530,7 +535,7 @@ impl<'a> Both<'a> {
         }
         let never_was = step.step == Done::Open && !went_on && theirs.left == micro(0);
         let is_over = (went_on && step.step == Done::Close) || never_was;
-        // Usually no turn follows the end of a lease. In one of four cases, a late turn of the lease follows.
+        // Usually no turn follows the end of a lease. In one of four cases, a late turn does.
         if is_over && !self.acknowledged.is_multiple_of(4) {
             *self.given_back.entry(step.lease).or_default() += 1;
             self.words.remove(&step.lease);
@@ -555,8 +560,8 @@ impl<'a> Both<'a> {
 
     async fn recalled(&mut self, recalled: bool) {
         if recalled {
-            // A recall is in force for a second. Its time is set slightly into the future, so that it lasts for the
-            // whole case.
+            // A recall is in force for one second. Its time is slightly in the future, so that it lasts for the full
+            // case.
             let at = now_ms() + 900;
             let _: i64 = self
                 .server
@@ -582,7 +587,7 @@ impl<'a> Both<'a> {
         word.unwrap()
     }
 
-    /// Asserts that the server and the model have the same money in the same places.
+    /// Asserts that the server and the model have the same balances, holds and spending.
     async fn same(&self) -> Checked {
         let books = self.ledger.books(&acme()).await.unwrap();
         let account = self.book.account(&acme()).unwrap();

@@ -1,6 +1,6 @@
-//! Tests leases and the scripts by random steps: gateways grant from leases, answers to turns of leases are lost,
-//! gateways die, leases are recalled, operators change keys, the server falls back to older data. `redis-server` must
-//! be installed.
+//! Tests leases and the scripts with random steps: gateways grant holds, answers to lease turns are lost, gateways die,
+//! leases are recalled, operators change keys, and the server falls back to older data. `redis-server` must be
+//! installed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -37,8 +37,8 @@ use crate::{
 const GATEWAYS: usize = 3;
 const KEYS: usize = 2;
 const MONEY: i64 = 5_000;
-/// The time for which a turn of a lease lets the gateway grant holds, in milliseconds: longer than any test case. Other
-/// tests cover expiry.
+/// How long a lease turn allows its gateway to grant holds, in milliseconds: longer than any test case. Other tests
+/// cover expiry.
 const GRANTS_MS: u64 = 3_600_000;
 
 #[derive(Clone, Debug)]
@@ -82,12 +82,12 @@ enum Step {
         enabled: bool,
         ceiling: Option<i64>,
     },
-    /// Limits the number of a key's open calls.
+    /// Limits how many calls of a key may be open.
     Limit {
         key: usize,
         concurrency: Option<u32>,
     },
-    /// Sets the ceiling of the group that both keys are in.
+    /// Sets the ceiling of the group that contains both keys.
     SetGroup(Option<i64>),
     Suspend(bool),
     Remember,
@@ -97,9 +97,9 @@ enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Answered,
-    /// The turn of the lease did not reach the server.
+    /// The turn did not reach the server.
     LostBefore,
-    /// The server carried out the turn of the lease, but the answer was lost.
+    /// The server carried out the turn, but its answer was lost.
     LostAfter,
 }
 
@@ -141,7 +141,7 @@ fn step(faults: bool) -> impl Strategy<Value = Step> {
 
 type Checked = Result<(), TestCaseError>;
 
-/// A running call.
+/// A call that is in flight.
 #[derive(Clone, Debug)]
 struct Call {
     number: RequestNumber,
@@ -153,50 +153,50 @@ struct Call {
 struct Gateway {
     leases: [Option<Lease>; KEYS],
     running: Vec<Call>,
-    hears: Vec<(RequestNumber, oneshot::Receiver<Acknowledged>)>,
+    receiver: Vec<(RequestNumber, oneshot::Receiver<Acknowledged>)>,
 }
 
-/// The state of one run, and what its gateways were promised.
+/// The state of one run, including what the ledger has acknowledged to its gateways.
 struct World<'a> {
     server: &'a Server,
     ledger: RedisLedger,
     gateways: Vec<Gateway>,
-    /// Settlements of calls whose processes are dead and which are not settled yet.
+    /// Settlements that dead processes have left, and that are not acknowledged yet.
     left: Vec<Settlement>,
-    /// Settlements that the server has acknowledged. They are sent again after the server has fallen back.
+    /// Settlements that the server has acknowledged. They are sent again after the server falls back to older data.
     acknowledged: Vec<Settlement>,
     settled: HashMap<RequestNumber, Settled>,
-    /// Calls whose cost is at most the amount held for them.
+    /// Calls that cost at most the amount held for them.
     covered: BTreeSet<RequestNumber>,
     entries: u32,
     clock: u64,
-    /// The most that the group may have spent and held together.
+    /// The largest sum of spending and holds that the group's ceiling allows.
     of_group: i64,
     /// Turns that give back lost leases whose money is still leased on the server.
     left_behind: Vec<Turn>,
-    /// Whether acknowledged data was lost, or a lease has expired: the money of a call may then be gone.
+    /// Whether acknowledged data was lost or a lease has expired. The money of a call may then be gone.
     fell: bool,
     remembered: bool,
 }
 
 #[test]
-fn all_money_is_accounted_for_in_any_order_of_lease_events() {
+fn invariants_hold_after_any_sequence_of_lease_steps() {
     let [granted, _] = run(120, false, None).unwrap_or_else(|found| panic!("{found}"));
     assert!(granted > 500, "only {granted} holds came from leases");
 }
 
 #[test]
-fn books_balance_after_the_server_lost_data_and_leases_expired() {
+fn invariants_hold_after_the_server_lost_data_and_leases_expired() {
     let [granted, given_back] = run(120, true, None).unwrap_or_else(|found| panic!("{found}"));
     assert!(granted > 300, "only {granted} holds came from leases");
     assert!(given_back > 0, "no lease was given back that had been lost");
 }
 
-/// The simulation fails if the script leaves out a rule of turns of leases.
+/// The simulation fails if a rule for lease turns is removed from the script.
 #[test]
-fn simulation_detects_a_lease_rule_missing_from_the_lua_script() {
+fn simulation_detects_a_lease_rule_that_is_missing_in_the_lua_script() {
     let rules = [
-        // An amount that a lease pays leaves the lease, whether the lease pays all of a call's cost or a part of it.
+        // The amount that a lease pays is taken out of the lease, whether it covers the cost in full or in part.
         (
             "left, all_held, money.held = left - total, minus(all_held, total), minus(money.held, total)",
             "",
@@ -205,7 +205,7 @@ fn simulation_detects_a_lease_rule_missing_from_the_lua_script() {
             "left, all_held, money.held = left - cover, minus(all_held, cover), minus(money.held, cover)",
             "",
         ),
-        // An end that is reported twice is charged once.
+        // A settlement that is reported twice is charged once.
         (
             "total and not known and booked_here",
             "total and booked_here",
@@ -216,35 +216,35 @@ fn simulation_detects_a_lease_rule_missing_from_the_lua_script() {
         ),
         // A charged call can be found by its number.
         ("      call('HSET', hash, unpack(fields))\n", ""),
-        // Calls of a repeated turn of a lease are found by their numbers, too.
+        // The calls of a repeated lease turn are found by their numbers too.
         ("not goes_on and turns_in(batch.turns)", "false"),
         ("word == 'ok' and not again and", "word == 'ok' and"),
-        // Each charged call has its line in the journal.
+        // Each charged call has one line in the journal.
         (
             "    some[#some + 1] = lined[i]",
             "    some[math.max(#some, 1)] = lined[i]",
         ),
-        // A turn of a lease that is sent twice is carried out once.
+        // A lease turn that is sent twice is carried out once.
         ("step ~= 'tell' and not again then", "step ~= 'tell' then"),
         // A lease gets at most the free money of the account.
         ("math.min(more, math.floor(free / (2 * leases)))", "more"),
-        // An amount that is given back is no longer held.
+        // Money that a lease gives back is no longer held.
         (
             "left, all_held, money.held = left + change, minus(all_held + change, 0), minus(money.held + change, 0)",
             "left = left + change",
         ),
-        // A lease's amount counts against the group's ceiling.
+        // The money of a lease counts against the group's ceiling.
         ("    group.held = minus(group.held + change, 0)", ""),
         (
             "local free = room_in(minus(balance, all_held), money, group, 0)",
             "local free = room(minus(balance, all_held), money, 0)",
         ),
-        // A charge paid by a lease counts as spent in the group.
+        // A charge that a lease pays counts as spending of the group.
         (
             "  charge_group(group, minus(used, money.used), now, change)",
             "",
         ),
-        // If the number of open calls is limited, each call has a hold of its own.
+        // If the number of open calls is limited, each call has its own hold.
         ("and not over and not money.calls", "and not over"),
         // The end of a lease reduces the number of open calls.
         ("    count_call(key, -1)", ""),
@@ -260,8 +260,8 @@ fn simulation_detects_a_lease_rule_missing_from_the_lua_script() {
     }
 }
 
-/// Runs test cases. Returns how many holds leases granted and how many lost leases were given back, or the failure.
-/// `sabotage` replaces one text of the script by another.
+/// Runs test cases. Returns how many holds leases have granted and how many lost leases were given back, or the
+/// failure. `sabotage` is a text of the script and its replacement.
 fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<[u64; 2], String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -295,8 +295,8 @@ fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<[u64;
     Ok(counts.get())
 }
 
-/// Lowers the script's thresholds, so that a few ends are enough for a batch. `sabotage` replaces one text of the
-/// script by another.
+/// Lowers the script's thresholds, so that a few settlements are enough for a batch. `sabotage` is a text of the script
+/// and its replacement.
 pub(super) fn of_few_ends(ledger: &mut RedisLedger, sabotage: Option<(&str, &str)>) {
     let mut text = include_str!("../scripts/turn.lua").to_owned();
     let few = [
@@ -347,7 +347,8 @@ impl<'a> World<'a> {
             record.group = Some(group.id.clone());
             ledger.create_key(&record, ceilings).await.unwrap();
         }
-        // With many alert levels, many turns of leases emit events. Such turns charge the ends of calls one by one.
+        // With many alert levels, many lease turns emit events. A lease turn that emits events charges its calls one by
+        // one.
         let levels: Vec<String> = (1..25).map(|n| (200 * n).to_string()).collect();
         let levels = levels.join(",");
         let _: i64 = server.ask(&["HSET", "tg:{acme}", "lo", &levels]).await;
@@ -471,7 +472,7 @@ impl<'a> World<'a> {
                 self.copy("acme", "kept").await;
                 self.remembered = true;
                 let settled = &self.settled;
-                // Forgets ends that are already in the stored state to which the server may fall back.
+                // Removes settlements that are part of the stored state to which the server may fall back.
                 self.acknowledged
                     .retain(|ended| !settled.contains_key(&ended.number));
                 Ok(())
@@ -480,8 +481,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Carries out an operator's command without waiting for the gateways, whose turns of leases are steps of their own
-    /// in this test.
+    /// Carries out an operator's command without waiting for the gateways. In this test, their lease turns are steps of
+    /// their own.
     async fn operate(
         &self,
         script: impl Fn(&scripts::Scripts) -> &crate::conn::RedisScript,
@@ -535,7 +536,7 @@ impl<'a> World<'a> {
             number: call.number,
             key: key_of(call.key),
             held: micro(call.held),
-            lease: lease.and_then(|lease| lease.knows(call.number).then(|| lease.number())),
+            lease: lease.and_then(|lease| lease.has_call(call.number).then(|| lease.number())),
             item: Item::new("m", "v", End::Finished),
             ..settlement(0, "k1", cost)
         }
@@ -554,8 +555,10 @@ impl<'a> World<'a> {
         }
         let lease = self.gateways[gateway].leases[call.key].as_mut();
         match lease.and_then(|lease| lease.settle(&settlement, now)) {
-            Some(hears) => {
-                self.gateways[gateway].hears.push((call.number, hears));
+            Some(receiver) => {
+                self.gateways[gateway]
+                    .receiver
+                    .push((call.number, receiver));
                 self.acknowledged.push(settlement);
                 Ok(())
             }
@@ -624,13 +627,13 @@ impl<'a> World<'a> {
         self.hear(gateway)
     }
 
-    /// Handles the results of ends. An end without a result is reported again.
+    /// Handles the results of settlements. A settlement without a result is reported again.
     fn hear(&mut self, gateway: usize) -> Checked {
         let mut waiting = Vec::new();
-        for (number, mut hears) in std::mem::take(&mut self.gateways[gateway].hears) {
-            match hears.try_recv() {
+        for (number, mut receiver) in std::mem::take(&mut self.gateways[gateway].receiver) {
+            match receiver.try_recv() {
                 Ok(Ok(settled)) => self.answered_to(number, settled)?,
-                Err(oneshot::error::TryRecvError::Empty) => waiting.push((number, hears)),
+                Err(oneshot::error::TryRecvError::Empty) => waiting.push((number, receiver)),
                 Ok(Err(_)) | Err(oneshot::error::TryRecvError::Closed) => {
                     let mut ended = self.acknowledged.iter();
                     let settlement = ended.find(|ended| ended.number == number).cloned();
@@ -639,13 +642,13 @@ impl<'a> World<'a> {
                     let mut leases = self.gateways[gateway].leases.iter_mut().flatten();
                     let again = leases.find_map(|lease| lease.settle(&settlement, now));
                     match again {
-                        Some(hears) => waiting.push((number, hears)),
+                        Some(receiver) => waiting.push((number, receiver)),
                         None => self.left.push(settlement),
                     }
                 }
             }
         }
-        self.gateways[gateway].hears = waiting;
+        self.gateways[gateway].receiver = waiting;
         Ok(())
     }
 
@@ -665,12 +668,13 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Kills a gateway. Its outbox has the ends, and for running calls the settlements as of now.
+    /// Kills a gateway. Its outbox has the settlements of ended calls and, for in-flight calls, the settlements as of
+    /// now.
     fn crash(&mut self, gateway: usize) -> Checked {
         self.hear(gateway)?;
         let unheard: BTreeSet<RequestNumber> = {
-            let hears = &self.gateways[gateway].hears;
-            hears.iter().map(|(number, _)| *number).collect()
+            let receiver = &self.gateways[gateway].receiver;
+            receiver.iter().map(|(number, _)| *number).collect()
         };
         let ended = self.acknowledged.iter();
         let mut left: Vec<Settlement> = ended
@@ -681,7 +685,8 @@ impl<'a> World<'a> {
             let half = self.settlement_of(gateway, &call, call.held / 2);
             self.covered.insert(call.number);
             left.push(Settlement {
-                // The next process may start so late that the end is no longer fresh.
+                // The next process may start so late that a tombstone of the call could have expired. Then the
+                // settlement is not fresh.
                 fresh: half.lease.is_none(),
                 ..half
             });
@@ -697,8 +702,7 @@ impl<'a> World<'a> {
         }
         let mut settlement = self.left[nth % self.left.len()].clone();
         if self.settled.contains_key(&settlement.number) && !self.fell {
-            // A process that has the end of the call, but not the number of the call's lease, reports the end without
-            // the lease.
+            // A process that has the settlement but not the lease's number reports it without a lease.
             settlement.lease = None;
         }
         let settled = self.ledger.settle(&settlement).await.unwrap();
@@ -727,10 +731,10 @@ impl<'a> World<'a> {
         self.copy("kept", "acme").await;
         self.fell = true;
         for settlement in self.acknowledged.clone() {
-            // The outbox replays ends, except those that a lease has not reported yet.
+            // The outbox replays settlements, except those that a lease has not reported yet.
             let known = |gateway: &Gateway| {
                 let mut leases = gateway.leases.iter().flatten();
-                leases.any(|lease| lease.knows(settlement.number))
+                leases.any(|lease| lease.has_call(settlement.number))
             };
             if !self.gateways.iter().any(known) {
                 self.ledger.settle(&settlement).await.unwrap();
@@ -739,7 +743,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Makes an account's keys a copy of another's.
+    /// Replaces the Redis keys of the account `to` by copies of those of the account `from`.
     async fn copy(&self, from: &str, to: &str) {
         let script = r"
 local function keys_of(account)
@@ -755,7 +759,7 @@ return 1";
         let _: i64 = self.server.ask(&["EVAL", script, "0", from, to]).await;
     }
 
-    /// Checks the invariants that are true after every step.
+    /// Checks the invariants that hold after every step.
     async fn check(&mut self) -> Checked {
         let audit = self.ledger.audit().await.unwrap();
         prop_assert_eq!(audit.breaches, Vec::<String>::new());
@@ -788,8 +792,8 @@ return 1";
         Ok(())
     }
 
-    /// Ends all calls, gives all leases back, and checks the books. Returns how many holds leases granted, and how many
-    /// lost leases were given back.
+    /// Ends all calls, gives all leases back, and checks the books. Returns how many holds leases have granted and how
+    /// many lost leases were given back.
     async fn end(&mut self) -> Result<[u64; 2], TestCaseError> {
         for gateway in 0..GATEWAYS {
             while !self.gateways[gateway].running.is_empty() {
@@ -810,7 +814,7 @@ return 1";
         let mut given_back = 0;
         for turn in std::mem::take(&mut self.left_behind) {
             prop_assert!(self.fell, "a lease was lost");
-            // If the turn of the lease fails, the server has fallen back once more.
+            // If the turn is not carried out, the server has fallen back once more.
             if self.ledger.turn(&turn).await.unwrap().word == Word::Done {
                 given_back += 1;
                 let leases = self.ledger.leases_of(&acme()).await.unwrap();
@@ -818,7 +822,7 @@ return 1";
             }
         }
         self.check().await?;
-        // Leases of dead processes expire.
+        // The leases of dead processes expire.
         for lease in self.ledger.leases_of(&acme()).await.unwrap() {
             let number = lease.number.to_string();
             let _: i64 = self
@@ -840,7 +844,7 @@ return 1";
         losses.fold(MicroRub::ZERO, MicroRub::plus_or_max)
     }
 
-    /// Checks that each call that moved money has one line, and is found by its number.
+    /// Checks that each call that moved money has exactly one line and is found by its number.
     async fn receipts_are_found(&self) -> Result<u64, TestCaseError> {
         let page = self
             .ledger

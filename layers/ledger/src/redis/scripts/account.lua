@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- with: amounts
--- One account as operators see it. KEYS[2] = its key records, KEYS[3] = holds by expiry time.
--- Returns nil, or name, suspended, balance, held, loss, spent, number of open holds.
+-- Reads one account as operators see it. KEYS[2] = its key records, KEYS[3] = its holds by expiry time.
+-- Returns nil if the account does not exist, or: name, suspended, balance, held, loss, spent, number of open holds.
 local row = redis.call('HMGET', KEYS[1], 'name', 's', 'b', 'h', 'loss')
 if not row[3] then
   return false

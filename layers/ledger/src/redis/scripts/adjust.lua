@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- with: amounts, calendar, clock, state, money, holds, expiry
--- Changes the amount of an open hold; a larger amount needs what a new hold needs: I1.
--- ARGV: number, key, the change's sequence number within the call, the new amount. Returns 'held' and the amount held
--- now; 'gone'; 'no_account'; or a refusal as in reserve.lua.
+-- Changes the amount of an open hold. An increase must fit like a new hold (I1).
+-- ARGV: number, key, the sequence number of the change within the call, the new amount. Returns 'held' and the amount
+-- held now, or 'gone', or 'no_account', or a refusal as reserve.lua does.
 local number, key, sequence, wanted = ARGV[1], ARGV[2], amount(ARGV[3]), amount(ARGV[4])
 
 local row = call('HMGET', KEYS[1], 'b', 'h', 's', 'o:' .. number, money_fields(key))
@@ -23,7 +23,7 @@ local group = group_of(money, now)
 if wanted > held then
   local refused, met = refusal(money, group, row[3], balance)
   if refused then
-    return {refused, 0, 0, told(met)}
+    return {refused, 0, 0, bound_words(met)}
   end
   local more = wanted - held
   local available, by = room_in(minus(balance, all_held), money, group, 0)
@@ -37,13 +37,13 @@ if wanted > held then
     available, by = room_in(minus(balance, all_held), money, group, 0)
   end
   if available < more then
-    return {'does_not_fit', available, money.held, told(by)}
+    return {'does_not_fit', available, money.held, bound_words(by)}
   end
 end
 local function resized(sum)
   return text(plus(minus(sum, held), wanted))
 end
--- A removal comes first, as in `close`.
+-- The first write is a removal, for the reason given at `close`.
 call('ZREM', KEYS[2], '')
 call('HSET', KEYS[1],
   'h', resized(all_held),

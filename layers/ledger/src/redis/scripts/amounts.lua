@@ -1,14 +1,15 @@
--- Amounts. Whole numbers within 2^53 are exact, here and as arguments of `call`, which writes them as digits.
+-- Amounts are whole numbers. Within 2^53 they are exact, both here and as arguments of `call`, which writes them as
+-- digits.
 
 local MAX = 9007199254740991
 local call, floor = redis.call, math.floor
 
--- `..` and tostring() write numbers from 10^14 on in the form 1e+14.
+-- `..` and tostring() write numbers from 10^14 on in the form 1e+14, so they are formatted here.
 local function text(n)
   return string.format('%.0f', n)
 end
 
--- Parses amounts in the arguments. A script that finds an invalid amount has written nothing yet.
+-- Parses an amount among the arguments. It fails for an invalid amount; scripts parse all amounts before they write.
 local function signed_amount(argument)
   local n = tonumber(argument)
   if not n or n ~= floor(n) or n < -MAX or n > MAX then

@@ -1,10 +1,10 @@
 #!lua flags=no-writes
 -- with: amounts, clock, journal
--- An account with everything that belongs to it, at one moment. KEYS[2] = its key records, KEYS[3] = holds by expiry
--- time, KEYS[4] = entries, KEYS[5] = the journal.
--- Returns nil, or: the account's fields and values in turn, keys and records in turn, numbers and expiry times in turn,
--- the amounts of entries, the journal's last position, the number of lines that the journal has dropped or lost (-1:
--- unknown), the time in ms.
+-- Reads an account with everything that belongs to it, at one moment. KEYS[2] = its key records, KEYS[3] = its holds by
+-- expiry time, KEYS[4] = its entries, KEYS[5] = its journal.
+-- Returns nil if the account does not exist, or: the account's fields and values in turn, keys and their records in
+-- turn, numbers of holds and their expiry times in turn, the amounts of the entries, the journal's last position, the
+-- number of lines that the journal has dropped or lost (-1 if unknown), and the time in ms.
 if redis.call('HEXISTS', KEYS[1], 'b') == 0 then
   return false
 end

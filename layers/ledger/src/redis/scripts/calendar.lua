@@ -15,9 +15,9 @@ local function month_of(ms)
   return (era * 400 + year - 1970) * 12 + month_from_march + 2
 end
 
--- The current month or day of a key that has used `used`: its index, what had been used before it, and whether the
--- field must be written. The field contains the period of the key's last charge, "<index>:<used before it>". If the
--- clock went back over midnight, the last period continues.
+-- The current month or day of a key whose spending is `used`: its index, the spending before it, and whether the field
+-- must be written. The field contains the period of the key's last charge, "<index>:<spending before it>". If the clock
+-- went back over midnight, the last period continues.
 local function period_of(field, now, used)
   if field then
     local index, before = string.match(field, '^(%d+):(%d+)$')

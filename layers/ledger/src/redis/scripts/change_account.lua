@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Sets fields of an account. ARGV: field, value, field, value, ... Returns a word.
+-- Sets fields of an account. ARGV: field, value, field, value, ... Returns a result word.
 if redis.call('HEXISTS', KEYS[1], 'b') == 0 then
   return 'not_found'
 end

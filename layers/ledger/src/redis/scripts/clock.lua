@@ -1,4 +1,4 @@
--- The server's time.
+-- The server's time in milliseconds.
 
 local function now_ms()
   local time = redis.call('TIME')

@@ -1,8 +1,9 @@
 #!lua
 -- Writes lines of a journal as another ledger had them, oldest first. Lines that exist already are skipped. KEYS[2] =
--- the journal, then the positions of the calls' receipts.
--- ARGV: whether older lines are missing (0 or 1), then for each line: ms and sequence of its position, how long its
--- receipt is kept in ms (0 if it is not a call), how many words follow, and its fields and values in turn.
+-- the journal, and after it the positions of the calls' receipts.
+-- ARGV: whether older lines are missing (0 or 1); then for each line: ms and sequence number of its position, how long
+-- its receipt is kept in ms (0 if the line is not a call), how many arguments follow for it, and its fields and values
+-- in turn.
 -- Returns the number of lines written.
 local last_ms, last_sequence = 0, 0
 if redis.call('EXISTS', KEYS[2]) == 1 then
@@ -14,8 +15,8 @@ if redis.call('EXISTS', KEYS[2]) == 1 then
     end
   end
 elseif ARGV[1] == '1' then
-  -- A stream counts as having dropped lines if more lines were added to it than it contains (see books.lua). So a line
-  -- is added and deleted.
+  -- A journal counts as incomplete if more lines were added to its stream than the stream contains (see books.lua). To
+  -- mark it as incomplete, a line is added and deleted.
   redis.call('XADD', KEYS[2], '0-1', 'kind', 'forgotten')
   redis.call('XDEL', KEYS[2], '0-1')
   last_sequence = 1

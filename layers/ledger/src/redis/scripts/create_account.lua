@@ -1,5 +1,5 @@
 #!lua
--- Opens an account; the same name again changes nothing. ARGV: name. Returns a word.
+-- Opens an account. Opening it again with the same name changes nothing. ARGV: name. Returns a result word.
 local name = redis.call('HGET', KEYS[1], 'name')
 if name then
   return name == ARGV[1] and 'ok' or 'exists'

@@ -1,9 +1,9 @@
 #!lua
 -- with: clock
--- Adds an event, unless it was emitted before. KEYS[1] = the feed, KEYS[2] = the mark that it was emitted, KEYS[3] =
--- the last number.
--- ARGV: for how many ms it is not emitted again, how many events are kept, fields and values in turn. Returns whether
--- it was added.
+-- Adds an event, unless it was emitted before. KEYS[1] = the feed of events, KEYS[2] = the mark that it was emitted,
+-- KEYS[3] = the number of the last event.
+-- ARGV: for how many ms the same event is not emitted again, how many events are kept, and the event's fields and
+-- values in turn. Returns whether the event was added.
 if not redis.call('SET', KEYS[2], '1', 'NX', 'PX', ARGV[1]) then
   return 0
 end

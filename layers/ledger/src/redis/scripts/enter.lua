@@ -1,8 +1,8 @@
 #!lua
--- with: amounts, clock, journal, telling
--- Books a payment or a correction, once per id. KEYS[2] = entries, KEYS[3] = the journal, KEYS[4] = the account's
+-- with: amounts, clock, journal, events
+-- Books a payment or a correction, once per id. KEYS[2] = the entries, KEYS[3] = the journal, KEYS[4] = the account's
 -- events.
--- ARGV: id, amount (signed), reason (empty for a payment), retention in ms. Returns a word.
+-- ARGV: id, amount (signed), reason (empty for a payment), retention of the journal line in ms. Returns a result word.
 local change, retention = signed_amount(ARGV[2]), amount(ARGV[4])
 local row = redis.call('HMGET', KEYS[1], 'b', 'h', 'lo')
 if not row[1] then
@@ -24,10 +24,10 @@ redis.call('HSET', KEYS[1], 'b', text(balance))
 local now = now_ms()
 add_line(KEYS[3], now, retention, true,
   'kind', 'entry', 'at', text(now), 'id', ARGV[1], 'amount', text(change), 'reason', ARGV[3])
-tell(KEYS[4], now, retention, ARGV[3] == '' and 'top_up' or 'correction', 'id', ARGV[1], 'amount', text(change),
+emit(KEYS[4], now, retention, ARGV[3] == '' and 'top_up' or 'correction', 'id', ARGV[1], 'amount', text(change),
   'reason', ARGV[3], 'balance', text(balance))
 local level = passed(row[3], stored(row[1]), balance)
 if level then
-  tell(KEYS[4], now, retention, 'balance_low', 'level', text(level), 'balance', text(balance), 'by', ARGV[1])
+  emit(KEYS[4], now, retention, 'balance_low', 'level', text(level), 'balance', text(balance), 'by', ARGV[1])
 end
 return 'ok'

@@ -3,7 +3,7 @@
 local EXPIRED_MS = 7 * 24 * 3600000
 local EXPIRED_PRUNED_MAX = 1000
 
--- Ends up to `most` expired holds.
+-- Ends at most `most` expired holds.
 local function expire(most, now)
   local due = call('ZRANGEBYSCORE', KEYS[2], '-inf', text(now), 'LIMIT', 0, most)
   local count = 0

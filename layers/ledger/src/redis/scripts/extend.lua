@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- with: amounts, clock
--- Makes a hold live for ARGV[2] ms from now. ARGV: number, ttl in ms. Returns whether the hold existed.
+-- Sets the expiry of a hold to ARGV[2] ms from now. ARGV: number, time to live in ms. Returns whether the hold existed.
 local ttl = amount(ARGV[2])
 if redis.call('HEXISTS', KEYS[1], 'o:' .. ARGV[1]) == 0 then
   return 0

@@ -1,10 +1,11 @@
 #!lua
--- Numbers events of an account, in the account's order. KEYS[1] = the feed, KEYS[2] = how far each account's events are
--- in the feed, KEYS[3] = the last number, KEYS[4] = the account's events, if they are certainly on this server.
--- ARGV: account, how far its events were in the feed, the position of the last of these events, how many events are
--- kept; then for each event: its position, how many words follow, its fields and values in turn. Returns how many were
--- added: none if another gateway was here first, or if the account does not have the last event, because a failover has
--- lost it since it was read.
+-- Gives numbers to the events of an account, in the order of its stream. KEYS[1] = the feed of events, KEYS[2] = for
+-- each account, the position of its last numbered event, KEYS[3] = the number of the last event, KEYS[4] = the
+-- account's events, only if they are on the same server.
+-- ARGV: account; the position of its last numbered event, as the caller has read it; the position of the last event
+-- below; how many events are kept; then for each event: its position, how many arguments follow for it, and its fields
+-- and values in turn. Returns the number of events that were added. No event is added if another gateway has numbered
+-- these events, or if a failover has lost the last of them since the caller read them.
 if (redis.call('HGET', KEYS[2], ARGV[1]) or '0-0') ~= ARGV[2] then
   return 0
 end

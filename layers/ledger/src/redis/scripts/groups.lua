@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- with: amounts, clock, calendar, state, money
--- The groups of an account as operators see them. Returns nil, or balance, held, the time in ms, and for each group its
--- id, its name, its carried amount, and the fields of its money.
+-- Reads the groups of an account as operators see them. Returns nil if the account does not exist, or: balance, held,
+-- the time in ms, and for each group its id, its name, its carried amount, and its money fields.
 local row = call('HMGET', KEYS[1], 'b', 'h', 'groups')
 if not row[1] then
   return false

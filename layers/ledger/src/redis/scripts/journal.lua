@@ -1,14 +1,14 @@
 -- The account's journal: adds lines, drops lines that are older than the retention, and counts what it drops.
--- `jt` is the journal's clock. It never goes back, and a line advances it by at most AHEAD_MS, so that a server whose
--- clock jumps ahead drops at most the oldest three days per line. `jf` is "<number of dropped lines>:<time in ms before
--- which all of them were written>".
+-- `jt` is the journal's clock. It never goes back, and a line advances it by at most AHEAD_MS. So if the server's clock
+-- jumps ahead, each new line drops at most three days of the oldest lines. `jf` is "<number of dropped lines>:<time in
+-- ms before which all of them were written>".
 
 local AHEAD_MS = 3 * 86400000
--- Lines are dropped at most once in this time, because counting the dropped lines takes two reads of the stream's
+-- Lines are dropped at most once in this time (ms), because counting the dropped lines takes two reads of the stream's
 -- state.
 local TRIM_EVERY_MS = 60000
 
--- The time in the youngest line. Positions never go back, but times may.
+-- The time in the youngest line. Positions never decrease, but the times in lines may.
 local function last_time(stream)
   local last = call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
   for i = 1, last and #last[2] or 0, 2 do
@@ -18,7 +18,8 @@ local function last_time(stream)
   end
 end
 
--- The fields of XINFO STREAM, by name. A Redis user may have the right to XINFO and not to XLEN.
+-- Returns the fields of XINFO STREAM, by name. It is used instead of XLEN, because a Redis user may lack the right to
+-- XLEN.
 local function stream_info(stream)
   if call('EXISTS', stream) == 0 then
     return {length = 0, ['entries-added'] = 0}
@@ -30,7 +31,8 @@ local function stream_info(stream)
   return found
 end
 
--- The number of lines that were added and are gone. Nil before 7.0: the server does not count added lines.
+-- Returns the number of lines that were added and do not exist any more. Nil before Redis 7.0, which does not count
+-- added lines.
 local function missing_lines(info)
   return info['entries-added'] and info['entries-added'] - info.length
 end
@@ -45,8 +47,8 @@ local function oldest_kept(now, retention)
   return text(math.max(clock_after(clock, now) - retention, 0))
 end
 
--- Adds a line, and returns its position. If `trims` is set and the last trim was long enough ago, drops and counts the
--- lines that are too old. Lines that were missing before the first count are counted as dropped for their age.
+-- Adds a line, and returns its position. If `trims` is set and the last trim is long enough ago, also drops and counts
+-- the lines that are too old. Lines that are missing at the first count are counted as dropped for their age.
 local function add_line(stream, now, retention, trims, ...)
   if not trims then
     return call('XADD', stream, '*', ...)

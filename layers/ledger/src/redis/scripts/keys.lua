@@ -1,8 +1,9 @@
 #!lua flags=no-writes
 -- with: amounts, clock, calendar, state, money
--- Keys of an account as operators see them. KEYS[2] = its key records. ARGV: the keys; none means all.
--- Returns nil, or balance, held, the time in ms, and for each key its record, its version followed by the fields of its
--- money, and the fields of its group's money, empty if it is in no group.
+-- Reads keys of an account as operators see them. KEYS[2] = its key records. ARGV: the ids of the keys; none means all
+-- keys.
+-- Returns nil if the account does not exist, or: balance, held, the time in ms, and for each key its record, its
+-- version followed by its money fields, and the money fields of its group (empty if it is in no group).
 local row = redis.call('HMGET', KEYS[1], 'b', 'h')
 if not row[1] then
   return false

@@ -1,5 +1,6 @@
 #!lua
--- Gives an exclusive right to ARGV[1] for ARGV[2] ms, unless another owner has it. Returns whether ARGV[1] has it now.
+-- Gives a leader lease to the owner ARGV[1] for ARGV[2] ms, unless another owner has it. Returns whether ARGV[1] has it
+-- now.
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then
   return 0

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- with: amounts, clock
--- The leases of an account. KEYS[2] = the account's leases, KEYS[3] = holds by expiry time. Returns the time in ms, and
--- for each lease: its number, its hold in the account or nothing, when that expires, its record.
+-- Reads the leases of an account. KEYS[2] = its leases, KEYS[3] = its holds by expiry time. Returns the time in ms, and
+-- for each lease: its number, its hold (empty if it has expired), when the hold expires, and its record.
 local rows, fields = {}, call('HGETALL', KEYS[2])
 for i = 1, #fields, 2 do
   rows[#rows + 1] = {fields[i], call('HGET', KEYS[1], 'o:' .. fields[i]) or '',

@@ -1,12 +1,12 @@
 -- The money of keys and groups.
 
--- The fields of a key's money, in the order of `money_of`.
+-- The fields of a key's money, in the order in which `money_of` expects them.
 local function money_fields(key)
   return key .. '.s', key .. '.u', key .. '.h', key .. '.l', key .. '.lm', key .. '.ld', key .. '.m', key .. '.d'
 end
 
--- The money of a key, from its fields in `row` from `at` on. Its bounds are its ceilings, each with the spending under
--- it; the ceiling that resets last comes first. Most keys have no ceilings.
+-- Returns the money of a key, from its fields in `row`, beginning at index `at`. Its bounds are its ceilings, each with
+-- the spending that counts against it; the ceiling that resets last comes first. Most keys have no ceilings.
 local function money_of(row, at, now)
   local used, bounds = stored(row[at + 1]), {}
   local enabled, group, calls = state_of(row[at])
@@ -27,7 +27,8 @@ local function money_of(row, at, now)
   return {enabled = enabled, used = used, held = stored(row[at + 2]), bounds = bounds, group = group, calls = calls}
 end
 
--- The money of the group that a key is in, or nil. It has the form of a key's money.
+-- Returns the money of the group that a key is in, in the same form as the money of a key; nil if the key is in no
+-- group.
 local function group_of(money, now)
   if not money.group then
     return nil
@@ -45,7 +46,7 @@ local function group_of(money, now)
   return group
 end
 
--- The bounds of a key and of its group.
+-- Returns the bounds of a key and of its group.
 local function bounds_of(money, group)
   if not group then
     return money.bounds
@@ -57,8 +58,8 @@ local function bounds_of(money, group)
   return all
 end
 
--- The amount that a key can hold in addition to its open holds and the amount `beside`; `account` is the free money of
--- its account. Then the bound that limits this amount, or nil.
+-- Returns the amount that a key can hold in addition to its open holds and to the amount `beside`, and the bound that
+-- limits it, or nil. `account` is the free money of the account.
 local function room(account, money, beside)
   local held, least, by = plus(money.held, beside), account, nil
   for i = 1, #money.bounds do
@@ -71,7 +72,7 @@ local function room(account, money, beside)
   return least, by
 end
 
--- As `room`, but also limited by what the bounds of the key's group leave.
+-- Like `room`, but also limited by the bounds of the key's group.
 local function room_in(account, money, group, beside)
   local least, by = room(account, money, beside)
   if group then
@@ -81,7 +82,7 @@ local function room_in(account, money, group, beside)
   return least, by
 end
 
--- The refusal that does not depend on an amount, or nil; then the bound that is used up, or nil.
+-- Returns the refusal that does not depend on an amount, or nil; and the bound that is used up, or nil.
 local function refusal(money, group, suspended, balance)
   if not money.enabled then
     return 'unknown'
@@ -105,15 +106,15 @@ local function refusal(money, group, suspended, balance)
   return nil
 end
 
--- How answers report a bound: which ceiling, and of which month or day.
-local function told(bound)
+-- Returns the two words by which scripts report a bound: which ceiling it is, and the index of its month or day.
+local function bound_words(bound)
   if bound then
     return (bound.group and 'group_' or '') .. bound.ceiling, bound.index
   end
   return '', 0
 end
 
--- Adds a charge to a group's money, through `change`.
+-- Adds a charge to the money of a group, by calling `change`.
 local function charge_group(group, charged, now, change)
   local name = 'g:' .. group.id
   change(name .. '.u', text(plus(group.used, charged)))

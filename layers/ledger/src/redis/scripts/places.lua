@@ -1,7 +1,7 @@
 #!lua flags=no-writes
--- The journal positions of single calls that leases were charged for. KEYS[2...] = the hashes of numbers that begin
--- alike. ARGV: for each call, the index of its hash, counted from 1, and its field there. Returns a position for each,
--- or an empty text.
+-- Returns the journal positions of calls that lease turns have charged individually. KEYS[2...] = hashes, each for the
+-- call numbers of the same 65 s. ARGV: for each call, the index of its hash, counted from 1, and its field in the hash.
+-- Returns the position of each call, or an empty text if the hash does not contain the call.
 local places = {}
 for i = 1, #ARGV, 2 do
   places[#places + 1] = redis.call('HGET', KEYS[1 + ARGV[i]], ARGV[i + 1]) or ''

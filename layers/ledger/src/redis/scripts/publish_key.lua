@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Writes the copy of a key's record that is found by its digest, unless a newer copy exists. KEYS[1] = tg:k:<digest>.
+-- Writes the copy of a key's record that is looked up by digest, unless a newer copy exists. KEYS[1] = tg:k:<digest>.
 -- ARGV: key, account, version, record. Returns whether the digest belongs to this key.
 local row = redis.call('HMGET', KEYS[1], 'id', 'version')
 if row[1] and row[1] ~= ARGV[1] then

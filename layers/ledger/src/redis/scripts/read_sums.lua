@@ -1,8 +1,8 @@
 #!lua
--- Reads sums and how far they reach, at one moment. KEYS[1] = the version and the positions of journals, the other keys
--- = sums.
--- ARGV: an account, or nothing for all. Returns the account's positions, or all fields, then the fields of each of the
--- other keys.
+-- Reads roll-up sums and how far they reach, at one moment. KEYS[1] = the version and the positions of journals, the
+-- other KEYS = sums.
+-- ARGV: an account, or nothing for all accounts. Returns the positions of the account (or all fields of KEYS[1]), and
+-- then the fields of each of the other KEYS.
 local answer = {}
 if ARGV[1] == '' then
   answer[1] = redis.call('HGETALL', KEYS[1])

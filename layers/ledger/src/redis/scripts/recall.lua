@@ -1,7 +1,7 @@
 #!lua
 -- with: amounts, clock
--- Recalls the account's leased money that no call holds: no lease is enlarged for a second (see turn.lua). KEYS[2] =
--- the account's leases. Returns how many leases may still grant holds.
+-- Recalls the leased money of the account that no call holds: no lease is enlarged for one second (see turn.lua).
+-- KEYS[2] = the account's leases. Returns how many leases may still grant holds.
 local now, count = now_ms(), 0
 for _, record in ipairs(call('HVALS', KEYS[2])) do
   local until_ms = string.match(record, '^%S+ (%d+) ')

@@ -1,8 +1,8 @@
 #!lua flags=no-writes
 -- with: amounts, turns
--- The journal entry of a call. KEYS[2] = its position in the journal, KEYS[3] = the journal. For calls charged by turns
--- of leases: KEYS[4] = the hash with single calls, KEYS[5] = the hash with turns. ARGV: the part of the number that
--- differs within those.
+-- Reads the journal entry of a call. KEYS[2] = the entry's position in the journal, KEYS[3] = the journal. For calls
+-- that lease turns have charged: KEYS[4] = the hash with individually charged calls, KEYS[5] = the hash with batches.
+-- ARGV: the part of the number that differs within these hashes.
 -- Returns nil, or the entry's fields and values in turn.
 local function entry_at(place)
   local entry = place and call('XRANGE', KEYS[3], place, place)[1]

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- with: amounts, state, holds
--- Ends a hold without a charge. The tombstone is written even if there is no hold, so that a RESERVE still in flight is
--- refused.
--- KEYS[5] = the number's tombstone. ARGV: number; how many milliseconds the tombstone lives, if that is longer than
--- the usual time; and 'held', if a call without an open hold is to stay as it is.
+-- Ends a hold without a charge. The tombstone is written even if there is no hold, so that a RESERVE that is still in
+-- flight is refused.
+-- KEYS[5] = the tombstone of the number. ARGV: number; the lifetime of the tombstone in ms, if it is longer than the
+-- default; and 'held', if nothing must be written for a call without an open hold.
 local number = ARGV[1]
 local row = redis.call('HMGET', KEYS[1], 'b', 'o:' .. number)
 if ARGV[3] == 'held' and not row[2] then

@@ -1,8 +1,8 @@
 #!lua
 -- with: amounts, calendar, clock, state, money, holds, expiry
--- Holds money for a call: I1. KEYS[5] = the number's tombstone.
--- ARGV: number, key, want, least, ttl in ms. Returns what is held and what is then free; or a refusal: word, amount,
--- amount, the ceiling that refuses it, if one does, and of which month or day.
+-- Holds money for a call (I1). KEYS[5] = the tombstone of the number.
+-- ARGV: number, key, want, least, time to live in ms. Returns the amount held and the amount that is free after it; or
+-- a refusal: a word, two amounts and, if a ceiling refuses, the ceiling and the index of its month or day.
 local number, key = ARGV[1], ARGV[2]
 local want, least, ttl = amount(ARGV[3]), amount(ARGV[4]), amount(ARGV[5])
 
@@ -29,7 +29,7 @@ end
 
 local refused, met = refusal(money, group, row[3], balance)
 if refused then
-  return {refused, 0, 0, told(met)}
+  return {refused, 0, 0, bound_words(met)}
 end
 
 -- Ends expired holds and reads the amounts again.
@@ -56,7 +56,7 @@ end
 
 local granted = math.min(want, available)
 if granted < least then
-  return {'does_not_fit', available, money.held, told(by)}
+  return {'does_not_fit', available, money.held, bound_words(by)}
 end
 call('HSET', KEYS[1],
   'h', text(plus(held, granted)),

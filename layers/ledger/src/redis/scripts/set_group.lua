@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- with: amounts
 -- Creates a group of keys, or changes it. KEYS[2] = the account's key records. ARGV: the group, the step ('create',
--- 'change' or 'remove'), whether it gets a name (0 or 1) and which, the ceilings in all, per month and per day ('='
--- leaves one as it is, an empty text removes it). Returns a word.
+-- 'change' or 'remove'), whether the name is set (0 or 1), the name, and the ceilings in total, per month and per day
+-- ('=' leaves a ceiling unchanged, an empty text removes it). Returns a result word.
 local group, step = ARGV[1], ARGV[2]
 local name, parts, ceilings = 'g:' .. group, {'.l', '.lm', '.ld'}, {}
 for i = 1, 3 do

@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- with: amounts, state, holds
--- Adds or changes a key: its record and its money fields in one step. I12 holds from here on. KEYS[2] = the account's
--- key records, KEYS[3] = holds by expiry time. ARGV: key, the record as it was read (empty if there must be none), the
--- new record, its state (see state.lua), the ceilings in all, per month and per day ('=' leaves one as it is, an empty
--- text removes it). Returns a word and the record's version.
+-- Adds or changes a key: its record and its money fields in one step. After this script has run, the server grants only
+-- what the new record allows (I12). KEYS[2] = the account's key records, KEYS[3] = holds by expiry time. ARGV: key, the
+-- record as it was read (empty if the key must not exist), the new record, its state (see state.lua), and the ceilings
+-- in total, per month and per day ('=' leaves a ceiling unchanged, an empty text removes it). Returns a result word and
+-- the version of the record.
 local key, before, after, state = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local ceilings = {['.l'] = ARGV[5], ['.lm'] = ARGV[6], ['.ld'] = ARGV[7]}
 for part, ceiling in pairs(ceilings) do
@@ -26,7 +27,7 @@ local _, joined, limit = state_of(state)
 if joined and joined ~= left and call('HGET', KEYS[1], 'g:' .. joined .. '.s') ~= '1' then
   return {'no_group', 0}
 end
--- The key's holds move to the new group; what it has used stays in the old group.
+-- The key's holds move to the new group. The key's spending so far stays in the old group.
 if joined ~= left then
   local row = call('HMGET', KEYS[1], key .. '.u', key .. '.h')
   local function move(group, sign)
@@ -42,7 +43,7 @@ if joined ~= left then
     move(joined, 1)
   end
 end
--- From now on the key's open holds are counted. A lease counts as one hold.
+-- From now on, the key's open holds are counted. A lease counts as one hold.
 if limit and not limit_before then
   local count = 0
   for _, number in ipairs(call('ZRANGE', KEYS[3], 0, -1)) do

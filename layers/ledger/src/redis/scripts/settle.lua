@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
--- with: amounts, calendar, clock, state, money, holds, journal, telling, turns
--- Charges a call and ends its hold, once: I3, I5.
+-- with: amounts, calendar, clock, state, money, holds, journal, events, turns
+-- Charges a call and ends its hold, once (I3, I5).
 --
--- KEYS[5] = the number's tombstone, KEYS[6] = the journal, KEYS[7] = the receipt's position in it, KEYS[8] = the
--- account's events. For calls charged by turns of leases: KEYS[9] = the hash with single calls, KEYS[10] = the hash
--- with turns.
--- ARGV: number, key, cost, fresh (0 or 1), the amount that the caller held, the receipt's item, retention in ms, the
--- part of the number that differs within KEYS[9] and KEYS[10].
--- If the number was never held, or was held so long ago that it may have been settled, no money moves, and one journal
--- entry is left for operators to investigate.
--- Returns how it was booked, charged, loss, whether that is the first result repeated (0 or 1), and, if the charge emits
--- events, how many.
+-- KEYS[5] = the tombstone of the number, KEYS[6] = the journal, KEYS[7] = the position of the receipt in the journal,
+-- KEYS[8] = the account's events. For calls that lease turns have charged: KEYS[9] = the hash with individually charged
+-- calls, KEYS[10] = the hash with batches.
+-- ARGV: number, key, cost, fresh (0 or 1), the amount that the caller held, the item of the receipt, retention in ms,
+-- the part of the number that differs within KEYS[9] and KEYS[10].
+-- If the number was never held, or was held so long before that it may have been settled, no money moves, and one
+-- journal line is written for operators to investigate.
+-- Returns how the call was booked, charge, loss, whether this repeats the first result (0 or 1), and, if the charge
+-- emits events, how many.
 local number, key, cost, retention = ARGV[1], ARGV[2], amount(ARGV[3]), amount(ARGV[7])
 local caller_held = text(amount(ARGV[5]))
 
@@ -25,8 +25,8 @@ if first then
   return {booked, tonumber(charged), tonumber(loss), 1}
 end
 
--- A turn of a lease may have charged the call, and this process no longer has the number of that lease. A call with a
--- hold of its own was not charged by a stored turn, since a lease pays only for calls without a hold.
+-- A lease turn may have charged the call, and this process may have lost the number of that lease. A call with its own
+-- hold was not charged by a lease turn, because a lease pays only for calls without their own hold.
 local turn = not row[4] and turn_with(ARGV[8], turns_in(KEYS[10])) or call('HGET', KEYS[9], ARGV[8])
 local charged_before = turn and calls_at(KEYS[6], turn)[number]
 if charged_before and charged_before[1] ~= 'stale' then
@@ -43,13 +43,13 @@ local function journal(booked, charged, loss, group)
   if group then
     line[#line + 1], line[#line + 2] = 'group', group.id
   end
-  -- Old lines are dropped in one of 32 milliseconds.
+  -- Old lines are dropped by one of 32 settlements, chosen by the millisecond.
   local added = add_line(KEYS[6], now, retention, now % 32 == 0, unpack(line))
   call('SET', KEYS[7], added, 'PX', text(retention))
 end
 
--- A receipt exists for longer than the tombstone and contains the result. Meanwhile a RESERVE that was sent twice may
--- have made a hold again. Such a hold ends without a second charge.
+-- A receipt contains the result too, and exists for longer than the tombstone. A RESERVE that was sent twice may have
+-- made a hold again; such a hold ends without a second charge.
 if place then
   local entry = call('XRANGE', KEYS[6], place, place)[1]
   local receipt = {}
@@ -77,7 +77,7 @@ else
     booked = 'forced'
   end
 end
--- A settlement whose key is not the key of the hold moves no money.
+-- A settlement with another key than the key of the hold moves no money.
 if not booked or holder ~= key then
   if not place then
     journal('stale', '0', '0')
@@ -93,7 +93,7 @@ if booked == 'held' then
     group.held = minus(group.held, held)
   end
 end
--- The hold was granted, so it pays even if a ceiling has been lowered since.
+-- A ceiling may have been lowered since the hold was granted. The held amount is charged nevertheless.
 local beside = 0
 if money.enabled then
   beside = room_in(minus(balance, plus(all_held, held)), money, group, held)
@@ -101,7 +101,7 @@ end
 local charged = math.min(cost, plus(held, beside))
 local loss = minus(cost, charged)
 
--- As `close` does, with the charge in the same write.
+-- Does what `close` does, but includes the charge in the same write.
 if booked == 'held' then
   call('ZREM', KEYS[2], number)
   call('HDEL', KEYS[1], 'o:' .. number)
@@ -147,9 +147,9 @@ bury(KEYS[5], booked, charged_text, loss_text)
 journal(booked, charged_text, loss_text, group)
 local levels = call('HMGET', KEYS[1], 'lo', key .. '.lo')
 levels[3] = group and group.levels
-local told = tell_charge(KEYS[8], now, retention, levels, key, money.enabled and bounds_of(money, group) or {}, balance, charged,
+local emitted = emit_charge(KEYS[8], now, retention, levels, key, money.enabled and bounds_of(money, group) or {}, balance, charged,
   number)
-if told > 0 then
-  return {booked, charged, loss, 0, told}
+if emitted > 0 then
+  return {booked, charged, loss, 0, emitted}
 end
 return {booked, charged, loss, 0}

@@ -1,7 +1,7 @@
 -- The contents of a key's field `.s`.
 
--- Whether it is enabled, '0' or '1'; its group, or nil; its limit of open calls, or nil. The field is one character if
--- it has neither group nor limit, otherwise "<0 or 1>:<group>:<calls>".
+-- Returns whether the key is enabled ('0' or '1'), its group or nil, and its limit of open calls or nil. Without group
+-- and limit, the field is one character; otherwise it is "<0 or 1>:<group>:<limit>".
 local function state_of(field)
   if not field or #field == 1 then
     return field, nil, nil

@@ -1,42 +1,64 @@
 #!lua flags=allow-oom
--- with: amounts, calendar, clock, state, money, holds, journal, telling, turns
--- A turn of a lease: charges ends of calls that the lease held money for; and opens the lease, enlarges it, reduces it,
--- or gives it back. To all other scripts a lease is a hold of its key, so their invariants of holds cover leases.
--- A turn that requests money is sent without the flag above. If the server is out of memory, it is sent again without
--- the request.
--- All calls that a turn charges are one journal entry, with a line per call. A batch is the ends whose numbers begin
--- alike: the numbers were generated within the same 4 s. If the lease has paid each call of a batch in full, the
--- entry's position is one field of a hash for such numbers, so that nothing is written per call. For any other call the
--- position is stored under its number.
--- A lease's owner reports each end in one turn, and turns are identified by their words (their names), so that ends of
--- the owner's turns are not looked up again. Ends reported by other processes are identified by their numbers. The name
--- of an end's tombstone is that of its receipt's position, apart from one letter.
--- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = the account's events, KEYS[8] = the lease's
--- tombstone; then for each batch of ends whose numbers begin alike, the hash with turns; then for each batch, the hash
--- with single calls; then for each end, its receipt's position, if it was settled on its own.
--- ARGV: the lease's number; its key; the step ('open', 'go on', 'close', or 'tell', which only reports ends); the word
--- of the turn before this one; this turn's word; the amount given back; the amount requested; the amount by which the
--- holds of running calls are to grow, which is granted even if money is short for the lease; the least free money with
--- which a lease is enlarged; how long the lease's hold lives and how long holds may be granted from it (0: none), both
--- in ms; the owner; retention in ms. For the ends, which are all different: the sum of their costs, or nothing if the
--- lease does not cover each of them in full; the lines of the entry as they are if each is charged its cost, "<number>
--- <held> <cost> <charged> <loss> <booked> <item>"; for each end, the amount that the lease pays and whether it is
--- fresh, "<cover>:<0 or 1>"; the shared parts of items (see the file lines.rs); the number of batches; for each batch,
--- the number of ends, the span of their numbers, and the part of each number that differs within the batch, in the
--- order of the lines.
--- Returns the result; the lease's amount; what is free outside the lease; whether money is short (0 or 1; 2 because of
--- a recall); for each end how it was booked, charged, loss, whether that is the first result repeated (0 or 1), or
--- nothing if each was charged its cost; the number of events that the charges emitted; if fenced, the word of the
--- lease's last turn; and, if the holds of running calls were to grow and did not grow in full, the refusal.
+-- with: amounts, calendar, clock, state, money, holds, journal, events, turns
+-- A lease turn: one request about a lease. It charges settlements of calls that had a hold against the lease, and opens
+-- the lease, enlarges it, reduces it or gives it back. To all other scripts a lease is a hold of its key, so all
+-- guarantees for holds apply to leases.
+-- A turn that requests money is sent as a script without the flag allow-oom. If the server is out of memory, the turn
+-- is sent again without the request.
+-- All calls that a turn charges are in one journal entry, with one line per call. A batch consists of calls whose
+-- numbers were generated within the same 4 s, so that the numbers begin alike. If the lease has paid each call of a
+-- batch in full, the position of the entry is one field of a hash for such numbers, so nothing is written per call. For
+-- any other call, the position is stored under the call's number.
+-- The owner of a lease reports each settlement in one turn, and a repeated turn is recognized by its name (its word).
+-- So settlements in the owner's turns are not looked up again. Settlements that other processes report are looked up by
+-- their numbers. The names of a call's tombstone and of its receipt's position differ in one letter.
+--
+-- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = the account's events, KEYS[8] = the tombstone of the
+-- lease. Then one hash with batches for each batch. Then one hash with individually charged calls for each batch. Then,
+-- for each settlement, the position of its receipt, which exists if the call was settled without a lease.
+--
+-- ARGV:
+--  1 the lease's number
+--  2 the lease's key
+--  3 the step: 'open', 'go on', 'close', or 'tell', which only reports settlements
+--  4 the name (word) of the previous turn
+--  5 the name (word) of this turn
+--  6 the amount that the lease gives back
+--  7 the amount requested for the lease
+--  8 the amount by which the holds of in-flight calls are to grow; granted even if money is short for the lease
+--  9 the lease is enlarged only if at least this much money is free outside the leases
+-- 10 the time to live of the lease's hold, in ms
+-- 11 how long holds may be granted from the lease, in ms; 0: none
+-- 12 the name of the owner
+-- 13 the retention of the journal entry, in ms
+-- 14 the sum of the costs of the settlements, or nothing if the lease does not pay each cost in full
+-- 15 the lines of the journal entry, as they are if each call is charged its full cost:
+--    "<number> <held> <cost> <charged> <loss> <booked> <item>"
+-- 16 for each settlement, the amount that the lease pays and whether it is fresh: "<cover>:<0 or 1>"
+-- 17 the shared parts of items (see the file lines.rs)
+-- 18 the number of batches
+-- then for each batch: the number of settlements, the span of their numbers, and the part of each number that differs
+-- within the batch, in the order of the lines. All settlements are of different calls.
+--
+-- Returns:
+--  1 the result
+--  2 the money in the lease
+--  3 the money that is free outside the lease
+--  4 whether money is short: 0, 1, or 2 because of a recall
+--  5 for each settlement: how it was booked, charged, loss, and whether that is the first result repeated (0 or 1);
+--    nothing if each call was charged its full cost
+--  6 the number of events that the charges emitted
+--  7 if the result is 'fenced': the name (word) of the lease's last turn
+--  8 if the holds of in-flight calls were to grow and did not grow in full: the refusal
 local lease, key, step, before, this = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local give, more, raise, short_of = amount(ARGV[6]), amount(ARGV[7]), amount(ARGV[8]), amount(ARGV[9])
 local ttl, grants, owner, retention = amount(ARGV[10]), amount(ARGV[11]), ARGV[12], amount(ARGV[13])
 local total, lines, covers, shared = ARGV[14] ~= '' and amount(ARGV[14]), ARGV[15], ARGV[16], ARGV[17]
--- In a batch with fewer calls, each number is stored singly: to find a number in a stored batch, all turns of the same
--- 4 s must be read.
+-- A batch with fewer calls than this is not stored as a batch: its numbers are stored individually, because to look a
+-- number up in a stored batch, all turns of the same 4 s must be read.
 local TOGETHER = 8
--- At most this many stored numbers are looked up in the batch; if there are more, the batch's numbers are looked up
--- instead.
+-- If a hash contains at most this many individually stored numbers, they are all read and compared with the numbers of
+-- the batch. If it contains more, the numbers of the batch are looked up.
 local APART_FEW = 128
 local batches, count = {}, 0
 do
@@ -64,9 +86,8 @@ local group = group_of(money, now)
 local bounds = bounds_of(money, group)
 local levels = {row[7], row[8], group and group.levels}
 local refused, met = refusal(money, group, row[3], balance)
-local told_bound = told
 
--- The lease's amount, and how its ends are booked: from the lease, late, or by force.
+-- The money of the lease, and how settlements are booked here: from the lease, late, or forced.
 local left, holder, booked_here = 0, key, nil
 if row[6] then
   left, holder = parse_hold(row[6])
@@ -95,7 +116,7 @@ if step ~= 'tell' then
     if record_of or row[6] then
       word = 'fenced'
     elseif booked_here or call('EXISTS', KEYS[8]) == 1 then
-      -- The lease was opened and has expired, or was given back, before this turn arrived.
+      -- The lease was opened by an earlier copy of this turn, and has expired or was given back since.
       word = 'gone'
     end
     for _, other in ipairs(call('HKEYS', KEYS[6])) do
@@ -110,10 +131,11 @@ if step ~= 'tell' then
   end
 end
 
--- The owner continues its lease: no other process has reported these ends, unless they are stored under their numbers.
+-- The owner continues its lease, so no other process has reported these settlements, unless they are stored under their
+-- numbers.
 local goes_on = word == 'ok' and not again and (step == 'go on' or step == 'close')
--- Whether any end may be stored under its number. For each number that is looked up in a small hash, the server scans
--- it from the beginning, so it is read once instead.
+-- Returns whether any of the settlements may be stored under its number. In a small hash, the server would search for
+-- each number from the beginning, so a small hash is read once instead.
 local function may_stand_apart()
   if call('EXISTS', unpack(KEYS, ALONE + 1)) > 0 then
     return true
@@ -131,8 +153,8 @@ local function may_stand_apart()
   end
   return false
 end
--- The positions of ends that were reported before; and the tombstones of calls that another process has ended for good
--- (release.lua) because it did not have the number of their lease.
+-- The positions of settlements that were reported before, and the tombstones of calls that another process has finally
+-- released (release.lua) without the number of their lease.
 local places, alone, tombstones, known = {}, {}, {}, false
 if count > 0 and (not goes_on or may_stand_apart()) then
   alone = call('MGET', unpack(KEYS, ALONE + 1))
@@ -156,12 +178,12 @@ if count > 0 and (not goes_on or may_stand_apart()) then
   end
 end
 
-local used, lost, moved, told = money.used, stored(row[4]), false, 0
+local used, lost, moved, emitted = money.used, stored(row[4]), false, 0
 local month, before_month, month_is_new = period_of(row[15], month_of(now), used)
 local day, before_day, day_is_new = period_of(row[16], day_of(now), used)
--- Lines by end, if not all ends have their prepared lines.
+-- The lines by settlement, if not all settlements use their prepared lines.
 local lined, answers = nil, {}
--- The calls of entries of earlier turns.
+-- The calls in journal entries of earlier turns.
 local entries = {}
 local function charged_before(place, number)
   entries[place] = entries[place] or calls_at(KEYS[5], place)
@@ -169,7 +191,7 @@ local function charged_before(place, number)
 end
 local function charge_one(i, call_end)
   local first = places[i] and charged_before(places[i], call_end.number)
-  -- A call that is stale in a turn of a lease may have been settled without a lease, and charged, since.
+  -- A call that was booked as stale in a turn may have been settled without a lease, and charged, since then.
   if alone[i] and (not first or first[1] == 'stale') then
     first = charged_before(alone[i], call_end.number)
   end
@@ -183,7 +205,7 @@ local function charge_one(i, call_end)
   if not booked and call_end.fresh == '1' and money.enabled then
     booked = 'forced'
   end
-  -- A settlement whose key is not the key of the lease moves no money.
+  -- A settlement with another key than the key of the lease moves no money.
   if not booked or holder ~= key then
     if not places[i] then
       lined[i] = call_end.number .. call_end.held_and_cost .. '0 0 stale ' .. call_end.item
@@ -202,7 +224,7 @@ local function charge_one(i, call_end)
   end
   local charged = math.min(cost, plus(cover, beside))
   local loss = minus(cost, charged)
-  told = told + tell_charge(KEYS[7], now, retention, levels, key, money.enabled and bounds or {},
+  emitted = emitted + emit_charge(KEYS[7], now, retention, levels, key, money.enabled and bounds or {},
     balance, charged, call_end.number)
   balance, used, lost, moved = minus(balance, charged), plus(used, charged), plus(lost, loss), true
   for b = 1, #bounds do
@@ -225,7 +247,7 @@ local function charge_each()
   end
 end
 -- If the sum of the charges passes no alert level, no single charge passes one.
-local function tells_nothing()
+local function passes_no_level()
   if not row[7] and #bounds == 0 then
     return true
   end
@@ -240,7 +262,7 @@ local function tells_nothing()
   return not passed(row[7], balance, minus(balance, total))
 end
 if count > 0 and total and not known and booked_here == 'held' and holder == key and money.enabled and total <= left
-  and tells_nothing()
+  and passes_no_level()
 then
   left, all_held, money.held = left - total, minus(all_held, total), minus(money.held, total)
   if group then
@@ -254,19 +276,19 @@ elseif count > 0 then
   charge_each()
 end
 
--- If the key is over a ceiling that was lowered, nothing more is granted from the lease.
+-- If the key exceeds a ceiling that was lowered, the lease grants nothing more.
 local over = false
 for i = 1, #bounds do
   local bound = bounds[i]
   over = over or plus(bound.spent, bound.group and group.held or money.held) > bound.limit
 end
--- The number of calls in a lease is unknown here: if it is limited, each call needs a hold of its own.
+-- The ledger does not count the calls of a lease. If the number of open calls is limited, each call needs its own hold.
 local may = not refused and not over and not money.calls
 local free, by = room_in(minus(balance, all_held), money, group, 0)
--- Why running calls may not hold more, as a refusal of adjust.lua.
+-- The reason why in-flight calls may not hold more, as a refusal of adjust.lua.
 local why = {}
 if raise > 0 and refused then
-  why[1] = {refused, 0, 0, told_bound(met)}
+  why[1] = {refused, 0, 0, bound_words(met)}
 end
 local recalled = math.abs(now - stored(row[5])) < 1000
 local short = not may or free < short_of or recalled
@@ -282,8 +304,8 @@ elseif word == 'ok' and step ~= 'tell' and not again then
     local leases = call('HLEN', KEYS[6]) - #dead + (record_of and 0 or 1)
     change = math.min(more, math.floor(free / (2 * leases)))
   end
-  -- A refusal here would stop a running call, so neither the share of other leases nor a limit of calls reduces the
-  -- amount. A lease that is only being opened has no running calls.
+  -- A refusal here would stop an in-flight call. So neither the share of other leases nor a limit of open calls reduces
+  -- the amount. A lease that is being opened has no in-flight calls.
   local raised = 0
   if step == 'go on' and not refused then
     raised = math.min(raise, math.max(free - change, 0))
@@ -295,17 +317,17 @@ elseif word == 'ok' and step ~= 'tell' and not again then
   end
   free = math.max(free - change, 0)
   if raised < raise and not refused then
-    why[1] = {'does_not_fit', free, money.held, told_bound(by)}
+    why[1] = {'does_not_fit', free, money.held, bound_words(by)}
   end
   if step == 'open' and left == 0 then
-    -- The gateway that sent this turn has no lease from here on, even if a late copy of this turn arrives.
+    -- The gateway that sent this turn drops its lease now, even if a late copy of this turn arrives.
     word, resized, stays_closed = refused and 'refused' or 'short', false, true
   elseif not may then
     word = 'refused'
   end
 end
 
--- Before Redis 7, a server that is out of memory lets a script write if its first write is a removal, even one that
+-- A server before Redis 7 that is out of memory lets a script write only if its first write is a removal, even if that
 -- removes nothing.
 if more == 0 and raise == 0 then
   call('ZREM', KEYS[2], '')
@@ -392,10 +414,10 @@ end
 if #changed > 0 then
   call('HSET', KEYS[1], unpack(changed))
 end
--- The time until which the owner may grant. An owner that may grant nothing more still grants by its previous turn
--- until it receives this answer, and the process that has forbidden further grants waits for that time. An owner that
--- requests no grants has stopped granting before it sent this turn. A repeated turn that may grant extends the time
--- again.
+-- The time until which the owner may grant holds. An owner that may grant nothing more still grants as its previous
+-- turn allows until it receives this answer, so the process that has forbidden further grants waits until that time. An
+-- owner that requests no grants stopped granting before it sent this turn. A repeated turn that may grant extends the
+-- time again.
 local until_ms = 0
 if grants > 0 then
   until_ms = may and now + grants or granted_until
@@ -406,8 +428,8 @@ end
 if (resized and not closes) or (again and word == 'ok') then
   call('HSET', KEYS[6], lease, this .. ' ' .. text(until_ms) .. ' ' .. since .. ' ' .. owner)
 end
--- This is last, because it is a removal.
+-- This comes last, because it is a removal.
 for _, other in ipairs(dead) do
   call('HDEL', KEYS[6], other)
 end
-return {word, left, free, recalled and 2 or short and 1 or 0, answers, told, word == 'fenced' and last or '', why}
+return {word, left, free, recalled and 2 or short and 1 or 0, answers, emitted, word == 'fenced' and last or '', why}

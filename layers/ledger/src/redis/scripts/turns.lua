@@ -1,7 +1,7 @@
--- The calls that turns of leases have charged: journal entries with a line per call.
+-- Functions that find calls charged by lease turns: journal entries with one line per call.
 
--- The results of the calls in the entry at a position, by call number. The entry is a turn of a lease or a single call.
--- A result is: booked, charged, loss, and that it is a repeat.
+-- Returns the results of the calls in the journal entry at a position, by call number. The entry is a lease turn or a
+-- single call. A result is: booked, charge, loss, and that it is a repeat.
 local function calls_at(journal, place)
   local calls = {}
   local entry = call('XRANGE', journal, place, place)[1]
@@ -22,7 +22,7 @@ local function calls_at(journal, place)
   return calls
 end
 
--- Splits concatenated parts of numbers, each the part that differs within its batch.
+-- Splits concatenated number parts. Each is the part of a number that differs within its batch.
 local NUMBER = 12
 local function numbers_in(text)
   local numbers = {}
@@ -32,7 +32,8 @@ local function numbers_in(text)
   return numbers
 end
 
--- The turns in a hash, "<first>:<last>:<position>": the times of their first and last numbers, in ms.
+-- Returns the turns in a hash, whose values are "<first>:<last>:<position>": the times of the first and the last number
+-- of a batch in ms, and the position of the turn.
 local function turns_in(hash)
   local turns = {hash = hash, fields = call('HKEYS', hash), first = {}, last = {}, numbers = {}}
   for i, field in ipairs(turns.fields) do
@@ -41,7 +42,7 @@ local function turns_in(hash)
   return turns
 end
 
--- The position of that one of `turns` that has charged the call `number`, or nothing.
+-- Returns the position of the turn, among `turns`, that has charged the call `number`; nothing if none has.
 local function turn_with(number, turns)
   -- The lowest 12 bits of the time in the number.
   local high, low = string.byte(number, 1, 2)

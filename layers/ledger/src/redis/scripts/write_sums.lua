@@ -1,9 +1,10 @@
 #!lua
--- Writes sums and how far they reach, unless they were changed since they were read. KEYS[1] = the version and the
--- positions of journals, KEYS[2] = the names of all keys with sums, the other keys = sums.
--- ARGV: the version that was read, the new version, the number of positions, for each its name and the position; then
--- for each key with sums: when it expires in Unix milliseconds, the number of fields, its fields and values in turn.
--- Returns 1 if they were written.
+-- Writes roll-up sums and how far they reach, unless the stored sums were changed since they were read. KEYS[1] = the
+-- version and the positions of journals, KEYS[2] = the names of all Redis keys with sums, the other KEYS = sums.
+-- ARGV: the version that was read; the new version; the number of positions; for each position, its name and value;
+-- then for each of the other KEYS: when it expires in Unix milliseconds, the number of its fields, and its fields and
+-- values in turn.
+-- Returns 1 if the sums were written.
 if (redis.call('HGET', KEYS[1], 'v') or '0') ~= ARGV[1] then
   return 0
 end

@@ -14,7 +14,7 @@ use crate::{
     usage::End,
 };
 
-/// A ledger that records how many ends it gets together. It loses the first answer for one of the calls.
+/// A ledger that records how many settlements it gets together, and loses its first response for one of the calls.
 #[derive(Clone, Default)]
 struct Recorder {
     ledger: MemoryLedger,
@@ -71,7 +71,7 @@ impl Ledger for Recorder {
     }
 }
 
-/// A ledger that is out of reach.
+/// A ledger that is unreachable.
 struct Away;
 
 impl Ledger for Away {
@@ -128,7 +128,7 @@ fn release(number: RequestNumber) -> Ending {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ends_of_calls_are_sent_in_batches_and_only_failed_ends_are_retried() {
+async fn settlements_are_sent_in_batches_and_only_failed_ones_are_retried() {
     let ledger = Recorder::default();
     let numbers: [RequestNumber; 4] = std::array::from_fn(|_| RequestNumber::now_v7());
     *ledger.loses.lock().unwrap() = Some(numbers[1]);
@@ -167,7 +167,7 @@ async fn ends_of_calls_are_sent_in_batches_and_only_failed_ends_are_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn number_of_call_ends_sent_but_not_acknowledged_is_limited() {
+async fn number_of_unacknowledged_settlements_is_limited() {
     let ledger = Recorder::default();
     let settings = SettlerSettings {
         under_way_max: 2,
@@ -184,7 +184,7 @@ async fn number_of_call_ends_sent_but_not_acknowledged_is_limited() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unacknowledged_ends_of_calls_are_counted() {
+async fn calls_with_unacknowledged_settlements_are_counted() {
     let (settler, task) = Settler::new(Away, SettlerSettings::default(), |_| {});
     let unacknowledged = settler.unacknowledged();
     assert_eq!(unacknowledged.count(), 0);
@@ -216,7 +216,7 @@ async fn unacknowledged_ends_of_calls_are_counted() {
 }
 
 #[tokio::test]
-async fn panic_in_the_report_of_a_settled_call_stops_no_other_report() {
+async fn panic_in_the_report_of_a_settlement_stops_no_other_report() {
     let ledger = MemoryLedger::new();
     let account: AccountId = "acme".parse().unwrap();
     ledger.create_account(&account, "Acme").await.unwrap();

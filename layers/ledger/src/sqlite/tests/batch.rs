@@ -1,4 +1,4 @@
-//! A batch writes the same data to the file as its records would if written one by one.
+//! Tests that a batch writes the same data to the file as its records written one by one.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     number::RequestNumber,
     price::{Price, Rate},
     sqlite::{
-        audit::{self, Occasion},
+        audit::{self, CheckPoint},
         batch::commit,
         file::{self, LEDGER},
         rows,
@@ -22,7 +22,7 @@ use crate::{
     usage::End,
 };
 
-/// The last evening of a month, in Unix milliseconds. Between it and `MORNING`, day and month change.
+/// The last evening of a month, in Unix milliseconds. Both the day and the month change between it and `MORNING`.
 const EVENING: u64 = 1_769_900_000_000;
 const MORNING: u64 = EVENING + 86_400_000;
 
@@ -34,7 +34,7 @@ fn key(index: u8) -> KeyId {
     format!("k{index}").parse().unwrap()
 }
 
-/// Two keys belong to each account.
+/// Returns the record of one of four keys. Each account has two of them.
 fn key_record(index: u8) -> KeyRecord {
     KeyRecord {
         prefix: format!("tg-{index}…"),
@@ -81,7 +81,7 @@ fn entry(id: &str, micro: i64) -> Entry {
     }
 }
 
-/// Two accounts of 1000 µ₽ with two keys each, and the records that create them in a file.
+/// Returns a state with two accounts, each with 1000 µ₽ and two keys, and the records that create them in a file.
 fn prepared() -> (State, Vec<Record>) {
     let mut state = State::default();
     let mut records = Vec::new();
@@ -157,7 +157,7 @@ fn batch_has_the_same_effect_as_its_records_written_one_by_one() {
         assert!(!lines(&together, &sql).is_empty(), "{table}");
     }
     assert_eq!(
-        audit::breaches(&together, Occasion::Opening).unwrap(),
+        audit::breaches(&together, CheckPoint::Opening).unwrap(),
         Vec::<String>::new()
     );
     let read = file::load(&together).unwrap();
@@ -181,7 +181,7 @@ fn batch_has_the_same_effect_as_its_records_written_one_by_one() {
 }
 
 #[test]
-fn batch_of_charges_writes_each_total_once() {
+fn batch_of_charges_writes_each_balance_and_key_total_once() {
     let (mut state, records) = prepared();
     let mut conn = empty_file();
     commit(&mut conn, records.iter()).unwrap();
@@ -207,7 +207,8 @@ fn batch_of_charges_writes_each_total_once() {
     commit(&mut conn, batch.iter()).unwrap();
     assert_eq!(
         lines(&conn, "SELECT line FROM written ORDER BY rowid"),
-        // The totals written before the payment, the payment's row, and the totals written at the end.
+        // The batch first writes the totals of the calls before the payment, then the payment's row, and at the end the
+        // other totals.
         [
             "a0 960", "a1 990", "k0 30", "k1 10", "k3 10", "a0 965", "a0 955", "k0 40"
         ]
@@ -215,7 +216,7 @@ fn batch_of_charges_writes_each_total_once() {
 }
 
 #[test]
-fn nothing_is_written_for_an_unknown_account() {
+fn batch_with_an_unknown_account_writes_nothing() {
     let (mut state, records) = prepared();
     let charged = charge(&mut state, &call(1, 0, 10, None), EVENING);
     let is_key = |record: &&Record| matches!(record, Record::Key { .. });
@@ -228,7 +229,7 @@ fn nothing_is_written_for_an_unknown_account() {
 }
 
 #[test]
-fn booking_result_has_the_same_name_in_the_file_as_in_json() {
+fn every_value_of_the_booked_field_has_the_same_name_in_the_sqlite_file_as_in_json() {
     use crate::contract::Booked;
 
     for booked in [

@@ -12,6 +12,7 @@ use crate::{
     account::KeyStatus,
     ceiling::Ceiling,
     contract::{Booked, Documents, EventStore, GroupRecord, Item, JournalLine, OnceEvent, Refusal},
+    durable::test_files::edit,
     happening::{Happening, Levels, Watched},
     money::MicroRub,
     price::{Price, Rate},
@@ -30,7 +31,7 @@ fn number(index: u8) -> RequestNumber {
     RequestNumber::from_uuid(Uuid::from_u128(u128::from(index)))
 }
 
-/// Two keys belong to each account.
+/// Returns the record of one of four keys. Each account has two of them.
 fn record(index: u8) -> KeyRecord {
     KeyRecord {
         prefix: format!("tg-{index}…"),
@@ -65,7 +66,7 @@ fn hold(index: u8, want: i64, least: i64, ttl: Duration) -> Hold {
 }
 
 fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
-    // Each of the four output tokens costs a quarter of the cost; the other tokens together cost less than a
+    // Each of the four output tokens costs a quarter of the cost. All other tokens together cost less than a
     // micro-ruble.
     let each = u64::try_from(cost).unwrap() * 250_000;
     let rate = Rate::new(u64::from(cost > 0));
@@ -109,7 +110,7 @@ fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Returns a ledger with one account, two keys, a payment of 1000, and a charge of 70 on key 0 for call 0.
+/// Returns a ledger with one account, two keys, a payment of 1000, and a charge of 70 for call 0 on key 0.
 async fn used(dir: &TempDir) -> (SqliteLedger, PathBuf) {
     let path = dir.path().join("ledger.db");
     let ledger = SqliteLedger::open(&path).unwrap();
@@ -133,7 +134,7 @@ async fn used(dir: &TempDir) -> (SqliteLedger, PathBuf) {
 }
 
 #[tokio::test]
-async fn audit_finds_faults_that_opening_the_file_does_not_check() {
+async fn audit_finds_faults_that_are_not_checked_when_the_file_is_opened() {
     for (tampering, breach) in [
         (
             "DELETE FROM receipts",
@@ -143,7 +144,7 @@ async fn audit_finds_faults_that_opening_the_file_does_not_check() {
             "UPDATE accounts SET loss = loss + 1",
             "I3 account a0: loss 1, but its receipts sum to 0",
         ),
-        // All sums agree, but the receipt's cost is not that of its usage.
+        // All sums agree, but the cost in the receipt does not follow from its usage.
         (
             "UPDATE receipts SET cost = 71, charged = 71; UPDATE keys SET used = 71 WHERE id = 'k0';
              UPDATE accounts SET balance = balance - 1",
@@ -169,10 +170,7 @@ async fn audit_finds_faults_that_opening_the_file_does_not_check() {
         let dir = tempfile::tempdir().unwrap();
         let (ledger, path) = used(&dir).await;
         ledger.close().await;
-        Connection::open(&path)
-            .unwrap()
-            .execute_batch(tampering)
-            .unwrap();
+        edit(&path, tampering);
         let ledger = SqliteLedger::open(&path).unwrap();
         let breaches = ledger.audit().await.unwrap().breaches;
         assert!(
@@ -187,7 +185,7 @@ async fn audit_finds_an_open_hold_of_a_charged_call() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
-    // The tombstone was lost with the process; only the receipt is in the file.
+    // The tombstone was lost with the earlier process; only the receipt is in the file.
     let ledger = SqliteLedger::open(&path).unwrap();
     ledger.reserve(&hold(0, 100, 100, HOUR)).await.unwrap();
     let breaches = ledger.audit().await.unwrap().breaches;
@@ -205,7 +203,7 @@ async fn line_written_after_the_clock_was_set_back_sorts_after_earlier_lines() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
-    // The clock was ahead when the line was written: by an hour in the first case, by two years in the second.
+    // The clock was ahead when the line was written: by one hour in the first case, by two years in the second.
     for (ahead_ms, followed) in [(3_600_000, true), (63_072_000_000, false)] {
         let ahead = crate::embedded::now_ms() + ahead_ms;
         Connection::open(&path)
@@ -228,21 +226,21 @@ async fn line_written_after_the_clock_was_set_back_sorts_after_earlier_lines() {
 }
 
 #[tokio::test]
-async fn each_call_of_one_millisecond_is_on_exactly_one_page() {
+async fn each_call_of_the_same_millisecond_is_on_exactly_one_journal_page() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     for call in [4, 8, 12] {
         ledger.settle(&settlement(call, 10, true)).await.unwrap();
     }
     ledger.close().await;
-    Connection::open(&path)
-        .unwrap()
-        .execute_batch("UPDATE receipts SET at_ms = (SELECT max(at_ms) FROM receipts)")
-        .unwrap();
+    edit(
+        &path,
+        "UPDATE receipts SET at_ms = (SELECT max(at_ms) FROM receipts)",
+    );
     let ledger = SqliteLedger::open(&path).unwrap();
     let mut found = Vec::new();
     let mut after = None;
-    // A page has one line. There are five lines, so the sixth page is empty.
+    // Each page has one line. There are five lines, so the sixth page is empty.
     for _ in 0..6 {
         let part = JournalPart {
             after: after.as_deref(),
@@ -261,7 +259,7 @@ async fn each_call_of_one_millisecond_is_on_exactly_one_page() {
 }
 
 #[tokio::test]
-async fn spending_of_a_past_day_limits_only_the_month() {
+async fn spending_of_a_past_day_counts_for_the_month_but_not_for_the_day() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     let limited = KeyChange {
@@ -271,11 +269,8 @@ async fn spending_of_a_past_day_limits_only_the_month() {
     };
     ledger.change_key(&key(0), &limited).await.unwrap();
     ledger.close().await;
-    // Changes the file as if it were read on the next morning.
-    let raw = Connection::open(&path).unwrap();
-    raw.execute_batch("UPDATE keys SET day = day - 2 WHERE id = 'k0'")
-        .unwrap();
-    drop(raw);
+    // Changes the file so that the charge was made on an earlier day.
+    edit(&path, "UPDATE keys SET day = day - 2 WHERE id = 'k0'");
 
     let ledger = SqliteLedger::open(&path).unwrap();
     let view = ledger.key(&key(0)).await.unwrap();
@@ -302,10 +297,10 @@ async fn spending_of_a_past_day_limits_only_the_month() {
     );
     ledger.close().await;
 
-    let raw = Connection::open(&path).unwrap();
-    raw.execute_batch("UPDATE keys SET day_before = used + 1 WHERE id = 'k0'")
-        .unwrap();
-    drop(raw);
+    edit(
+        &path,
+        "UPDATE keys SET day_before = used + 1 WHERE id = 'k0'",
+    );
     match SqliteLedger::open(&path) {
         Err(OpenError::Mismatch { breaches, .. }) => {
             assert!(breaches[0].starts_with("I3 key k0: used 150, but 151"));
@@ -315,7 +310,7 @@ async fn spending_of_a_past_day_limits_only_the_month() {
 }
 
 #[tokio::test]
-async fn sqlite_ledger_emits_events() {
+async fn sqlite_ledger_passes_the_event_tests() {
     let dir = tempfile::tempdir().unwrap();
     let made = std::sync::atomic::AtomicU32::new(0);
     let make = async || {
@@ -363,7 +358,7 @@ async fn events_and_documents_survive_a_restart() {
     assert_eq!(ledger.events(0, 10).await.unwrap(), before);
     assert!(!ledger.emit_once(&event).await.unwrap());
     assert_eq!(ledger.document("n").await.unwrap().unwrap().text, "kept");
-    // The levels are unchanged, and the numbers of events continue.
+    // The alert levels are unchanged, and event numbers continue.
     let all = ledger.levels(&account(0)).await.unwrap();
     assert_eq!(all, of.map(|of| (of, levels)));
     ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();

@@ -1,9 +1,10 @@
-//! Which files are opened, and how files of earlier versions are changed for this version.
+//! Tests which files are opened, and how files of earlier versions are upgraded.
 
 use super::*;
+use crate::durable::test_files::{edit, foreign_files};
 
 #[tokio::test]
-async fn ledger_file_is_open_in_one_gateway_at_a_time() {
+async fn ledger_file_can_be_open_in_only_one_gateway_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     let refused = SqliteLedger::open(&path).unwrap_err();
@@ -52,19 +53,19 @@ async fn books_that_do_not_balance_are_not_opened() {
         ),
         (
             "UPDATE receipts SET account = 'a7'",
-            "I3 account a7: there are receipts but no account",
+            "I3 account a7: receipts exist, but the account does not",
         ),
         (
             "UPDATE entries SET account = 'a7'",
-            "I3 account a7: there are entries but no account",
+            "I3 account a7: entries exist, but the account does not",
         ),
         (
             "UPDATE keys SET account = 'a7'",
-            "I3 account a7: there are keys but no account",
+            "I3 account a7: keys exist, but the account does not",
         ),
         (
             "DELETE FROM accounts",
-            "I3 account a0: there are entries but no account",
+            "I3 account a0: entries exist, but the account does not",
         ),
         (
             "UPDATE keys SET day_before = used + 1 WHERE id = 'k0'",
@@ -96,12 +97,9 @@ async fn books_that_do_not_balance_are_not_opened() {
     {
         let copy = dir.path().join(format!("copy{index}.db"));
         fs::copy(&path, &copy).unwrap();
-        let raw = Connection::open(&copy).unwrap();
-        // Simulates a fault of the disk, which ignores the tables' constraints.
-        raw.execute_batch("PRAGMA ignore_check_constraints = ON; PRAGMA foreign_keys = OFF")
-            .unwrap();
-        raw.execute_batch(tampering).unwrap();
-        drop(raw);
+        // A disk fault does not respect the tables' constraints.
+        let pragmas = "PRAGMA ignore_check_constraints = ON; PRAGMA foreign_keys = OFF";
+        edit(&copy, &format!("{pragmas}; {tampering}"));
         match SqliteLedger::open(&copy) {
             Err(OpenError::Mismatch { breaches, .. }) => {
                 assert!(
@@ -120,13 +118,11 @@ async fn file_of_an_earlier_version_gets_missing_indexes_and_columns() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
-    let raw = Connection::open(&path).unwrap();
-    raw.execute_batch(
+    edit(
+        &path,
         "DROP INDEX entries_by_time; DROP INDEX receipts_by_time;
          ALTER TABLE receipts DROP COLUMN bounded",
-    )
-    .unwrap();
-    drop(raw);
+    );
     let ledger = SqliteLedger::open(&path).unwrap();
     assert!(!ledger.receipt(number(0)).await.unwrap().item.bounded);
     ledger.close().await;
@@ -143,17 +139,15 @@ async fn file_of_an_earlier_version_gets_missing_indexes_and_columns() {
 
 /// The file stays valid even if the earlier version writes to it again.
 #[tokio::test]
-async fn file_of_an_earlier_version_stores_sessions_endpoints_and_timelines() {
+async fn upgraded_file_of_an_earlier_version_stores_sessions_endpoints_and_timelines() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
-    let raw = Connection::open(&path).unwrap();
-    raw.execute_batch(
+    edit(
+        &path,
         "ALTER TABLE receipts DROP COLUMN session; ALTER TABLE receipts DROP COLUMN endpoint;
          ALTER TABLE receipts DROP COLUMN timeline; ALTER TABLE receipts DROP COLUMN key_group",
-    )
-    .unwrap();
-    drop(raw);
+    );
 
     let ledger = SqliteLedger::open(&path).unwrap();
     let mut receipt = ledger.receipt(number(0)).await.unwrap();
@@ -167,20 +161,17 @@ async fn file_of_an_earlier_version_stores_sessions_endpoints_and_timelines() {
     assert_eq!(named.item, settlement(4, 10, true).item);
     ledger.close().await;
 
-    // An earlier version's file has exactly these columns.
+    // These are exactly the columns of an earlier version's file.
     let columns =
         "at_ms, account, key, model, vendor, input, cached_input, cache_write, output, held, cost,
                    charged, loss, ended, booked, estimated, price, bounded";
-    let raw = Connection::open(&path).unwrap();
-    raw.execute_batch(&format!(
+    edit(&path, &format!(
         "INSERT INTO receipts (number, {columns}) SELECT '{}', {columns} FROM receipts WHERE number = '{}';
          UPDATE keys SET used = used + 70 WHERE id = 'k0';
          UPDATE accounts SET balance = balance - 70",
         number(8),
         number(0)
-    ))
-    .unwrap();
-    drop(raw);
+    ));
     let ledger = SqliteLedger::open(&path).unwrap();
     receipt.number = number(8);
     assert_eq!(ledger.receipt(number(8)).await.unwrap(), receipt);
@@ -188,34 +179,24 @@ async fn file_of_an_earlier_version_stores_sessions_endpoints_and_timelines() {
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
     ledger.close().await;
 
-    // A later version has endpoints that this version does not have.
-    let raw = Connection::open(&path).unwrap();
-    raw.execute_batch("UPDATE receipts SET endpoint = 'audio/speech' WHERE endpoint IS NULL")
-        .unwrap();
-    drop(raw);
+    // A later version has endpoints that are unknown to this version.
+    edit(
+        &path,
+        "UPDATE receipts SET endpoint = 'audio/speech' WHERE endpoint IS NULL",
+    );
     let ledger = SqliteLedger::open(&path).unwrap();
     assert_eq!(ledger.receipt(number(8)).await.unwrap(), receipt);
     assert_eq!(ledger.receipt(number(4)).await.unwrap(), named);
 }
 
 #[tokio::test]
-async fn ceilings_count_from_the_upgrade_on_in_a_file_of_an_earlier_version() {
+async fn monthly_and_daily_ceilings_count_spending_from_the_upgrade_of_the_file_on() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
-    let raw = Connection::open(&path).unwrap();
-    for column in [
-        "ceiling_month",
-        "ceiling_day",
-        "month",
-        "month_before",
-        "day",
-        "day_before",
-    ] {
-        raw.execute_batch(&format!("ALTER TABLE keys DROP COLUMN {column}"))
-            .unwrap();
+    for column in file::KEY_COLUMNS {
+        edit(&path, &format!("ALTER TABLE keys DROP COLUMN {column}"));
     }
-    drop(raw);
 
     for _ in 0..2 {
         let ledger = SqliteLedger::open(&path).unwrap();
@@ -256,29 +237,13 @@ async fn ceilings_count_from_the_upgrade_on_in_a_file_of_an_earlier_version() {
 async fn only_a_valid_ledger_file_is_opened() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
-
-    fs::write(
-        path("text"),
-        "not a database, but long enough to have a header of its own, which is no header at all",
-    )
-    .unwrap();
-    Connection::open(path("foreign"))
-        .unwrap()
-        .execute_batch("CREATE TABLE t (x)")
-        .unwrap();
-    for name in ["text", "foreign"] {
-        let refused = SqliteLedger::open(&path(name)).unwrap_err();
-        assert!(
-            matches!(refused, OpenError::NotALedger { .. }),
-            "{name}: {refused}"
-        );
+    for path in foreign_files(dir.path()) {
+        let refused = SqliteLedger::open(&path).unwrap_err();
+        assert!(matches!(refused, OpenError::NotALedger { .. }), "{refused}");
     }
 
     SqliteLedger::open(&path("newer")).unwrap().close().await;
-    Connection::open(path("newer"))
-        .unwrap()
-        .execute_batch("PRAGMA user_version = 2")
-        .unwrap();
+    edit(&path("newer"), "PRAGMA user_version = 2");
     let refused = SqliteLedger::open(&path("newer")).unwrap_err();
     assert!(
         matches!(refused, OpenError::Version { found: 2, .. }),

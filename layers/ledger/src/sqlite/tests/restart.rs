@@ -1,9 +1,10 @@
-//! Acknowledged changes survive the process. After a failed commit nothing more is served.
+//! Tests that acknowledged changes survive the process, and that nothing is served after a failed commit.
 
 use futures_util::FutureExt as _;
 use tokio::task::JoinSet;
 
 use super::*;
+use crate::durable::test_files::copy_of_open_file;
 
 #[tokio::test]
 async fn acknowledged_changes_survive_a_restart() {
@@ -70,15 +71,7 @@ async fn acknowledged_changes_survive_a_restart() {
 async fn acknowledged_changes_survive_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
-    // The file and its write-ahead log are copied in the state in which a killed process leaves them.
-    let copy = dir.path().join("copy.db");
-    fs::copy(&path, &copy).unwrap();
-    fs::copy(
-        dir.path().join("ledger.db-wal"),
-        dir.path().join("copy.db-wal"),
-    )
-    .unwrap();
-
+    let copy = copy_of_open_file(&path);
     let revived = SqliteLedger::open(&copy).unwrap();
     assert_eq!(
         revived.accounts().await.unwrap(),
@@ -91,7 +84,7 @@ async fn acknowledged_changes_survive_a_crash() {
 }
 
 #[tokio::test]
-async fn charge_is_not_repeated_after_a_restart() {
+async fn repeated_settlement_after_a_restart_charges_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
@@ -112,7 +105,7 @@ async fn charge_is_not_repeated_after_a_restart() {
 }
 
 #[tokio::test]
-async fn call_running_when_its_process_was_killed_keeps_its_session() {
+async fn receipt_of_a_call_left_open_by_a_killed_process_has_the_content_of_its_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();
@@ -127,17 +120,14 @@ async fn call_running_when_its_process_was_killed_keeps_its_session() {
 }
 
 #[tokio::test]
-async fn checkpoint_of_a_free_call_stays_until_its_deletion_is_written() {
+async fn release_is_acknowledged_only_after_the_deletion_of_its_checkpoint_is_written() {
     const SLOW: &str = "CREATE TRIGGER slow AFTER INSERT ON notes WHEN NEW.name = 'slow' BEGIN \
          SELECT count(*) FROM (WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 60000000) \
          SELECT n FROM c); END";
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
-    Connection::open(&path)
-        .unwrap()
-        .execute_batch(SLOW)
-        .unwrap();
+    edit(&path, SLOW);
     let ledger = SqliteLedger::open(&path).unwrap();
     ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();
     let noted = settlement(4, 30, true);
@@ -145,7 +135,7 @@ async fn checkpoint_of_a_free_call_stays_until_its_deletion_is_written() {
         .checkpoint(std::slice::from_ref(&noted))
         .await
         .unwrap();
-    // While the writer is busy with one change, further changes are queued until the queue is full.
+    // While the writer works on one change, further changes are queued until the queue is full.
     let (mut tasks, slow) = (JoinSet::new(), ledger.clone());
     tasks.spawn(async move { slow.compare_and_swap("slow", 0, "").await.map(drop) });
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -173,14 +163,11 @@ async fn checkpoint_of_a_free_call_stays_until_its_deletion_is_written() {
 }
 
 #[tokio::test]
-async fn ledger_refuses_every_call_after_its_file_failed() {
+async fn ledger_refuses_every_call_after_a_failed_commit() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();
-    Connection::open(&path)
-        .unwrap()
-        .execute_batch("DROP TABLE receipts")
-        .unwrap();
+    edit(&path, "DROP TABLE receipts");
 
     let unsettled = ledger.settle(&settlement(4, 70, true)).await;
     assert!(
@@ -235,8 +222,8 @@ async fn closed_ledger_refuses_every_call() {
     ));
 }
 
-/// Groups keep their spending across a restart. Charges made by a version without groups do not count as group
-/// spending.
+/// Groups keep their spending across a restart. Charges of a version without groups do not count as spending of a
+/// group.
 #[tokio::test]
 async fn groups_survive_a_restart_and_use_of_the_file_by_an_earlier_version() {
     let dir = tempfile::tempdir().unwrap();
@@ -276,7 +263,7 @@ async fn groups_survive_a_restart_and_use_of_the_file_by_an_earlier_version() {
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
     ledger.close().await;
 
-    // Writes a charge as a version without groups does.
+    // Writes a charge as a version without groups writes it.
     let conn = Connection::open(&path).unwrap();
     conn.execute_batch(
         "UPDATE keys SET used = used + 5 WHERE id = 'k0'; UPDATE accounts SET balance = balance - 5 WHERE id = 'a0';",
@@ -288,9 +275,9 @@ async fn groups_survive_a_restart_and_use_of_the_file_by_an_earlier_version() {
     assert_eq!(groups[0].spent_rub, MicroRub::new(40));
 }
 
-/// The other program may be an SQLite console with an open transaction.
+/// The other program may be a SQLite console with an open transaction.
 #[tokio::test]
-async fn file_locked_by_another_program_is_written_once_unlocked() {
+async fn ledger_file_locked_by_another_program_is_written_after_it_is_unlocked() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     let before = ledger.account(&account(0)).await.unwrap();
@@ -313,7 +300,7 @@ async fn file_locked_by_another_program_is_written_once_unlocked() {
     ledger.account(&account(0)).await.unwrap();
 
     console.execute_batch("COMMIT").unwrap();
-    // The settler retries in the same way.
+    // The settlement is retried until it succeeds, as the settler does.
     let told_again = async {
         loop {
             match ledger.settle(&end).await {

@@ -1,4 +1,4 @@
-//! How the ledger with planted bugs changes the amount of a hold.
+//! How the ledger with planted bugs changes holds.
 
 use tokio::task::yield_now;
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Planted {
-    /// Changes a hold. If the planted bug concerns changes of holds, it takes effect here.
+    /// Changes a hold. A planted bug that concerns hold changes takes effect here.
     pub(super) async fn adjust_hold(
         &self,
         adjustment: &Adjustment,
@@ -45,7 +45,7 @@ impl Planted {
             .map_err(LedgerError::Refused)
     }
 
-    /// Returns the new amount of the hold; or the answer, if the hold does not change.
+    /// Returns the new amount of the hold, or the answer if the hold does not change.
     fn to_adjust(
         &self,
         account: &mut Account,

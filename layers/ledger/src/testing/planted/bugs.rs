@@ -1,4 +1,4 @@
-//! The planted bugs, each with the contract test that must find it.
+//! The list of planted bugs, each with the contract test that must find it.
 
 macro_rules! bugs {
     ($($bug:ident: $promise:ident;)*) => {

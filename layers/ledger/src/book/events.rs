@@ -1,5 +1,5 @@
-//! Emits the events of entries and charges, in the same atomic change that moves the money. A change that moves no
-//! money emits no event.
+//! Emits the events of entries and charges in the same atomic step that moves the money. A step that moves no money
+//! emits no event.
 
 use std::mem;
 
@@ -14,13 +14,14 @@ use crate::{
 };
 
 impl Account {
-    /// Removes and returns the events since this function was last called, in order, each with its key.
+    /// Removes and returns the events emitted since the last call, in order. Each event comes with its key, if it has
+    /// one.
     pub fn happened(&mut self) -> Vec<(Option<KeyId>, Happening)> {
         mem::take(&mut self.happened)
     }
 
-    /// Emits the events of an entry. `before` is the balance before the entry.
-    pub(super) fn tell_entry(&mut self, entry: &Entry, before: MicroRub) {
+    /// Emits the events of an entry; `before` is the balance before the entry.
+    pub(super) fn emit_entry_events(&mut self, entry: &Entry, before: MicroRub) {
         let (id, amount_rub, balance_rub) = (entry.id.clone(), entry.amount, self.balance);
         let what = match &entry.reason {
             None => Happening::TopUp {
@@ -52,8 +53,8 @@ impl Account {
 }
 
 impl KeyBook {
-    /// Adds a charge to the key's usage. Returns an event for each ceiling whose remaining amount falls to an alert
-    /// level, or to almost nothing.
+    /// Adds a charge to the key's spending. Returns an event for each ceiling whose remaining amount falls to an alert
+    /// level, or nearly to zero.
     pub(super) fn spend(
         &mut self,
         charged: MicroRub,
@@ -70,8 +71,8 @@ impl KeyBook {
         reported
     }
 
-    /// Returns an event for each ceiling whose remaining amount falls to an alert level, or to almost nothing, if the
-    /// usage grows to `used`. The stored day and month must be those of `now`.
+    /// Returns an event for each ceiling whose remaining amount falls to an alert level, or nearly to zero, when the
+    /// spending grows to `used`. The stored day and month must be current at `now`.
     fn passed(&self, used: MicroRub, now: Millis, number: RequestNumber) -> Vec<Happening> {
         let mut reported = Vec::new();
         for bound in self.bounds(now) {
