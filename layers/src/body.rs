@@ -1,4 +1,4 @@
-//! The type of answer bodies above those layers that are generic over the body.
+//! The type of response bodies above the layers that are generic over the body type.
 
 use std::any::Any;
 
@@ -8,11 +8,10 @@ use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 
 use crate::error::{BoxError, Error};
 
-/// A boxed answer body. Its error type is concrete, so that a spawned task can serve it.
+/// A boxed response body. Its error type is concrete, so that a spawned task can serve it.
 pub type AnswerBody = UnsyncBoxBody<Bytes, Error>;
 
-/// Boxes a body and converts its error into an [`Error`] by [`Error::from_below`]. A body that is already boxed is
-/// returned unchanged.
+/// Boxes a body, and converts its errors by [`Error::from_below`]. A body that is already boxed is returned unchanged.
 pub fn boxed<B>(body: B) -> AnswerBody
 where
     B: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + 'static,
@@ -23,11 +22,11 @@ where
     {
         return boxed;
     }
-    let body = body.expect("taken only if it was returned");
+    let body = body.expect("the body is taken only when it is returned");
     body.map_err(Error::from_below).boxed_unsync()
 }
 
-/// Creates an answer body from bytes that are all in memory.
+/// Creates a response body from bytes that are all in memory.
 #[must_use]
 pub fn full(bytes: impl Into<Bytes>) -> AnswerBody {
     Full::new(bytes.into())

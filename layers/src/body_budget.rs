@@ -1,11 +1,12 @@
-//! Bounds the memory of all request and answer bodies together. A byte counts from the time it is read until the last
+//! Bounds the memory of all request and response bodies together. A byte counts from the time it is read until the last
 //! slice of its body is dropped.
 //!
-//! The budget reserves bytes as they arrive, not as `content-length` declares them: otherwise a sender that declares a
-//! large body and sends little would block other senders.
+//! The budget reserves bytes as they arrive, and not as `content-length` declares them. Otherwise a sender that
+//! declares a large body and sends little could block other senders.
 //!
-//! An account may reserve at most as many bytes as remain free, and a key half of that. So a sender that uses its full
-//! share leaves room for other senders. A share always fits two bodies of the maximum size.
+//! Each account and each key has a share. After each reservation, an account may have at most as many bytes as remain
+//! free, and a key at most half as many. So an account that uses its full share leaves room for others. Even if a share
+//! is smaller, an account or a key may always reserve two bodies of the maximum size.
 
 #[cfg(feature = "passthrough")]
 use std::time::Duration;
@@ -24,17 +25,17 @@ use crate::{
     key::{AccountId, KeyId, KeyRecord},
 };
 
-/// The number of bytes that all bodies have in memory. Clones share the count.
+/// The number of bytes of all bodies in memory. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BodyBudget(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     bodies: Mutex<Bodies>,
-    /// Wakes waiting bodies when a body returns bytes to the budget.
+    /// Notifies waiting bodies that a body has returned bytes to the budget.
     #[cfg(feature = "passthrough")]
     freed: Notify,
-    /// The permit to exceed the budget. There is only one, so that at most one body exceeds it at a time.
+    /// The single permit to exceed the budget. At most one body has it at a time.
     #[cfg(feature = "passthrough")]
     lane: Arc<Semaphore>,
 }
@@ -74,20 +75,20 @@ impl BodyBudget {
 #[derive(Debug)]
 pub(crate) struct ReservedBytes {
     all: BodyBudget,
-    /// The key that sends the body, if known.
+    /// The key whose caller sends the body, if it is known.
     key: Option<Arc<KeyRecord>>,
-    /// The largest number of bytes that all bodies together may reserve.
+    /// The maximum number of bytes that all bodies together may reserve.
     bytes_max: u64,
     /// The lower bound of an account's or a key's share, in bytes.
     share_min: u64,
     bytes: u64,
-    /// The permit to exceed the budget, if this body has it; only one body at a time can.
+    /// The permit to exceed the budget, if this body has it. Only one body at a time can have it.
     #[cfg(feature = "passthrough")]
     lane: Option<OwnedSemaphorePermit>,
 }
 
 impl ReservedBytes {
-    /// Creates the reservation of one body, with no bytes yet. `body_bytes_max` limits this body, `bytes_max` all
+    /// Creates the reservation of a body, with no bytes yet. `body_bytes_max` limits this body, and `bytes_max` all
     /// bodies together.
     pub(crate) fn new(
         all: &BodyBudget,
@@ -106,13 +107,13 @@ impl ReservedBytes {
         }
     }
 
-    /// Checks that this number of bytes would fit into the budget now, without reserving them.
+    /// Checks whether this number of bytes would fit into the budget now, without reserving them.
     #[cfg(feature = "parse")]
     pub(crate) fn could_hold(&self, bytes: u64) -> Result<(), Error> {
         self.check(&self.all.lock(), bytes)
     }
 
-    /// Extends the reservation to this total number of bytes, or fails if the budget has no room.
+    /// Extends the reservation to this total number of bytes. Fails if the budget has no room.
     pub(crate) fn make(&mut self, bytes: u64) -> Result<(), Error> {
         let Some(more @ 1..) = bytes.checked_sub(self.bytes) else {
             return Ok(());
@@ -131,9 +132,10 @@ impl ReservedBytes {
         Ok(())
     }
 
-    /// Extends the reservation to this total number of bytes. If necessary, waits until other bodies return bytes to
-    /// the budget. The body that has waited longest may exceed the budget, and the other waiting bodies wait until that
-    /// body is dropped. So every body that has begun can complete, and the budget is exceeded by at most one body.
+    /// Extends the reservation to this total number of bytes, if necessary after waiting until other bodies return
+    /// bytes to the budget. The body that has waited longest may exceed the budget; then the other waiting bodies wait
+    /// until that body is dropped. So every body that has begun can complete, and the budget is exceeded by at most one
+    /// body.
     ///
     /// # Errors
     /// An error if the budget has no room for the bytes within `patience`.
@@ -189,7 +191,8 @@ impl ReservedBytes {
         }
     }
 
-    /// Returns the bytes of the body with its reservation attached: dropping the last slice returns the reservation.
+    /// Returns the body's bytes with the reservation attached to them. Dropping the last slice of the bytes ends the
+    /// reservation.
     #[cfg(feature = "parse")]
     pub(crate) fn kept_by(self, bytes: Bytes) -> Bytes {
         if self.bytes == 0 {
@@ -202,8 +205,8 @@ impl ReservedBytes {
     }
 }
 
-/// Extension of a plain answer that holds the answer's reservation. `passthrough` inserts it; `translate` attaches it
-/// to the translated answer.
+/// Extension of a plain response: the reservation of the response's bytes. `passthrough` inserts it; `translate`
+/// attaches it to the translated response.
 #[cfg(feature = "passthrough")]
 #[derive(Clone, Debug)]
 pub(crate) struct AnswerRoom(Arc<ReservedBytes>);
@@ -214,7 +217,8 @@ impl AnswerRoom {
         Self(Arc::new(reserved))
     }
 
-    /// Returns the bytes of the answer with its reservation attached: dropping the last slice returns the reservation.
+    /// Returns the response's bytes with the reservation attached to them. Dropping the last slice of the bytes ends
+    /// the reservation.
     pub(crate) fn kept_by(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(Kept {
             bytes,
@@ -265,7 +269,7 @@ mod tests {
     use super::*;
     use crate::key::KeyDigest;
 
-    /// Creates a reservation that only the budget limits, not the shares of accounts and keys.
+    /// Creates a reservation that is limited only by the budget, not by the shares of accounts and keys.
     fn room(all: &BodyBudget, bytes_max: u64) -> ReservedBytes {
         ReservedBytes::new(all, None, bytes_max, bytes_max)
     }
@@ -309,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn key_and_account_cannot_use_all_body_memory() {
+    fn neither_one_key_nor_one_account_can_use_all_body_memory() {
         let all = BodyBudget::default();
         let key = |id: &str, account: &str| {
             Arc::new(KeyRecord::new(
@@ -318,7 +322,7 @@ mod tests {
                 KeyDigest::new([0; 32]),
             ))
         };
-        // Adds bodies of ten bytes until one does not fit into the budget.
+        // Adds bodies of ten bytes until a body does not fit into the budget.
         let mut rooms = Vec::new();
         let mut fill = |key: &Arc<KeyRecord>| {
             let mut bodies = 0;
@@ -332,15 +336,18 @@ mod tests {
             }
         };
         let first = key("a", "acme");
-        assert_eq!(fill(&first), 33, "a third: half of what is left");
+        assert_eq!(fill(&first), 33, "one key may use a third of the budget");
         assert_eq!(fill(&first), 0);
         let others: i32 = ["b", "c", "d", "e"]
             .map(|id| fill(&key(id, "acme")))
             .iter()
             .sum();
-        assert_eq!(others, 17, "all keys of an account have half");
-        // The next account gets a third of the bytes that remain, and so does the account after it. Every account may
-        // have two bodies, even if its share is smaller.
+        assert_eq!(
+            others, 17,
+            "all keys of an account may use half of the budget"
+        );
+        // A key of a second account gets a third of the bytes that remain. Then a key of a third account gets a third
+        // of the rest.
         assert_eq!(fill(&key("f", "other")), 16);
         assert_eq!(fill(&key("g", "third")), 11);
         drop(rooms);
@@ -376,8 +383,11 @@ mod tests {
         }
         assert_eq!(taken(&all), 0);
         let most = *most.lock().unwrap();
-        assert!(most <= 90 + 60, "the budget plus one body: {most}");
-        // Waiting for room fails when the time is over.
+        assert!(
+            most <= 90 + 60,
+            "the bodies had {most} bytes, more than the budget plus one body"
+        );
+        // Waiting for room in the budget fails after `patience`.
         let (mut one, mut two) = (room(&all, 90), room(&all, 90));
         one.make(90).unwrap();
         let mut three = room(&all, 90);

@@ -1,7 +1,7 @@
 //! Every reason for which a request is refused or fails, as one flat enum.
 //!
-//! Only the `respond` layer turns an [`Error`] into an HTTP answer. [`std::fmt::Display`] gives the English message for
-//! the log, with the cause in `source`; `respond` writes the message for the caller.
+//! Only the `respond` layer turns an [`Error`] into an HTTP response. [`std::fmt::Display`] gives the English message
+//! for the log, with the cause in `source`; `respond` writes the message for the caller.
 
 use std::{any::Any, borrow::Cow, fmt, net::IpAddr, time::Duration};
 
@@ -20,32 +20,34 @@ pub enum Error {
     /// 404: the path does not exist.
     #[error("no such path")]
     PathUnknown,
-    /// 405: the path exists, but takes other methods.
-    #[error("method not allowed, only {allow}")]
+    /// 405: the path exists, but does not accept the request's method.
+    #[error("method not allowed; the path accepts only {allow}")]
     MethodNotAllowed {
-        /// The value of the `allow` header: the methods that the path takes.
+        /// The value of the `allow` header: the methods that the path accepts.
         allow: &'static str,
     },
     /// 414: the request's URI is too long.
-    #[error("request address longer than {bytes_max} bytes")]
+    #[error("request URI longer than {bytes_max} bytes")]
     UriTooLong {
-        /// The largest allowed length, in bytes.
+        /// The maximum length of the URI, in bytes.
         bytes_max: usize,
     },
     /// 431: the request has too many headers, or they are too large.
-    #[error("more than {headers_max} headers or {bytes_max} bytes of them")]
+    #[error(
+        "request has more than {headers_max} header lines, or more than {bytes_max} bytes of headers"
+    )]
     HeadTooLarge {
-        /// The largest number of header lines.
+        /// The maximum number of header lines.
         headers_max: usize,
-        /// The maximum size of names and values together, in bytes.
+        /// The maximum size of all header names and values together, in bytes.
         bytes_max: usize,
     },
     /// 400: the request violates its format.
     #[error("invalid request: {field}: {problem}")]
     Invalid {
-        /// The path of the field, like `messages[2].role`; empty for the whole body.
+        /// The path of the field, for example `messages[2].role`. Empty if the problem is in the body as a whole.
         field: Cow<'static, str>,
-        /// The mistake in the named field.
+        /// The problem with the field.
         problem: Problem,
     },
     /// 408: the body arrived too slowly.
@@ -54,7 +56,7 @@ pub enum Error {
     /// 413: the body is too large.
     #[error("request body larger than {bytes_max} bytes")]
     BodyTooLarge {
-        /// The largest allowed size, in bytes.
+        /// The maximum size of the body, in bytes.
         bytes_max: u64,
     },
     /// 415: the content type is not JSON.
@@ -63,18 +65,18 @@ pub enum Error {
     /// 415: the content encoding is neither `identity` nor `gzip`.
     #[error("content-encoding is neither identity nor gzip")]
     ContentEncoding,
-    /// The client's body broke off: the client has disconnected, so nobody reads this error's answer.
+    /// The request body ended early because the client has disconnected. Nobody reads the response to this error.
     #[error("request body incomplete")]
     BodyBroken(#[source] BoxError),
 
     /// 401: the request has no key.
     #[error("no key")]
     KeyMissing,
-    /// 401: the credential is not a key of this gateway, by its form or its checksum.
+    /// 401: the credential cannot be a key of this gateway, because its form or its checksum is wrong.
     #[error("malformed key")]
     KeyMalformed,
     /// 401: `authorization` and `x-api-key` have different keys.
-    #[error("two different keys")]
+    #[error("request has two different keys")]
     KeyConflict,
     /// 401: the key does not exist.
     #[error("unknown key")]
@@ -86,7 +88,7 @@ pub enum Error {
     #[error("key expired")]
     KeyExpired,
     /// 401: a spending ceiling of the key or of its group is used up.
-    #[error("key ceiling used up: {0:?}")]
+    #[error("spending ceiling used up: {0:?}")]
     CeilingUsedUp(Ceiling),
     /// 401: the account has no money left.
     #[error("account empty")]
@@ -96,56 +98,60 @@ pub enum Error {
     AccountSuspended,
 
     /// 403: the hold that the call needs is larger than the free money.
-    #[error("hold of {needs} does not fit: {free} free, {held} held")]
+    #[error(
+        "hold of {needs} does not fit into the {free} that is free; the key's other calls hold {held}"
+    )]
     DoesNotFit {
-        /// The highest amount that the call can cost.
+        /// The most that the call can cost.
         needs: MicroRub,
         /// The money that is free: not held by other calls.
         free: MicroRub,
-        /// The money that the key's running calls hold.
+        /// The money that the key's in-flight calls hold.
         held: MicroRub,
         /// The spending ceiling of the key or of its group that is too low; `None` if the account's balance is too low.
         ceiling: Option<Ceiling>,
-        /// Whether the hold includes output tokens. If so, the caller can make the call fit by a lower output ceiling.
+        /// Whether the hold includes output tokens. If so, a lower output limit can make the call fit.
         has_output: bool,
     },
     /// 429: the key already has its maximum number of calls open.
-    #[error("the key has {most} open calls, which is its maximum")]
+    #[error("the key already has its maximum of {most} open calls")]
     TooManyCalls {
-        /// The largest number of open calls of the key.
+        /// The maximum number of open calls of the key.
         most: u32,
     },
     /// 403: the key may not call this model.
-    #[error("model {model:?} not allowed for this key")]
+    #[error("the model {model:?} is not allowed for this key")]
     ModelNotAllowed {
-        /// The catalog name.
+        /// The model's name in the catalog.
         model: String,
     },
     /// 403: an owner key manages keys and cannot call models.
     #[error("an owner key cannot call models")]
     OwnerKey,
     /// 403: the key may not be used from this address.
-    #[error("address not allowed for this key")]
+    #[error("the client's address is not allowed for this key")]
     AddressNotAllowed {
-        /// The client's address; `None` if unknown.
+        /// The client's IP address; `None` if it is unknown.
         address: Option<IpAddr>,
     },
 
     /// 409: a call with this idempotency key is running on another node.
-    #[error("idempotency key in use, wait {retry_after:?}")]
+    #[error(
+        "a call with this idempotency key is running on another node; retry after {retry_after:?}"
+    )]
     IdempotencyKeyInUse {
         /// The time after which a retry may succeed.
         retry_after: Duration,
     },
-    /// 409: a call with this idempotency key was charged, or may still be, but its answer is not stored.
-    #[error("the answer for this idempotency key is gone")]
+    /// 409: a call with this idempotency key was charged, or may still be charged, but its response is not stored.
+    #[error("a call with this idempotency key has run, but its response is not stored")]
     IdempotentAnswerGone,
     /// 422: the idempotency key was already used for a different request.
-    #[error("idempotency key used for another request")]
+    #[error("idempotency key already used for a different request")]
     IdempotencyKeyReused,
 
     /// 429: too many requests from this address or key, or too many tokens used by the key.
-    #[error("too many requests ({limit:?}), wait {retry_after:?}")]
+    #[error("rate limit {limit:?} reached; retry after {retry_after:?}")]
     TooManyRequests {
         /// The rate limit that was reached.
         limit: Limit,
@@ -153,7 +159,7 @@ pub enum Error {
         retry_after: Duration,
     },
     /// 429: the vendor's rate limit was reached.
-    #[error("vendor limit, wait {retry_after:?}")]
+    #[error("vendor's rate limit reached; retry after {retry_after:?}")]
     VendorLimit {
         /// The wait that the vendor has requested.
         retry_after: Duration,
@@ -162,16 +168,16 @@ pub enum Error {
     /// 503 without `retry-after`: the catalog has no such model.
     #[error("no such model {model:?}")]
     ModelUnknown {
-        /// The requested name.
+        /// The requested model name.
         model: String,
-        /// The closest name in the catalog, if any is close.
+        /// The most similar model name in the catalog; `None` if no name is similar.
         similar: Option<String>,
     },
     /// 503: the model has no price at present.
-    #[error("no price at present")]
+    #[error("the model has no price at present")]
     PriceUnavailable,
     /// 503: the ledger cannot be reached, so no money can be held.
-    #[error("ledger out of reach")]
+    #[error("the ledger cannot be reached")]
     LedgerUnavailable(#[source] BoxError),
     /// 503: this node already runs its maximum number of calls.
     #[error("overloaded")]
@@ -183,10 +189,10 @@ pub enum Error {
     /// [`VendorUnreached`] if no connection was made.
     #[error("vendor unavailable")]
     VendorUnavailable(#[source] BoxError),
-    /// 503: every route to the model is temporarily not used, so no vendor received the call.
-    #[error("no route is open, wait {retry_after:?}")]
+    /// 503: every route to the model is paused after failures, so the call was sent to no vendor.
+    #[error("every route to the model is paused; retry after {retry_after:?}")]
     RoutesOut {
-        /// The time after which the gateway tries the first of these routes again.
+        /// The time until the gateway uses one of these routes again.
         retry_after: Duration,
     },
     /// 503: the vendor refused the operator's key or account. Alerts the operator.
@@ -206,34 +212,34 @@ pub enum Error {
         /// Whether the reason is that the request exceeds the model's context window.
         too_long: bool,
     },
-    /// 502: the vendor's answer is malformed.
-    #[error("vendor answer broken")]
+    /// 502: the vendor's response is malformed.
+    #[error("malformed response from the vendor")]
     VendorBroken(#[source] BoxError),
-    /// 502: the vendor's answer is longer than the gateway buffers. The caller's request can cause that, so the call is
+    /// 502: the vendor's response is longer than the gateway buffers. The request can be the cause, so the call is
     /// charged and not retried.
-    #[error("answer too large")]
+    #[error("the vendor's response is longer than the gateway buffers")]
     AnswerTooLong(#[source] BoxError),
     /// 504: the vendor did not answer in time.
-    #[error("vendor too slow: no {awaited} in time")]
+    #[error("vendor timeout: no {awaited} in time")]
     VendorTimeout {
         /// The stage that timed out: `connection`, `first byte` or `next bytes`.
         awaited: &'static str,
     },
     /// 500: an internal error.
-    #[error("internal")]
+    #[error("internal error")]
     Internal(#[source] BoxError),
-    /// An error of your own service or layer, with its answer: see [`Error::custom`].
+    /// An error of your own service or layer, which defines the response itself: see [`Error::custom`].
     #[error(transparent)]
     Custom(Box<dyn CustomError>),
 }
 
 impl Error {
-    /// Converts the error of the service or body below a layer: an [`Error`], boxed or not, is returned unchanged; any
-    /// other error becomes the cause of an [`Error::Internal`].
+    /// Converts an error of the service or body that a layer wraps. An [`Error`], boxed or not, is returned unchanged;
+    /// an error of any other type becomes the cause of an [`Error::Internal`].
     ///
-    /// Every layer calls this on errors of the service that it wraps, so that service may have any error type.
+    /// Because every layer makes this conversion, the wrapped service may have any error type.
     pub fn from_below<E: Into<BoxError> + 'static>(error: E) -> Self {
-        // Checks by type first: this needs no box, and if the type is `Self`, the compiler removes the check.
+        // The type is compared first: this needs no box, and if `E` is `Self`, the compiler removes the comparison.
         let mut error = Some(error);
         if let Some(ours) = (&mut error as &mut dyn Any).downcast_mut::<Option<Self>>()
             && let Some(ours) = ours.take()
@@ -243,11 +249,11 @@ impl Error {
         match error.map(|error| error.into().downcast::<Self>()) {
             Some(Ok(ours)) => *ours,
             Some(Err(other)) => Self::Internal(other),
-            None => unreachable!("taken only if it was returned"),
+            None => unreachable!("the error is taken only when it is returned"),
         }
     }
 
-    /// Creates an error for which no variant exists. `error` defines its status, code and text.
+    /// Creates an error for which this enum has no variant. `error` defines the response's status, code and text.
     #[must_use]
     pub fn custom(error: impl CustomError) -> Self {
         Self::Custom(Box::new(error))
@@ -262,8 +268,8 @@ impl Error {
         }
     }
 
-    /// Returns whether the vendor, and not the request or this gateway, caused the error. Includes a vendor's rate
-    /// limit and its refusal of our key, but not its refusal of the request.
+    /// Returns whether the vendor caused the error, and not the request or this gateway. A vendor's rate limit and a
+    /// vendor's refusal of the gateway's key count as caused by the vendor; its refusal of the request does not.
     #[must_use]
     pub const fn is_the_vendors(&self) -> bool {
         matches!(
@@ -288,31 +294,32 @@ impl Error {
     }
 }
 
-/// Error code for a request with more tokens than its model reads, in the chat and responses formats. If an error has
+/// Error code of the Chat Completions and Responses formats for a request that exceeds the model's context window. On
 /// this code, clients drop or summarise the beginning of the conversation and send the request again.
 #[cfg(any(feature = "passthrough", feature = "respond", feature = "upstream"))]
 pub(crate) const TOO_LONG: &str = "context_length_exceeded";
 
-/// An error of your own service or layer that defines its answer. [`Error::custom`] makes an [`Error`] of it.
+/// An error of your own service or layer that defines its response. [`Error::custom`] makes an [`Error`] of it.
 ///
 /// The error's [`std::fmt::Display`] and its source are for the log; callers get only [`text`](Self::text).
 pub trait CustomError: std::error::Error + Send + Sync + 'static {
-    /// The status of the answer, a 4xx or a 5xx.
+    /// Returns the HTTP status of the response, a 4xx or a 5xx.
     fn status(&self) -> StatusCode;
 
-    /// Returns the class of the error, such as `not_found_error`: `error.type` of the usual body.
+    /// Returns the class of the error, such as `not_found_error`. The default response body has it in `error.type`.
     fn kind(&self) -> &'static str;
 
-    /// Returns a stable code for programs: `error.code` of the usual body. Empty by default.
+    /// Returns a stable code for programs, which the default response body has in `error.code`. By default, the code is
+    /// empty.
     fn code(&self) -> &'static str {
         ""
     }
 
-    /// Returns the text for people, in their language, without secrets.
+    /// Returns the text for people, in `language` and without secrets.
     fn text(&self, language: Language) -> String;
 
-    /// Returns how long the client should wait before a retry. The default is `None`: then an answer with a 4xx forbids
-    /// a retry, and after a 5xx the client decides.
+    /// Returns how long the client should wait before a retry. The default is `None`: a 4xx response then forbids
+    /// retries, and after a 5xx the client decides.
     fn retry_after(&self) -> Option<Duration> {
         None
     }
@@ -344,7 +351,7 @@ pub enum Language {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
-    /// Requests, counted for whatever the quota applies to, such as the client's address.
+    /// A limit of requests that is not a key's limit, such as a limit per client address.
     #[default]
     Requests,
     /// The limit of requests per second, per key.
@@ -355,20 +362,20 @@ pub enum Limit {
     KeyTokensPerMinute,
 }
 
-/// A vendor answered with an error status: the cause of an [`Error::VendorUnavailable`].
+/// The cause of an [`Error::VendorUnavailable`] if the vendor answered with an error status.
 #[derive(Debug, thiserror::Error)]
-#[error("answered {status}: {text}")]
+#[error("the vendor answered {status}: {text}")]
 pub struct VendorAnswered {
     /// The HTTP status that the vendor returned.
     pub status: StatusCode,
     /// The vendor's message, without secrets.
     pub text: String,
-    /// The wait that the vendor has requested.
+    /// The wait that the vendor has requested, if any.
     pub retry_after: Option<Duration>,
 }
 
-/// No connection to the vendor was made, so nothing was sent: the cause of an [`Error::VendorUnavailable`]. Contains
-/// the reason.
+/// The cause of an [`Error::VendorUnavailable`] if no connection to the vendor was made, so that nothing was sent.
+/// Contains the reason as text.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct VendorUnreached(pub String);
@@ -377,23 +384,23 @@ pub struct VendorUnreached(pub String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The body is not JSON. Contains the parser's message.
+    /// The body is not JSON. Contains the error's position, for example `1:14` (line and column), or a message.
     NotJson(String),
     /// The field is required, but is missing.
     Missing,
     /// The header is required, but is missing.
     HeaderMissing,
-    /// Not an idempotency key, which is one header of 1 to 255 visible ASCII characters.
+    /// The idempotency key is invalid: it must be one header of 1 to 255 visible ASCII characters.
     NotAnIdempotencyKey,
     /// The value is not of the named type.
     WrongType(&'static str),
-    /// The value is not one of the values named here.
+    /// The value is not one of the values that this text lists.
     NotOneOf(&'static str),
     /// The number is below this minimum.
     BelowMin(u64),
     /// The number, or the count of elements, is above this maximum.
     AboveMax(u64),
-    /// The field occurs twice.
+    /// The field or header occurs twice.
     Duplicate,
     /// The value is nested deeper than this many levels.
     TooDeep(usize),
@@ -401,13 +408,13 @@ pub enum Problem {
     Empty,
     /// The conversation has instructions but no message, which the model's vendor does not accept.
     NothingSaid,
-    /// Not a positive amount of rubles in whole kopecks.
+    /// The value is not a positive amount of rubles in whole kopecks.
     NotKopecks,
     /// The value is less than that of the named field.
     LessThan(&'static str),
     /// The value contradicts the named field.
     Contradicts(&'static str),
-    /// The value is not a host name, or the port after the host is missing.
+    /// The value is not a host, optionally with a port.
     NotAHost,
     /// The field requests something that this gateway cannot count or forward.
     Unsupported,
@@ -415,7 +422,7 @@ pub enum Problem {
     ThreadUnsupported,
     /// The field refers to stored state, and nothing is stored between calls.
     StateUnsupported,
-    /// The field requests that the answer is stored.
+    /// The field requests that the response be stored, which this gateway does not do.
     StoreUnsupported,
     /// The field refers to a part of the conversation that is stored elsewhere.
     ReferenceUnsupported,
@@ -429,16 +436,16 @@ pub enum Problem {
     NotTranslated,
     /// The field requests something that has no price for this model.
     Unpriced,
-    /// The model is of this kind and is called at other paths: see [`ModelKind::surfaces`].
+    /// The model is of this kind, which is called at other paths than the request's: see [`ModelKind::surfaces`].
     #[cfg(feature = "model-calls")]
     ModelOfKind(ModelKind),
-    /// Fields of the request name different lifetimes in the vendor's cache; one price covers only one lifetime.
+    /// The request's cache marks have different lifetimes, but a price is valid for only one lifetime.
     MixedLifetimes,
-    /// The input may have more tokens than the model's price covers.
+    /// The input may have more tokens than the largest input for which the model has a price.
     InputUnpriced {
-        /// The number of input tokens, as the hold counts them: an upper bound.
+        /// The upper bound of the input tokens that the hold assumes.
         tokens: u64,
-        /// The largest number of input tokens that the model's price covers.
+        /// The largest number of input tokens for which the model has a price.
         max: u64,
     },
 }
@@ -448,38 +455,49 @@ impl fmt::Display for Problem {
         match self {
             Self::NotJson(why) => write!(f, "not JSON, {why}"),
             Self::Missing => f.write_str("missing"),
-            Self::HeaderMissing => f.write_str("a header that is missing"),
-            Self::NotAnIdempotencyKey => f.write_str("not 1 to 255 visible ASCII characters"),
-            Self::WrongType(wanted) => write!(f, "not of type {wanted}"),
-            Self::NotOneOf(wanted) => write!(f, "not one of {wanted}"),
+            Self::HeaderMissing => f.write_str("the header is missing"),
+            Self::NotAnIdempotencyKey => {
+                f.write_str("the value is not 1 to 255 visible ASCII characters")
+            }
+            Self::WrongType(wanted) => write!(f, "the value is not of type {wanted}"),
+            Self::NotOneOf(wanted) => write!(f, "the value is not one of {wanted}"),
             Self::BelowMin(min) => write!(f, "below {min}"),
             Self::AboveMax(max) => write!(f, "above {max}"),
-            Self::Duplicate => f.write_str("there twice"),
-            Self::TooDeep(levels) => write!(f, "deeper than {levels} levels"),
+            Self::Duplicate => f.write_str("it occurs twice"),
+            Self::TooDeep(levels) => write!(f, "nested deeper than {levels} levels"),
             Self::Empty => f.write_str("empty"),
-            Self::NothingSaid => f.write_str("no message has content"),
-            Self::NotKopecks => f.write_str("not rubles above 0 in whole kopecks"),
-            Self::LessThan(other) => write!(f, "less than {other}"),
+            Self::NothingSaid => f.write_str("no message in the conversation has content"),
+            Self::NotKopecks => f.write_str("not an amount of rubles above 0 in whole kopecks"),
+            Self::LessThan(other) => write!(f, "the value is less than that of {other}"),
             Self::Contradicts(other) => write!(f, "contradicts {other}"),
             Self::NotAHost => f.write_str("not a host"),
             Self::Unsupported => f.write_str("unsupported"),
-            Self::ThreadUnsupported => f.write_str("a conversation that the vendor stores"),
-            Self::StateUnsupported => f.write_str("nothing is kept between calls"),
-            Self::StoreUnsupported => f.write_str("answers are not kept"),
-            Self::ReferenceUnsupported => f.write_str("items are not kept"),
-            Self::ToolUnsupported | Self::SearchUnsupported => {
-                f.write_str("a tool that the vendor runs, without a price")
+            Self::ThreadUnsupported => {
+                f.write_str("refers to a conversation that the vendor stores")
             }
-            Self::SizeUnseen => f.write_str("of a size that cannot be determined"),
-            Self::NotTranslated => f.write_str("not in the vendor's format"),
-            Self::Unpriced => f.write_str("no price for it"),
+            Self::StateUnsupported => f.write_str("the gateway stores no state between calls"),
+            Self::StoreUnsupported => f.write_str("the gateway does not store responses"),
+            Self::ReferenceUnsupported => f.write_str("the gateway does not store items"),
+            Self::ToolUnsupported | Self::SearchUnsupported => {
+                f.write_str("the vendor runs this tool, and the tool has no price")
+            }
+            Self::SizeUnseen => f.write_str("the size of this input is unknown before the call"),
+            Self::NotTranslated => f.write_str("the vendor's format has no equivalent"),
+            Self::Unpriced => f.write_str("the model has no price for this"),
             #[cfg(feature = "model-calls")]
             Self::ModelOfKind(kind) => {
-                write!(f, "only callable at {}", kind.surfaces().join(", "))
+                write!(
+                    f,
+                    "the model can only be called at {}",
+                    kind.surfaces().join(", ")
+                )
             }
-            Self::MixedLifetimes => f.write_str("several cache lifetimes"),
+            Self::MixedLifetimes => f.write_str("cache marks have different lifetimes"),
             Self::InputUnpriced { tokens, max } => {
-                write!(f, "up to {tokens} tokens of input, priced up to {max}")
+                write!(
+                    f,
+                    "the input may have {tokens} tokens, but the model has a price only up to {max}"
+                )
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Marks an answer that is an event stream with the stream's format, and finds the last event of a stream.
+//! Marks a response as an event stream of a certain format, and finds the last event of a stream.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -8,15 +8,15 @@ use crate::{
     sse::{Event, Splitter},
 };
 
-/// Extension of an answer: its body is an event stream of this format. An error that the gateway inserts into the
-/// stream must have this format too. `passthrough` inserts the extension; `translate` replaces it with the caller's
-/// format.
+/// Extension of a response whose body is an event stream of this format. An error that the gateway inserts into the
+/// stream must have this format too. `passthrough` inserts the extension, and `translate` replaces it with one for the
+/// caller's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventStream(pub Format);
 
 impl EventStream {
-    /// Returns the position of the stream's last event (`data: [DONE]`, `message_stop` or `response.completed`) in
-    /// `events`, if present. `events` must not end within an event.
+    /// Returns the position in `events` of the stream's last event (`data: [DONE]`, `message_stop` or
+    /// `response.completed`). `None` if `events` does not contain it. `events` must consist of complete events.
     #[must_use]
     pub fn last_event_at(self, events: &Bytes) -> Option<usize> {
         let (mut at, mut found) = (0, None);
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_event_of_a_stream_is_found_however_it_is_written() {
+    fn last_event_of_a_stream_is_found_in_every_allowed_notation() {
         const STOP: &str = r#"data: {"type":"message_stop"}"#;
         for (format, before, last) in [
             (Format::Chat, "", "data: [DONE]\n\n"),

@@ -1,4 +1,4 @@
-//! Context of a request or answer: typed extensions, each with the layer that inserts it.
+//! Context of a request or a response, as typed extensions. Each type names the layer that inserts it.
 
 use std::{
     fmt,
@@ -23,9 +23,9 @@ use crate::money::MicroRub;
 #[cfg(feature = "accounts")]
 use crate::{error::Error, key::KeyRecord};
 
-/// The client's address, resolved through trusted proxies. Inserted by the server.
+/// The client's IP address, resolved through trusted proxies. The server inserts it into each request.
 ///
-/// On axum, take it from `ConnectInfo`, above every layer that uses it; serve with
+/// On axum, take the address from `ConnectInfo` above every layer that uses it, and serve the app with
 /// `app.into_make_service_with_connect_info::<SocketAddr>()`:
 ///
 /// ```
@@ -59,7 +59,7 @@ impl ClientAddr {
     }
 }
 
-/// The caller: its key and account. Inserted by `auth`.
+/// The caller of a request: its key and account. The `auth` layer inserts it.
 #[cfg(feature = "accounts")]
 #[derive(Clone, Debug)]
 pub struct Caller(pub Arc<KeyRecord>);
@@ -69,20 +69,22 @@ impl Caller {
     /// Returns the caller of a request.
     ///
     /// # Errors
-    /// [`Error::Internal`] if there is no `auth` layer above. Then the stack is at fault, not the caller's request.
+    /// [`Error::Internal`] if no `auth` layer is above. Then the stack is wrong, not the caller's request.
     pub fn of<B>(req: &http::Request<B>) -> Result<&Self, Error> {
         let caller = req.extensions().get();
-        caller.ok_or_else(|| Error::Internal("without caller: auth must run before".into()))
+        caller.ok_or_else(|| {
+            Error::Internal("the request has no caller: put the auth layer above this layer".into())
+        })
     }
 }
 
-/// Header with the idempotency key of a call. If a client sends a call again with the same key, the call is made and
-/// charged only once.
+/// Header with the idempotency key of a call. If a client sends a call again with the same key, the call is still made
+/// and charged only once.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Seals the answers that are stored for a caller. `auth` derives it from the secret that the caller presents and that
-/// the gateway never stores. `auth` inserts it if the request has an [`IDEMPOTENCY_KEY`] and the caller's key permits
-/// stored answers.
+/// The key that encrypts responses stored for this caller. `auth` derives it from the secret that the caller presents,
+/// which the gateway never stores. `auth` inserts this extension if the request has an [`IDEMPOTENCY_KEY`] and the
+/// caller's key permits stored responses.
 #[derive(Clone)]
 pub struct AnswerKey(pub [u8; 32]);
 
@@ -92,25 +94,26 @@ impl fmt::Debug for AnswerKey {
     }
 }
 
-/// Extension of a request whose answer will be stored: the cost of the call. It is set when the call's hold ends.
+/// Extension of a request whose response will be stored: the cost of the call. The cost is set when the call's hold
+/// ends.
 #[derive(Clone, Debug, Default)]
 pub struct CallCost(Arc<AtomicI64>);
 
 impl CallCost {
-    /// Sets the cost with which the call's hold ended.
+    /// Sets the cost of the call, when its hold has ended.
     pub fn set(&self, cost: MicroRub) {
         self.0.store(cost.micro(), Ordering::Release);
     }
 
-    /// Returns whether the call cost something; false until its hold has ended.
+    /// Returns whether the call cost something. False until the call's hold has ended.
     #[must_use]
     pub fn is_charged(&self) -> bool {
         self.0.load(Ordering::Acquire) > 0
     }
 }
 
-/// Extension of an answer: a stream whose head was forwarded before the vendor sent any event. `passthrough` inserts
-/// it; `failover` then waits for an event before it counts the vendor as healthy.
+/// Extension of a streamed response whose head was forwarded before the vendor sent any event. `passthrough` inserts
+/// it. For such a response, `failover` waits for the first event before it counts the vendor as healthy.
 #[derive(Clone, Copy, Debug)]
 pub struct NothingSaid;
 
@@ -120,14 +123,14 @@ mod tests {
 
     #[cfg(feature = "accounts")]
     #[test]
-    fn request_without_a_caller_extension_is_an_internal_error() {
+    fn request_without_a_caller_extension_causes_an_internal_error() {
         let req = http::Request::new(());
         let refused = Caller::of(&req);
         assert!(matches!(refused, Err(Error::Internal(_))), "{refused:?}");
     }
 
     #[test]
-    fn ipv6_address_is_limited_by_its_first_64_bits_and_mapped_ipv4_as_ipv4() {
+    fn ipv6_clients_are_limited_by_64_bit_prefix_and_ipv4_mapped_addresses_by_ipv4_address() {
         let block = |text: &str| ClientAddr(text.parse().unwrap()).block().to_string();
         assert_eq!(block("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
         assert_eq!(block("::ffff:192.0.2.7"), "192.0.2.7");

@@ -1,28 +1,28 @@
-//! Wire formats of callers and vendors.
+//! The wire formats of callers and vendors.
 
 use http::{HeaderValue, header::InvalidHeaderValue};
 use serde::{Deserialize, Serialize};
 
-/// The prefix of an instruction line that messages clients add for their own vendor's billing. The line changes with
-/// every call.
+/// The prefix of an instruction line that clients of the Messages format add for their own vendor's billing. The line
+/// changes with every call.
 #[cfg(any(feature = "failover", feature = "translate"))]
 pub(crate) const BILLING_LINE: &str = "x-anthropic-billing-header:";
 
-/// A wire format.
+/// The wire format of a caller or a vendor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// `POST /v1/chat/completions`.
+    /// The Chat Completions format, `POST /v1/chat/completions`.
     Chat,
-    /// `POST /v1/messages`.
+    /// The Messages format, `POST /v1/messages`.
     Messages,
-    /// `POST /v1/responses`.
+    /// The Responses format, `POST /v1/responses`.
     Responses,
 }
 
 impl Format {
-    /// Returns the lowest output-token ceiling that vendors of this format accept. The gateway raises a lower ceiling
-    /// of a caller of another format to this minimum.
+    /// Returns the lowest limit of output tokens that vendors of this format accept. If a caller of another format sets
+    /// a lower limit, the gateway raises it to this number.
     #[must_use]
     pub const fn output_tokens_min(self) -> u64 {
         match self {
@@ -31,15 +31,15 @@ impl Format {
         }
     }
 
-    /// Returns the header value that carries a key: `Bearer` and the key for `authorization`, or the key alone for
-    /// `x-api-key`. Marked sensitive.
+    /// Returns the header value that presents a key, marked sensitive: `Bearer` and the key for `authorization`, or the
+    /// key alone for `x-api-key`.
     ///
     /// # Errors
-    /// If the key has non-ASCII characters or a line end.
+    /// An error if the key has non-ASCII characters or a line end.
     pub fn credential(self, key: &str) -> Result<HeaderValue, InvalidHeaderValue> {
         if !key.is_ascii() {
-            // A header value may have non-ASCII bytes, but no vendor's key has them. A line end makes the value
-            // invalid.
+            // No vendor's key has non-ASCII bytes, although header values may have them. A line end is never a valid
+            // header value, so this returns the error.
             return HeaderValue::from_bytes(b"\n");
         }
         let mut value = match self {

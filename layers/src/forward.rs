@@ -1,5 +1,5 @@
-//! The response future of a layer that usually forwards a call at once. It boxes a call only if the layer must wait
-//! before it forwards the call. It can also be a refusal.
+//! The response future of a layer that usually forwards a call at once. It is boxed only if the layer must wait before
+//! it forwards the call. If the layer refuses the call, the future fails at once.
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use crate::error::{BoxError, Error};
 
 pin_project! {
-    /// The future of a layer that forwards a call immediately, or after waiting for permission.
+    /// The future of a layer that either forwards a call (at once, or after a wait) or refuses it.
     pub struct ResponseFuture<F>
     where
         F: Future,
@@ -34,14 +34,14 @@ pin_project! {
 }
 
 impl<F: Future> ResponseFuture<F> {
-    /// Polls the inner service's future directly, without a box.
+    /// Creates a future that polls the inner service's future directly, without a box.
     pub(crate) const fn forwarded(call: F) -> Self {
         Self {
             inner: Inner::Forwarded { call },
         }
     }
 
-    /// Boxes a future that must wait before it calls the inner service.
+    /// Creates a future that must wait before it calls the inner service. It is boxed.
     pub(crate) fn boxed(call: impl Future<Output = F::Output> + Send + 'static) -> Self {
         Self {
             inner: Inner::Boxed {
@@ -55,7 +55,7 @@ impl<F, R> ResponseFuture<F>
 where
     F: Future<Output = Result<R, Error>>,
 {
-    /// Fails with this error; the inner service is not called.
+    /// Creates a future that fails with this error; the inner service is not called.
     pub(crate) fn refused(error: Error) -> Self {
         Self::boxed(async { Err(error) })
     }

@@ -1,13 +1,14 @@
-//! Reuses header maps, so that a call allocates no header map. The map of the caller's request is used for the request
-//! to the vendor and then for the answer to the caller. hyper reuses a connection's last map for the next request.
+//! Reuses header maps, so that a call allocates none. The map of the caller's request becomes that of the request to
+//! the vendor, and then that of the response to the caller. hyper then reuses it for the next request on the
+//! connection.
 
 use http::HeaderMap;
 
-/// Maps with a larger capacity are dropped, so that a caller that sends very many headers cannot make the gateway keep
+/// A map with a larger capacity is dropped. Otherwise a caller that sends very many headers could make the gateway keep
 /// the memory.
 const CAPACITY_MAX: usize = 24;
 
-/// Empties the map, but keeps its memory for the next head. A map with more than [`CAPACITY_MAX`] is replaced.
+/// Empties the map but keeps its memory for the next head. Replaces the map if its capacity exceeds [`CAPACITY_MAX`].
 pub(crate) fn emptied(mut headers: HeaderMap) -> HeaderMap {
     if headers.capacity() > CAPACITY_MAX {
         return HeaderMap::new();
@@ -30,7 +31,7 @@ mod tests {
                 let name = HeaderName::try_from(format!("x-{index}")).unwrap();
                 headers.append(name, HeaderValue::from_static("1"));
             }
-            // `HeaderMap` stores the second and later values of a name in a separate vector.
+            // `HeaderMap` stores all values of a name except the first in a separate vector.
             headers.append(COOKIE, HeaderValue::from_static("a"));
             headers.append(COOKIE, HeaderValue::from_static("b"));
             let headers = emptied(headers);

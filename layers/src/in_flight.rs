@@ -1,5 +1,6 @@
-//! Limits the calls in flight on this node. A permit is kept until the answer's body ends. In contrast, tower's
-//! `ConcurrencyLimit` returns it with the answer's headers, when a stream has only begun.
+//! Limits the calls in flight on this node. A call keeps its permit until the response's body ends. tower's
+//! `ConcurrencyLimit` differs: it frees the permit when the response's head is returned, which for a stream is only the
+//! beginning.
 //!
 //! ```
 //! use http::{Request, Response};
@@ -23,8 +24,8 @@
 //! # }
 //! ```
 //!
-//! Clones of a layer share its permits, so several paths can share one limit. The maximum is a [`Setting`]: when it is
-//! lowered, running calls continue and new calls are refused until enough have ended.
+//! Clones of a layer share its permits, so that several paths can share one limit. The maximum is a [`Setting`]. If it
+//! is lowered, in-flight calls continue, and new calls are refused until enough calls have ended.
 
 use std::{
     pin::Pin,
@@ -47,14 +48,14 @@ use crate::{
     setting::Setting,
 };
 
-/// Allows at most N calls at a time; a further call fails immediately with [`Error::Overloaded`].
+/// Allows at most N calls in flight. A further call fails immediately with [`Error::Overloaded`].
 #[derive(Clone, Debug)]
 pub struct InFlightLayer {
     permits: Arc<Permits>,
 }
 
 impl InFlightLayer {
-    /// Allows at most `max` calls at a time, over all services that this layer makes.
+    /// Allows at most `max` calls in flight, summed over all services that this layer makes.
     #[must_use]
     pub fn new(max: impl Into<Setting<usize>>) -> Self {
         Self {
@@ -66,7 +67,7 @@ impl InFlightLayer {
     }
 }
 
-/// A counter and not a semaphore, because a semaphore cannot be lowered while its permits are in use.
+/// The permits are a counter and not a semaphore, because a semaphore cannot be lowered while its permits are in use.
 #[derive(Debug)]
 struct Permits {
     max: Setting<usize>,
@@ -84,7 +85,7 @@ impl Permits {
     }
 }
 
-/// The permit of one call in flight. Dropping it frees its place.
+/// The permit of one call in flight. Dropping it lets another call begin.
 #[derive(Debug)]
 struct Permit(Arc<Permits>);
 
@@ -167,7 +168,7 @@ where
 }
 
 pin_project! {
-    /// An answer body that keeps its permit until it is dropped.
+    /// A response body that keeps its permit until it is dropped.
     #[derive(Debug)]
     pub struct ResponseBody<A> {
         #[pin]
@@ -177,7 +178,7 @@ pin_project! {
 }
 
 impl<A> ResponseBody<A> {
-    /// Wraps an answer body that needs no permit, so that both kinds of answers have the same type.
+    /// Wraps a response body that needs no permit. It then has the same type as a body with a permit.
     #[must_use]
     pub const fn without_permit(inner: A) -> Self {
         Self {
@@ -215,7 +216,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn permit_of_a_call_is_kept_until_the_answer_body_is_dropped() {
+    async fn permit_is_kept_until_the_response_body_is_dropped() {
         let service = InFlightLayer::new(1).layer(tower::service_fn(async |_: Request<()>| {
             Ok::<_, Error>(Response::new(Full::new(Bytes::from_static(b"x"))))
         }));

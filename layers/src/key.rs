@@ -8,14 +8,15 @@ use crate::error::Error;
 
 /// Checks whether a key has money left to spend.
 pub trait Funds: Send + Sync + 'static {
-    /// Refuses a key with which no call can be paid, for example because its account is empty.
+    /// Refuses a key that cannot pay for any call, for example because its account is empty.
     ///
     /// # Errors
-    /// A refusal that a hold of any amount would get, or [`Error::LedgerUnavailable`] if the ledger cannot be reached.
+    /// The error with which a hold of any amount would be refused, or [`Error::LedgerUnavailable`] if the ledger cannot
+    /// be reached.
     fn check(&self, key: &KeyRecord) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// Does not check whether a key has money left: every authenticated caller is served.
+/// A check that accepts every key: every authenticated caller is served, whether or not its key has money left.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WithoutLedger;
 

@@ -1,10 +1,10 @@
 //! Tower layers for a prepaid gateway in front of language models. Each layer also works alone, over any hyper, axum or
-//! tonic service: keys, limits, holds and charges, numbered errors.
+//! tonic service: keys, limits, holds and charges, errors with the request's number.
 //!
 //! # A server with two layers
 //!
-//! A hyper server that accepts ten requests per second from an address. It answers further requests with 429, a
-//! `retry-after`, and a JSON body that ends with the request's number:
+//! The following hyper server accepts ten requests per second from each address. It answers further requests with 429,
+//! a `retry-after` header, and a JSON body whose message ends with the request's number:
 //!
 //! ```no_run
 //! use std::convert::Infallible;
@@ -57,62 +57,61 @@
 //! }
 //! ```
 //!
-//! Every module has an example, and `examples/` has whole programs; the README shows their output.
+//! Every module has an example. `examples/` has whole programs; the README shows what they print.
 //!
 //! # Features
 //!
-//! Each layer is a module behind a feature of the same name, with dashes. No feature is on by default, and none changes
-//! the behaviour of another.
+//! Each layer is a module behind a feature of the same name, written with dashes. No feature is on by default, and no
+//! feature changes the behaviour of another.
 //!
 //! | feature | what it does |
 //! |---|---|
 //! | `request-number` | [`request_number`] numbers each request |
-//! | `respond` | [`respond`] turns every [`Error`] into an answer, in your shape if you like |
-//! | `in-flight` | [`in_flight`] allows at most N requests at a time; a request counts until its answer's body ends |
-//! | `rate-limit` | [`rate_limit`] limits requests, and what they use, per caller and time |
-//! | `auth` | [`auth`] identifies the caller, in any store of keys |
-//! | `parse` | [`parse`] reads and checks calls to language models, in three formats |
-//! | `idempotency` | [`idempotency`] returns the stored answer to a repeated call |
+//! | `respond` | [`respond`] turns every [`Error`] into a response, optionally in a shape that you define |
+//! | `in-flight` | [`in_flight`] allows at most N requests in flight, each until its response's body has ended |
+//! | `rate-limit` | [`rate_limit`] limits the requests, tokens or other units that each caller may use in a period |
+//! | `auth` | [`auth`] identifies the caller by a key, in any key store |
+//! | `parse` | [`parse`] reads and checks calls to language models, in three wire formats |
+//! | `idempotency` | [`idempotency`] answers a repeated call with the stored response |
 //! | `select` | [`select`] finds a call's model and price |
-//! | `reserve` | [`reserve`] holds money before a request and charges after it, in any ledger, for anything |
-//! | `failover` | [`failover`] chooses a vendor, and another vendor if the first one fails |
-//! | `translate` | [`translate`] translates calls and answers between formats |
-//! | `passthrough` | [`passthrough`] forwards answers unchanged and reads their usage |
-//! | `upstream` | [`upstream`] sends calls to their vendors (hyper, rustls) |
-//! | `sqlite` | [`reserve::sqlite`]: a ledger in a file (bundles SQLite: needs a C compiler) |
-//! | `redis` | [`reserve::redis`]: a ledger that many processes share, and [`rate_limit::redis`] |
-//! | `outbox` | [`reserve::outbox`]: a local file with the ends of calls that a ledger on another machine has not
-//! acknowledged |
-//! | `model-calls` | what the layers for model calls share: [`call`], [`model`], [`price`], [`usage`], [`sse`], [`vendor_usage`], [`scrub`] |
-//! | `accounts` | accounts, keys and key stores: [`key`] |
-//! | `setting` | limits that can change at run time: [`setting`] |
-//! | `testing` | [`reserve::testing`]: tests of the ledger contract, for your own ledger |
-//! | `full` | all features except `testing` |
+//! | `reserve` | [`reserve`] holds money before a request and charges after it, in any ledger, for any product |
+//! | `failover` | [`failover`] chooses a vendor for a call, and tries another vendor if the first one fails |
+//! | `translate` | [`translate`] translates calls and responses between wire formats |
+//! | `passthrough` | [`passthrough`] forwards responses unchanged and reads the usage in them |
+//! | `upstream` | [`upstream`] sends calls to vendors, with hyper and rustls |
+//! | `sqlite` | [`reserve::sqlite`] is a ledger in a file; it bundles SQLite, so it needs a C compiler |
+//! | `redis` | [`reserve::redis`] is a ledger that many processes share; [`rate_limit::redis`] shares rate limits |
+//! | `outbox` | [`reserve::outbox`] stores in a file how calls ended, until a remote ledger acknowledges it |
+//! | `model-calls` | turns on the modules that layers for model calls share: [`call`], [`model`], [`price`], [`usage`], [`sse`], [`vendor_usage`], [`scrub`] |
+//! | `accounts` | turns on [`key`]: accounts, keys and key stores |
+//! | `setting` | turns on [`setting`]: limits that can change at run time |
+//! | `testing` | turns on [`reserve::testing`]: tests of the ledger contract, for a ledger of your own |
+//! | `full` | turns on all features except `testing` |
 //!
 //! # Vocabulary that layers share
 //!
-//! No layer imports another. These modules are always compiled: the error type, [`Error`] ([`error`]); request context
-//! ([`facts`]); answer bodies ([`body`]); money without floats ([`money`]), spending limits ([`ceiling`]) and their
-//! [`calendar`]. The other shared modules are behind `accounts`, `setting` and `model-calls` (with logins at vendors,
-//! [`login`]): the layers that need them turn them on.
+//! No layer imports another layer. These modules are always compiled: the error type, [`Error`] ([`error`]); request
+//! context ([`facts`]); response bodies ([`body`]); money without floats ([`money`]), spending ceilings ([`ceiling`])
+//! and their [`calendar`]. Other shared modules need the feature `accounts`, `setting` or `model-calls`; [`login`], for
+//! logins at vendors, needs `model-calls`. A layer's feature turns on the features that the layer needs.
 //!
-//! A model call changes its type on the way down, so a wrong order of layers does not compile:
+//! Each layer for model calls changes the request's type, so layers in a wrong order do not compile:
 //!
 //! ```text
 //! Request<B> ─ parse ─► Request<Call> ─ select ─► Request<Priced> ─ reserve ─► Request<Priced>
 //!            ─ failover ─► Request<Attempt> ─ translate ─► Request<Outbound> ─ passthrough ─► upstream
 //! ```
 //!
-//! The other layers accept requests of any type.
+//! Layers that are not specific to model calls accept requests of any type.
 //!
-//! Requires Rust 1.95. The CHANGELOG lists what a version may change.
+//! This crate requires Rust 1.95. The CHANGELOG states what may change in a new version.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     test,
     allow(
         clippy::needless_pass_by_value,
-        reason = "tests are given JSON as it is written"
+        reason = "test helpers take JSON by value, so that tests can pass a json! literal"
     )
 )]
 
@@ -129,7 +128,7 @@ mod event_stream;
 pub mod facts;
 #[cfg(feature = "model-calls")]
 mod format;
-#[cfg(feature = "translate")]
+#[cfg(feature = "model-calls")]
 mod formats;
 #[cfg(any(feature = "auth", feature = "rate-limit", feature = "select"))]
 mod forward;
@@ -146,6 +145,8 @@ pub mod login;
 pub mod model;
 #[cfg(any(feature = "parse", feature = "translate"))]
 mod path;
+#[cfg(any(feature = "parse", feature = "passthrough"))]
+mod pieces;
 #[cfg(feature = "model-calls")]
 pub mod scrub;
 #[cfg(feature = "model-calls")]

@@ -1,6 +1,6 @@
-//! Authentication at vendors that accept no fixed key in a header.
+//! Authentication at vendors that do not accept a fixed key in a header.
 //!
-//! A [`Login`] adds the credential to each request: a token that expires, or a signature of the request.
+//! A [`Login`] adds a credential to each request: a token that expires, or a signature of the request.
 //!
 //! ```
 //! use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
@@ -32,19 +32,19 @@ use http::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::error::BoxError;
 
-/// Result of a [`Login`].
+/// The future that a [`Login`] returns.
 pub type LoginFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Adds a credential to requests. Neither `Debug` nor an error may contain a secret.
 pub trait Login: fmt::Debug + Send + Sync + 'static {
-    /// Adds the credential to the request's headers. Gets a new OAuth token if there is no valid token.
+    /// Adds the credential to the request's headers. If there is no valid OAuth token, requests a new one first.
     ///
     /// # Errors
     /// An error if no credential can be obtained.
     fn sign<'a>(&'a self, request: Unsigned<'a>) -> LoginFuture<'a, Result<(), BoxError>>;
 
-    /// Returns whether the gateway signs and sends a refused request once more. `sent` has the headers of the request,
-    /// `answer` those of the vendor's refusal.
+    /// Returns whether a request that the vendor refused should be signed again and sent once more. `sent` contains the
+    /// headers of the request, `answer` those of the refusal.
     fn is_renewed_after(&self, sent: &HeaderMap, status: StatusCode, answer: &HeaderMap) -> bool;
 }
 
@@ -52,18 +52,18 @@ pub trait Login: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Unsigned<'a> {
-    /// Method of the request.
+    /// The HTTP method of the request.
     pub method: &'a Method,
-    /// The URL of the request, absolute.
+    /// The absolute URL of the request.
     pub address: &'a Uri,
-    /// All headers except `host` and `content-length`, which the connection adds.
+    /// All headers of the request except `host` and `content-length`, which the connection adds.
     pub headers: &'a mut HeaderMap,
-    /// The segments of the body, in order.
+    /// The segments of the request's body, in order.
     pub body: &'a [Bytes],
 }
 
 impl<'a> Unsigned<'a> {
-    /// Creates a request that is not signed yet.
+    /// Creates a request that has no credential yet.
     #[must_use]
     pub const fn new(
         method: &'a Method,

@@ -38,7 +38,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 pub use crate::format::Format;
 use crate::{key::AccountId, login::Login, price::PriceList};
 
-/// Generates builder methods, each of which sets one field.
+/// Generates builder methods. Each of them sets one field.
 macro_rules! with {
     ($($field:ident: $kind:ty),* $(,)?) => {
         $(
@@ -52,7 +52,7 @@ macro_rules! with {
     };
 }
 
-// Below the macro, which the module uses.
+// The module is declared below the macro because it uses the macro.
 mod dialect;
 
 pub use self::dialect::{CacheMarks, Dialect, OutputField, SystemRole, Thinking};
@@ -61,39 +61,39 @@ pub use self::dialect::{CacheMarks, Dialect, OutputField, SystemRole, Thinking};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Model {
-    /// The model's name in the request field `model`.
+    /// The name by which callers request the model, in the field `model`.
     pub id: String,
-    /// The name of the model's family, for display.
+    /// The name of the model's family; only shown.
     pub family: String,
     /// The kind of the model's output, which decides the paths at which the model is called.
     pub kind: ModelKind,
-    /// The largest number of output tokens of a call.
+    /// The maximum number of output tokens of a call.
     pub output_tokens_max: u64,
-    /// The least output that makes a call worthwhile, in tokens. If money is short and the client set no ceiling, the
-    /// gateway lowers the call's output ceiling, but not below this.
+    /// The least output that makes a call worthwhile, in tokens. If money is short and the request sets no output
+    /// limit, the gateway lowers the call's output limit, but not below this number.
     pub output_tokens_min: u64,
-    /// The output-token ceiling of calls that set none; `None`: the largest number, `output_tokens_max`.
+    /// The output limit, in tokens, of calls whose request sets none. `None` means `output_tokens_max`.
     pub output_tokens_default: Option<u64>,
-    /// The largest number of output tokens that the model generates per second, reasoning included; `None`: unknown.
-    /// Without it, a hold covers the whole output from the start.
+    /// The maximum number of output tokens that the model generates per second, including reasoning. If it is unknown
+    /// (`None`), a hold covers the whole output from the start.
     pub output_tokens_per_second_max: Option<u64>,
-    /// Whether the holds of all streams grow with their output, if the largest speed is known. Such a call is stopped
-    /// if its hold cannot be raised. The ledger must be able to adjust holds.
+    /// Whether a stream's hold grows with the stream's output, provided that `output_tokens_per_second_max` is known. A
+    /// call whose hold cannot be raised is stopped. The ledger must be able to adjust holds.
     pub hold_grows: bool,
     /// The model's context window in tokens, if known. The hold counts at most this much input.
     pub input_tokens_max: Option<u64>,
-    /// The largest number of input tokens that the model's price covers, if limited. Calls that may have more input are
-    /// refused.
+    /// The largest number of input tokens for which the model has a price; `None` if the price has no such limit. A
+    /// call that may have more input is refused.
     pub input_tokens_priced_max: Option<u64>,
-    /// Whether a conversation stays on its first route, which keeps the vendor's prompt cache warm.
+    /// Whether all calls of a conversation take the route of its first call, so that the vendor's prompt cache is used.
     pub sticky: bool,
-    /// The routes to vendors of the model.
+    /// The model's routes, each to one vendor.
     pub routes: Vec<Arc<Route>>,
 }
 
 impl Model {
-    /// Creates a model with this maximum number of output tokens. It has no routes yet, a minimum of 256 output tokens,
-    /// and its own id as its family. It is not sticky.
+    /// Creates a model with this maximum number of output tokens. It has no routes yet, `output_tokens_min` is 256, its
+    /// family is its own id, and it is not sticky.
     #[must_use]
     pub fn new(id: impl Into<String>, output_tokens_max: u64) -> Self {
         let id = id.into();
@@ -121,35 +121,35 @@ impl Model {
         self
     }
 
-    /// Sets the name of the family.
+    /// Sets the name of the model's family.
     #[must_use]
     pub fn family(mut self, family: impl Into<String>) -> Self {
         self.family = family.into();
         self
     }
 
-    /// Sets the largest number of output tokens per second.
+    /// Sets the maximum number of output tokens per second.
     #[must_use]
     pub fn output_tokens_per_second_max(mut self, tokens: u64) -> Self {
         self.output_tokens_per_second_max = Some(tokens);
         self
     }
 
-    /// Sets the size of the context window, in tokens.
+    /// Sets the size of the model's context window, in tokens.
     #[must_use]
     pub fn input_tokens_max(mut self, input_tokens_max: u64) -> Self {
         self.input_tokens_max = Some(input_tokens_max);
         self
     }
 
-    /// Sets the output-token ceiling of calls that set none.
+    /// Sets the output limit, in tokens, of calls whose request sets none.
     #[must_use]
     pub fn output_tokens_default(mut self, output_tokens_default: u64) -> Self {
         self.output_tokens_default = Some(output_tokens_default);
         self
     }
 
-    /// Sets the largest number of input tokens that the price covers.
+    /// Sets the largest number of input tokens for which the model has a price.
     #[must_use]
     pub fn input_tokens_priced_max(mut self, input_tokens_priced_max: u64) -> Self {
         self.input_tokens_priced_max = Some(input_tokens_priced_max);
@@ -164,18 +164,18 @@ impl Model {
     }
 }
 
-/// The kind of a model's output, which decides the paths at which the model is called.
+/// The kind of a model's output. It decides the paths at which the model is called.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ModelKind {
-    /// The model reads text and writes text.
+    /// The model reads text and generates text.
     #[default]
     Chat,
-    /// The model returns a vector for each input. Its output is free. Vendors use the chat format, and routes of the
-    /// model lead to the vendor's embeddings endpoint.
+    /// The model returns a vector for each input, and its output is free. Vendors use the Chat Completions format; the
+    /// model's routes lead to a vendor's embeddings endpoint.
     Embedding,
 }
 
@@ -190,15 +190,15 @@ impl ModelKind {
     }
 }
 
-/// A route to a model: a vendor, and the vendor's name of the model.
+/// A route to a model: a vendor, and the vendor's name for the model.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Route {
     /// The vendor that the route leads to.
     pub vendor: Arc<Vendor>,
-    /// The name that the vendor gives the model.
+    /// The vendor's name for the model.
     pub model: String,
-    /// The route's share of calls among routes of the same priority.
+    /// The route's share of calls, relative to the weights of the other routes of the same priority.
     pub weight: u32,
     /// The route's priority; lower numbers are tried first.
     pub priority: u32,
@@ -225,7 +225,7 @@ impl Route {
         dialect: Dialect,
     }
 
-    /// Returns this route with its vendor in the format used for a caller of the given format: [`Vendor::speaking`].
+    /// Returns this route with its vendor in the format that [`Vendor::speaking`] chooses for this caller's format.
     #[must_use]
     pub fn speaking(self: &Arc<Self>, caller: Format) -> Arc<Self> {
         let vendor = self.vendor.speaking(caller);
@@ -246,46 +246,48 @@ impl Route {
 pub struct Vendor {
     /// The operator's name for the vendor.
     pub name: Arc<str>,
-    /// The vendor's first format, used for callers whose own format the vendor does not support.
+    /// The vendor's first format. It is used for callers whose format the vendor does not support.
     pub format: Format,
     /// The URL to which calls are posted.
     pub endpoint: Uri,
-    /// Values of the header that carries a key (`authorization` or `x-api-key`), one per key. Marked sensitive. Never
-    /// empty: a vendor without keys has one value that is not sent and only identifies the vendor's login.
+    /// Values of the header that carries a key (`authorization` or `x-api-key`), one per key, marked sensitive. The
+    /// list is never empty: a vendor without keys has one value, which is not sent and only identifies the vendor's
+    /// login.
     pub credentials: Vec<HeaderValue>,
-    /// How requests are authenticated.
+    /// How requests to the vendor are authenticated.
     pub authentication: Authentication,
-    /// Headers that are added to every request. They replace headers of the same name that the gateway sends.
+    /// Headers that are added to every request. They replace headers of the same name that the gateway would send.
     pub headers: HeaderMap,
-    /// Prefixes of beta names (messages format) that are not forwarded, because they change the price.
+    /// Messages format: prefixes of beta names that are not forwarded, because these betas change the price.
     pub betas_removed: Vec<String>,
-    /// Messages format: the version that a body carries in `anthropic_version`, in place of the field `model`; `None`: the
-    /// body names the model.
+    /// Messages format: the version that the body carries in `anthropic_version` instead of the field `model`. If
+    /// `None`, the body names the model.
     pub anthropic_version: Option<&'static str>,
-    /// Whether the gateway closes a vendor's stream when the client disconnects, or reads it to its end.
+    /// Whether the gateway closes the vendor's stream when the client disconnects, or reads the stream to its end.
     pub on_disconnect: OnDisconnect,
-    /// How connections to the vendor are made: proxy, TLS, HTTP version.
+    /// How connections to the vendor are made: proxy, TLS and HTTP version.
     pub egress: Arc<Egress>,
-    /// The maximum time from the request to the first byte of a stream.
+    /// The maximum time from the request to the first byte of a streamed response.
     pub first_byte_timeout: Duration,
-    /// The maximum time from the request to the head of a plain answer, which arrives after all tokens are generated.
+    /// The maximum time from the request to the head of a plain response. The head arrives after all tokens are
+    /// generated.
     pub plain_timeout: Duration,
-    /// How long the gateway waits for a stream's first event before it forwards the stream's head. Until then it can
-    /// answer an error with a status, and can try another route.
+    /// How long the gateway waits for a stream's first event before it forwards the stream's head. During this time the
+    /// gateway can still answer an error with an HTTP status, or try another route.
     pub head_timeout: Duration,
-    /// The longest time between two frames of an answer.
+    /// The maximum time between two frames of a response.
     pub idle_timeout: Duration,
-    /// The largest number of calls in flight at this vendor.
+    /// The maximum number of calls in flight at this vendor.
     pub connections_max: usize,
-    /// Copies of this vendor for its other formats: [`Vendor::also`].
+    /// Copies of this vendor in its other formats, which [`Vendor::also`] adds.
     pub others: Vec<Arc<Self>>,
 }
 
 impl Vendor {
-    /// Creates a vendor with one key, as written by [`Format::credential`].
+    /// Creates a vendor with one key. [`Format::credential`] formats the key as a header value.
     ///
-    /// By default, the timeouts are 120 seconds to the first byte and between frames, and 900 seconds to the head of a
-    /// plain answer. A stream's head waits up to 30 seconds for the first event. The vendor may have 1024 calls in
+    /// The defaults are 120 seconds to the first byte and between frames, and 900 seconds to the head of a plain
+    /// response. A stream's head waits for the first event for up to 30 seconds. The vendor may have 1024 calls in
     /// flight. If a client disconnects, the vendor's stream is closed. The beta `context-1m`, which doubles the price,
     /// is not forwarded.
     #[must_use]
@@ -316,9 +318,9 @@ impl Vendor {
         vendor.credential(credential)
     }
 
-    /// Adds another format, posted to `endpoint`. `credentials` are the same keys in the same order, as written by
-    /// [`Format::credential`] for that format. Everything else is copied from the vendor as built so far, so call this
-    /// last. The formats share one health state and one connection limit.
+    /// Adds another format, whose requests are posted to `endpoint`. `credentials` are the same keys in the same order,
+    /// formatted by [`Format::credential`] for the added format. All other fields are copied from the vendor as built
+    /// so far, so call this method last. All formats share one health state and one connection limit.
     #[must_use]
     pub fn also(
         mut self,
@@ -338,8 +340,8 @@ impl Vendor {
         self
     }
 
-    /// Returns this vendor in the format of the caller if the vendor supports it, which avoids translation; otherwise
-    /// in the vendor's first format.
+    /// Returns this vendor in the caller's format if the vendor supports that format, so that no translation is needed.
+    /// Otherwise returns the vendor in its first format.
     #[must_use]
     pub fn speaking(self: &Arc<Self>, caller: Format) -> &Arc<Self> {
         let all = std::iter::once(self).chain(&self.others);
@@ -347,7 +349,7 @@ impl Vendor {
         same.next().unwrap_or(self)
     }
 
-    /// Adds an API key.
+    /// Adds the header value of another API key.
     #[must_use]
     pub fn credential(mut self, mut credential: HeaderValue) -> Self {
         credential.set_sensitive(true);
@@ -355,7 +357,7 @@ impl Vendor {
         self
     }
 
-    /// Sets how connections are made. Vendors that share an egress also share its connection pool.
+    /// Sets how connections to the vendor are made. Vendors that share an egress share its connection pool.
     #[must_use]
     pub fn egress(mut self, egress: impl Into<Arc<Egress>>) -> Self {
         self.egress = egress.into();
@@ -380,34 +382,35 @@ impl Vendor {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Authentication {
-    /// By a key in the header of the vendor's format.
+    /// Requests have a key in the header that the vendor's format uses for keys.
     #[default]
     Key,
-    /// By a key in another header.
+    /// Requests have a key in this header, instead of the header of the vendor's format.
     Header(HeaderName),
-    /// By a token or a signature, which a login adds to each request.
+    /// Requests have a token or a signature, which a login adds to each of them.
     Login(Arc<dyn Login>),
     /// Requests carry no credential.
     None,
 }
 
-/// How connections to a vendor are made. Vendors with equal settings share a pool.
+/// How connections to a vendor are made. Vendors with equal settings share a connection pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Egress {
-    /// The maximum time to connect, including the proxy and TLS.
+    /// The maximum time to connect, including the handshakes with the proxy and of TLS.
     pub connect_timeout: Duration,
-    /// The proxy through which connections are made.
+    /// The proxy through which connections are made, if any.
     pub proxy: Option<Proxy>,
-    /// The certificate authorities (PEM) that are trusted; `None`: those of Mozilla's list.
+    /// The trusted certificate authorities, in PEM. `None` means the authorities of Mozilla's list.
     pub authorities: Option<Bytes>,
-    /// The HTTP version to use.
+    /// The HTTP version of connections to the vendor.
     pub protocol: Protocol,
-    /// Idle connections are closed after this time, before the vendor closes them.
+    /// The time after which idle connections are closed. It is shorter than the vendor's own limit.
     pub idle_connection_timeout: Duration,
 }
 
-/// Direct, 3 seconds to connect, HTTP/1.1, Mozilla's authorities; idle connections are closed after 50 seconds.
+/// Connects directly, within 3 seconds, by HTTP/1.1, and trusts Mozilla's list of authorities. Idle connections are
+/// closed after 50 seconds.
 impl Default for Egress {
     fn default() -> Self {
         Self {
@@ -422,14 +425,14 @@ impl Default for Egress {
 }
 
 impl Egress {
-    /// Connects through a proxy.
+    /// Makes connections through this proxy.
     #[must_use]
     pub fn proxy(mut self, proxy: Proxy) -> Self {
         self.proxy = Some(proxy);
         self
     }
 
-    /// Trusts only these certificate authorities (PEM).
+    /// Trusts only these certificate authorities, in PEM.
     #[must_use]
     pub fn authorities(mut self, pem: impl Into<Bytes>) -> Self {
         self.authorities = Some(pem.into());
@@ -443,7 +446,7 @@ impl Egress {
     }
 }
 
-/// Hashes only the length of the authorities, not their text: the text may be long, and every call computes this hash.
+/// Hashes only the length of the authorities' PEM text, because the text may be long and every call computes this hash.
 impl Hash for Egress {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.connect_timeout.hash(state);
@@ -459,20 +462,20 @@ impl Hash for Egress {
 pub struct Proxy(String);
 
 impl Proxy {
-    /// Creates a proxy from a URL like `http://user:password@host:port`.
+    /// Creates a proxy from a URL such as `http://user:password@host:port`.
     #[must_use]
     pub const fn new(address: String) -> Self {
         Self(address)
     }
 
-    /// Returns the whole URL, which may contain a password.
+    /// Returns the whole URL of the proxy, which may contain a password.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }
 }
 
-/// Prints the URL without the user and the password.
+/// Prints the proxy's URL without the user and the password.
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, rest) = self.0.split_once("://").unwrap_or_default();
@@ -490,19 +493,19 @@ pub enum Protocol {
     Http1,
     /// HTTP/2 if the vendor offers it in the TLS handshake, else HTTP/1.1.
     Http2Offered,
-    /// HTTP/2 with prior knowledge: without TLS, no handshake can negotiate the version.
+    /// HTTP/2 with prior knowledge. Without TLS, no handshake can negotiate the version.
     Http2,
 }
 
-/// The treatment of a vendor's stream when the client disconnects: close it, or read it to its end.
+/// The treatment of a vendor's stream after the client has disconnected: close it, or read it to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum OnDisconnect {
-    /// The connection is closed at once, and the received part is charged.
+    /// The vendor's connection is closed at once, and the part that was received is charged.
     #[default]
     Cancel,
-    /// The gateway reads the stream to its end and charges what was used.
+    /// The gateway reads the vendor's stream to its end and charges what was used.
     Drain,
 }
 
@@ -513,7 +516,7 @@ pub enum Found {
     Callable(Arc<Model>, PriceList),
     /// The model exists but has no price at present.
     Unpriced,
-    /// There is no such model.
+    /// The catalog has no model of this name.
     Unknown,
 }
 
@@ -522,13 +525,14 @@ pub trait Models: Send + Sync + 'static {
     /// Returns the model of this name with its current prices.
     fn find_model(&self, id: &str) -> Found;
 
-    /// Returns the model for a call that this account pays for; prices may depend on the account. By default all
-    /// accounts have the same prices.
+    /// Returns the model of this name with its prices for the account `payer`. By default all accounts have the same
+    /// prices.
     fn find_model_for(&self, id: &str, _payer: &AccountId) -> Found {
         self.find_model(id)
     }
 
-    /// Returns the closest name for a suggestion, if [`Models::find_model`] finds no model; `None`: no suggestion.
+    /// Returns the most similar name, as a suggestion for a caller whose model [`Models::find_model`] does not find.
+    /// `None` means that there is no suggestion.
     fn similar(&self, _id: &str) -> Option<String> {
         None
     }
@@ -584,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn vendor_is_called_in_the_callers_format_or_else_in_its_first_format() {
+    fn vendor_is_called_in_the_callers_format_or_else_in_the_vendors_first_format() {
         let chats = Uri::from_static("http://vendor.example/v1/chat/completions");
         let key = Format::Chat.credential("hunter2").unwrap();
         let one = vendor().connections_max(7);
@@ -610,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxys_password_is_not_shown() {
+    fn debug_output_of_a_proxy_does_not_show_its_password() {
         for (address, shown) in [
             ("http://u:hunter2@p:8080", "Proxy(http://p:8080)"),
             (

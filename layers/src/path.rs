@@ -1,13 +1,13 @@
-//! The path of a value in a request's body, for error messages.
+//! The path of a value in a request's body. Error messages contain it.
 
 use std::fmt;
 
 use crate::error::{Error, Problem};
 
-/// The path of a value in a request's body, like `messages[2].tool_calls[0].function.arguments`.
+/// The path of a value in a request's body, for example `messages[2].tool_calls[0].function.arguments`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Path<'p> {
-    /// The path of the whole body.
+    /// The path of the body as a whole.
     Root,
     /// The path of a field of an object.
     Key(&'p Self, &'p str),

@@ -1,4 +1,4 @@
-//! Gives each request its number first, so that every refusal can name it.
+//! Gives each request its number before any other layer runs, so that every refusal can contain it.
 //!
 //! ```
 //! use http::{Request, Response};
@@ -38,7 +38,7 @@ use crate::facts::RequestNumber;
 pub struct RequestNumberLayer(());
 
 impl RequestNumberLayer {
-    /// Creates the layer.
+    /// Creates a layer that numbers requests.
     #[must_use]
     pub const fn new() -> Self {
         Self(())

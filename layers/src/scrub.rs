@@ -1,18 +1,18 @@
-//! Removes secrets and identifiers of the vendor and the operator from a vendor's message before the message reaches a
-//! caller or a log.
+//! Removes secrets, and identifiers of the vendor and the operator, from a vendor's message, before the message reaches
+//! a caller or a log.
 
 /// Prefixes of API keys and of the ids of organisations and projects.
 const PREFIXES: [&str; 11] = [
     "sk-", "tg-", "pk-", "key-", "org-", "org_", "proj-", "proj_", "gsk_", "xai-", "req_",
 ];
-/// Top-level domains. A dotted word that ends with one of them is a host name, not the path of a field.
+/// Top-level domains. A dotted word that ends with one of them is a host name, not the path of a request's field.
 const DOMAINS: [&str; 14] = [
     "com", "net", "org", "io", "ai", "dev", "app", "cloud", "co", "ru", "cn", "eu", "local",
     "internal",
 ];
-/// A word with at least this number of letters and digits counts as opaque: as a key or an id.
+/// A word with at least this many letters and digits counts as opaque, that is, as a key or an id.
 const OPAQUE_CHARS: usize = 24;
-/// The largest number of letters of one word in a name that people chose.
+/// A word with more letters than this cannot belong to a name that people chose.
 const WORD_CHARS_MAX: usize = 16;
 
 /// Returns the text with addresses, keys and ids removed.
@@ -53,8 +53,9 @@ fn is_secret(word: &str) -> bool {
     opaque || host || PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
 }
 
-/// Returns whether the text is the name of a beta, a tool or a model with a date, like `context-management-2025-06-27`
-/// or `clear_tool_uses_20250919`. Such a name is not secret, and clients need it to know what to omit when they retry.
+/// Returns whether the text is the name of a beta, a tool or a model that contains a date, for example
+/// `context-management-2025-06-27` or `clear_tool_uses_20250919`. Such a name is not secret, and clients need it to
+/// know what to omit in a retry.
 fn is_dated_name(word: &str) -> bool {
     let parts: Vec<&str> = word.split(['-', '_']).collect();
     let is_number = |part: &str, digits: usize| {
@@ -78,7 +79,7 @@ fn is_dated_name(word: &str) -> bool {
                 .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
         !part.is_empty() && (version || (letters && part.len() <= WORD_CHARS_MAX))
     };
-    // In a key that is written in groups, most groups have digits; in a name, few parts have digits.
+    // A key that is written in groups has digits in most groups; a name has digits in few of its parts.
     let numbered = name.iter().filter(|part| has_digit(part)).count();
     numbered <= 2 && name.iter().all(is_word)
 }
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_and_names_are_scrubbed_from_vendor_text_without_losing_its_meaning() {
+    fn secrets_and_host_names_are_scrubbed_from_a_vendors_message_without_losing_its_meaning() {
         for (reported, stored) in [
             ("max_tokens: 99 > 64", "max_tokens: 99 > 64"),
             (

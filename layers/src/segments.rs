@@ -1,13 +1,13 @@
-//! A body that consists of several byte slices, which are not joined.
+//! A body that consists of several byte slices, which are never joined.
 
 use std::{collections::VecDeque, io::IoSlice, iter};
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// A body as a list of byte slices. Unchanged parts are slices of the original body, so changing a few fields copies
+/// A body as a list of byte slices. Unchanged parts are slices of the original body, so a change of a few fields copies
 /// only these fields.
 ///
-/// Implements [`Buf`]; a connection with vectored writes sends all segments in one write.
+/// The type implements [`Buf`]. A connection with vectored writes sends all segments in one write.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -21,9 +21,9 @@ use bytes::{Buf, Bytes, BytesMut};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Segments {
-    /// The first segment; empty only if the body is empty.
+    /// The first segment. It is empty only if the body is empty.
     first: Bytes,
-    /// The segments after the first; none of them is empty.
+    /// The segments after the first. None of them is empty.
     rest: VecDeque<Bytes>,
 }
 
@@ -37,13 +37,13 @@ impl Segments {
         }
     }
 
-    /// Returns the segments in order; none is empty.
+    /// Returns the segments in order. None of them is empty.
     pub fn iter(&self) -> impl Iterator<Item = &Bytes> {
         let all = iter::once(&self.first).chain(&self.rest);
         all.filter(|segment| !segment.is_empty())
     }
 
-    /// Returns the total length in bytes.
+    /// Returns the length of the body in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.iter().map(Bytes::len).sum()
@@ -55,7 +55,7 @@ impl Segments {
         self.first.is_empty()
     }
 
-    /// Returns the body as one slice; copies the bytes only if there are several segments.
+    /// Returns the body as one slice. Copies the bytes only if there are several segments.
     #[must_use]
     pub fn to_bytes(&self) -> Bytes {
         if self.rest.is_empty() {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_segments_of_a_body_are_left_out() {
+    fn empty_segments_are_not_stored() {
         let body = segments(&["", "ab", "", "c", ""]);
         assert!(body.iter().eq(["ab", "c"]));
         assert_eq!((body.len(), body.is_empty()), (3, false));

@@ -1,5 +1,5 @@
 //! Finds the model of a call and its prices: `Request<Call>` → `Request<Priced>`. The layer reads the catalog once per
-//! call; the call keeps these prices until it ends.
+//! call. The call keeps this model and these prices until it ends.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -89,13 +89,13 @@ pub use crate::{
     key::WithoutLedger,
 };
 
-/// Refuses a model that is unknown, has no price, is not allowed for the key, or is of another kind than the call. Also
-/// refuses a call that requests something for which the model has no price.
+/// Refuses a call whose model is unknown, has no price, is not allowed for the key, or is of another kind than the
+/// call. Also refuses a call that requests something for which the model has no price.
 ///
-/// This layer checks the key's funds only when a model is unknown or has no price: a key with nothing to spend gets
-/// that error instead.
+/// This layer checks the key's funds only if a model is unknown or has no price. A key that has nothing to spend then
+/// gets the error about its funds, and not the error about the model.
 ///
-/// The input of this layer is the output of `parse`, so placing it above `parse` does not compile:
+/// The input of this layer is the output of `parse`, so a stack with this layer above `parse` does not compile:
 ///
 /// ```
 /// # use http::{Request, Response};
@@ -146,7 +146,7 @@ pub struct SelectLayer<M, F> {
 }
 
 impl<M, F> SelectLayer<M, F> {
-    /// Creates a layer that finds models in `models`, and checks keys' funds with `funds`.
+    /// Creates a layer that finds models in `models`, and that checks the keys' funds with `funds`.
     pub const fn new(models: M, funds: F) -> Self {
         Self { models, funds }
     }
@@ -174,7 +174,7 @@ impl<S, M: Clone, F: Clone> Layer<S> for SelectLayer<M, F> {
 #[derive(Clone, Debug)]
 pub struct Select<S, M, F> {
     inner: S,
-    /// Shared by all clones of the service, because every call clones it.
+    /// The layer. All clones of the service share it, because every call clones the service.
     layer: Arc<SelectLayer<M, F>>,
 }
 
@@ -248,7 +248,7 @@ impl<S, M, F> Select<S, M, F>
 where
     F: Funds + Clone,
 {
-    /// Refuses with `error` or, if the key has nothing to spend, with the error for that.
+    /// Returns `error` as the refusal or, if the key has nothing to spend, the error about its funds.
     fn refused_unless_empty<C, R>(&self, caller: Option<&Caller>, error: Error) -> ResponseFuture<C>
     where
         C: Future<Output = Result<R, Error>>,
@@ -281,7 +281,7 @@ fn check_asks(call: &Call, model: &Model, prices: &PriceList) -> Result<(), Erro
     };
     let refuse = |field: &str| Err(Error::invalid(field.to_owned(), Problem::Unpriced));
     let spoken = |route: &Arc<Route>| route.vendor.speaking(call.format).format;
-    // Cache marks are ignored if all vendors have another format, because translation removes them.
+    // If every vendor of the model has another format, cache marks are ignored, because translation removes them.
     let of_format = |route: &Arc<Route>| spoken(route) == call.format;
     let extras = match model.routes.is_empty() || model.routes.iter().any(of_format) {
         true => match asks.unknown() {
@@ -302,7 +302,7 @@ fn check_asks(call: &Call, model: &Model, prices: &PriceList) -> Result<(), Erro
     if let Some(field) = asks.unmeasured() {
         return Err(Error::invalid(field.to_owned(), Problem::Unsupported));
     }
-    // The request must limit the number of calls of a tool, because no hold can cover an unlimited number.
+    // The request must limit the number of web searches, because no hold can cover an unlimited number.
     let search = Class::WebSearchCall;
     if extras.classes.get(search) == Ask::WITHOUT_END {
         let field = asks.field(Unpriced::Class(search)).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! Suppresses wakes that a task would send to itself, and the polls that follow.
+//! Suppresses wakes that a task would send to itself, and so the polls that would follow.
 //!
-//! hyper passes a body through a channel: when a task takes a frame, the channel wakes the connection, which then sends
+//! hyper passes a body through a channel. When a task takes a frame, the channel wakes the connection, which then sends
 //! the next frame. If one task polls both the body and the connection, it wakes itself and is polled once more for
 //! nothing. A connection that is polled with the waker of a [`SelfWake`] does not wake the task for events within
 //! [`suppress_wakes`].
@@ -32,7 +32,7 @@ thread_local! {
     static HEARD: Cell<Option<Waker>> = const { Cell::new(None) };
 }
 
-/// Wraps a task's waker so that wakes within [`suppress_wakes`] are suppressed. The wrapper is created again only if
+/// Wraps a task's waker so that wakes within [`suppress_wakes`] are suppressed. A new wrapper is created only if
 /// another task polls.
 #[derive(Debug, Default)]
 pub struct SelfWake(Option<Made>);
@@ -44,7 +44,7 @@ struct Made {
 }
 
 impl SelfWake {
-    /// Returns the wrapped waker of `task`, to poll with instead of the task's own.
+    /// Returns the wrapped waker of `task`, with which futures are to be polled instead of the task's own waker.
     pub fn waker(&mut self, task: &Waker) -> &Waker {
         self.0.take_if(|made| !made.ear.task.will_wake(task));
         let made = self.0.get_or_insert_with(|| {
@@ -58,11 +58,11 @@ impl SelfWake {
         &made.waker
     }
 
-    /// Returns whether the waker was woken since the last call of this function, or does not exist yet for this task.
-    /// If false, every future polled with this waker is still pending.
+    /// Returns whether the wrapped waker was woken since the last call of this function, or does not exist yet for this
+    /// task. If false, every future that was polled with this waker is still pending.
     pub fn was_woken(&self, task: &Waker) -> bool {
         match &self.0 {
-            // A later wake also wakes the task, which then calls this function again.
+            // A later wake wakes the task, which then calls this function again.
             Some(made) if made.ear.task.will_wake(task) => {
                 made.ear.woken.load(Ordering::Relaxed)
                     && made.ear.woken.swap(false, Ordering::AcqRel)
@@ -71,9 +71,9 @@ impl SelfWake {
         }
     }
 
-    /// Polls this future with the waker, unless [`SelfWake::was_woken`] returns false. Useful for a future that is
-    /// seldom ready, in a task that is often polled for other reasons. Use a `SelfWake` for one future at a time, until
-    /// that future is ready.
+    /// Polls the future with the wrapped waker, unless [`SelfWake::was_woken`] returns false. Useful for a future that
+    /// is seldom ready, in a task that is often polled for other reasons. Use a `SelfWake` for one future at a time,
+    /// until that future is ready.
     pub fn poll<F>(&mut self, cx: &mut Context<'_>, future: Pin<&mut F>) -> Poll<F::Output>
     where
         F: Future + ?Sized,
@@ -83,15 +83,15 @@ impl SelfWake {
         }
         let polled = future.poll(&mut Context::from_waker(self.waker(cx.waker())));
         if polled.is_ready() {
-            // This future is ready. The next future does not have this waker yet, so it must be polled at least once.
+            // This future is ready. The next future does not have the waker yet, so it must be polled at least once.
             self.0 = None;
         }
         polled
     }
 }
 
-/// Runs the closure and returns the waker that it suppressed on this thread, if any. Wakes from other threads are not
-/// suppressed.
+/// Runs the closure, and returns the waker whose wake was suppressed on this thread, if any. Wakes from other threads
+/// are not suppressed.
 pub fn suppress_wakes<T>(run: impl FnOnce() -> T) -> (T, Option<Waker>) {
     /// Ends the suppression of wakes when it is dropped, even if the closure panics.
     struct Until;
@@ -122,7 +122,7 @@ impl Wake for FilteredWaker {
         if HUSHED.get() {
             HEARD.set(Some(self.task.clone()));
         } else {
-            // Set before the task is woken, because the task reads this flag when it is polled.
+            // The flag is set before the task is woken, because the task reads it when it is polled.
             self.woken.store(true, Ordering::Release);
             self.task.wake_by_ref();
         }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn waker_is_recreated_only_for_another_task() {
+    fn wrapped_waker_is_recreated_only_for_another_task() {
         let (one, other) = (Arc::new(Count::default()), Arc::new(Count::default()));
         let mut wake = SelfWake::default();
         let first = wake.waker(&Waker::from(Arc::clone(&one))).clone();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wake_is_reported_once_unless_suppressed() {
+    fn each_wake_is_reported_once_unless_it_is_suppressed() {
         let (task, other) = (
             Waker::from(Arc::new(Count::default())),
             Waker::from(Arc::new(Count::default())),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn future_is_polled_once_per_wake() {
+    fn future_is_polled_at_most_once_per_wake() {
         let task = Waker::from(Arc::new(Count::default()));
         let cx = &mut Context::from_waker(&task);
         let (mut polls, mut waker) = (0, None::<Waker>);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn wakes_are_delivered_again_after_a_panic() {
+    fn wakes_are_no_longer_suppressed_after_a_panic() {
         let count = Arc::new(Count::default());
         let mut wake = SelfWake::default();
         let waker = wake.waker(&Waker::from(Arc::clone(&count))).clone();

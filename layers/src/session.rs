@@ -1,15 +1,15 @@
-//! Reads the session id that a client sends with a call. The id is only a hint, shown on receipts: no decision depends
-//! on it, so an invalid id is ignored and not refused.
+//! Reads the session id that a client sends with a call. The id is only shown on receipts and decides nothing. So an
+//! invalid id is ignored, and the call is not refused.
 
 use http::{HeaderMap, HeaderName};
 pub use tollgate_ledger::session::SessionId;
 
-/// Headers that may carry a session id, in order of preference; the first valid id is used.
+/// Headers that may contain a session id, in order of preference. The first valid id is used.
 static HEADERS: [HeaderName; 4] = [
     HeaderName::from_static("x-claude-code-session-id"),
     // A header for callers that choose the session id themselves.
     HeaderName::from_static("x-session-id"),
-    // The header of opencode, and of other clients, which use it for sticky sessions on one server.
+    // The header of opencode, and of other clients that use it for sticky sessions on one server.
     HeaderName::from_static("x-session-affinity"),
     // The header that Codex sends.
     HeaderName::from_static("session-id"),
@@ -18,7 +18,7 @@ static HEADERS: [HeaderName; 4] = [
 /// Reads the session id from `x-claude-code-session-id`, `x-session-id`, `x-session-affinity` or `session-id`.
 #[must_use]
 pub fn from_headers(headers: &HeaderMap) -> Option<SessionId> {
-    // Most requests have no session header, and one scan over all header names is faster than four look-ups.
+    // Most requests have no session header. For them, one scan over all header names is faster than four look-ups.
     let may_be_one = |name: &HeaderName| {
         let name = name.as_str();
         name.ends_with("session-id") || name.ends_with("session-affinity")
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_header_that_has_an_id_names_the_session() {
+    fn session_id_is_read_from_the_first_header_that_has_a_valid_one() {
         let [claude, plain, affinity] = [
             "x-claude-code-session-id",
             "x-session-id",

@@ -1,63 +1,53 @@
 //! Splits a byte stream into server-sent events (WHATWG HTML, section 9.2).
 //!
 //! Events keep their raw bytes, with line ends and comments, so that they can be forwarded exactly as the vendor sent
-//! them. Events are slices of their chunk; bytes are copied only if an event spans several chunks.
+//! them. An event is a slice of its chunk; its bytes are copied only if it spans several chunks.
 
 use std::{borrow::Cow, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use memchr::memchr2;
 
-use crate::format::Format;
-
-/// The largest size of an event, in bytes; a larger event counts as malformed.
+/// The maximum size of an event, in bytes. A stream with a larger event is malformed.
 pub const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// The largest size of a line of an event, in bytes: half the largest size of an event. An image fits into such a line.
+/// The maximum size of a line of an event, in bytes: half the maximum size of the event. An image fits into such a
+/// line.
 pub const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// An event is larger than [`EVENT_BYTES_MAX`], or one of its lines is longer than [`LINE_BYTES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an event is longer than {EVENT_BYTES_MAX} bytes, or a line of it than {LINE_BYTES_MAX}")]
+#[error(
+    "an event is longer than {EVENT_BYTES_MAX} bytes, or one of its lines is longer than {LINE_BYTES_MAX} bytes"
+)]
 pub struct EventTooLong;
 
-/// The gateway sends a keep-alive after this much silence, because proxies and clients close streams that are silent
-/// for longer.
+/// After this time without data, the gateway sends a keep-alive, because proxies and clients close streams that are
+/// silent for longer.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
-
-/// Returns a keep-alive, which clients of this format ignore.
-#[must_use]
-pub const fn sign_of_life(format: Format) -> Bytes {
-    Bytes::from_static(match format {
-        // An event with a `sequence_number` of the gateway would collide with the vendor's numbers, so a comment is
-        // sent.
-        Format::Chat | Format::Responses => b": keep-alive\n\n",
-        Format::Messages => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
-    })
-}
 
 /// Splits a stream of bytes into server-sent events.
 #[derive(Debug, Default)]
 pub struct Splitter {
     /// The bytes of the event that is not complete yet.
     tail: BytesMut,
-    /// The position in `tail` at which the search continues.
+    /// The position in `tail` at which the search for the event's end continues.
     cursor: Cursor,
 }
 
-/// Position at which the search for an event's end continues, so that no byte is searched twice. Otherwise one endless
-/// line that arrives in small pieces would take quadratic time.
+/// The position at which the search for an event's end continues, so that no byte is searched twice. Otherwise an
+/// endless line that arrives in small pieces would take quadratic time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     /// The start of the line that has not ended yet.
     line: usize,
-    /// The position up to which that line was already searched.
+    /// The position up to which the unfinished line was searched.
     seen: usize,
 }
 
 impl Splitter {
-    /// Adds the next chunk and passes each complete event to `each`. Returns the bytes of these events as one slice of
-    /// the chunk, or as a copy if the first event began in an earlier chunk.
+    /// Adds the next chunk, and passes each complete event to `each`. Returns the bytes of these events as one slice of
+    /// the chunk. The slice is a copy only if the first event began in an earlier chunk.
     ///
     /// # Errors
     /// [`EventTooLong`] if the unfinished event is longer than [`EVENT_BYTES_MAX`], or its last line is longer than
@@ -90,7 +80,7 @@ impl Splitter {
         }
     }
 
-    /// Ends the stream: returns an unfinished event as if a blank line had ended it, because some vendors omit the last
+    /// Ends the stream. Returns an unfinished event as if a blank line had ended it, because some vendors omit the last
     /// blank line.
     pub fn finish(&mut self) -> Option<Event> {
         self.cursor = Cursor::default();
@@ -107,7 +97,7 @@ impl Splitter {
     }
 }
 
-/// Returns the position after the first event and its blank line. `cursor` must be kept between calls.
+/// Returns the position after the first event and its blank line. `cursor` must be passed to the next call.
 fn event_end(buffer: &[u8], cursor: &mut Cursor) -> Option<usize> {
     loop {
         let found = memchr2(b'\n', b'\r', &buffer[cursor.seen..]);
@@ -121,8 +111,9 @@ fn event_end(buffer: &[u8], cursor: &mut Cursor) -> Option<usize> {
         let length = end - cursor.line;
         let next = match (buffer[end], buffer.get(end + 1)) {
             (b'\r', Some(b'\n')) => end + 2,
-            // The chunk ends with a carriage return, so a line feed may still follow. An empty line ends the event in
-            // both cases. If a line feed follows, it forms an empty event, which is ignored.
+            // The buffer ends with the carriage return of a line that is not empty. A line feed may follow in the next
+            // chunk, so the search waits for it. An empty line needs no wait: it ends the event. A line feed in the
+            // next chunk then forms an empty event, which is ignored.
             (b'\r', None) if length > 0 => {
                 cursor.seen = end;
                 return None;
@@ -139,35 +130,36 @@ fn event_end(buffer: &[u8], cursor: &mut Cursor) -> Option<usize> {
     }
 }
 
-/// One server-sent event: its raw bytes, including the blank line that ends it.
+/// A server-sent event: its raw bytes, including the blank line that ends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event(Bytes);
 
 impl Event {
-    /// Creates the event with these raw bytes.
+    /// Creates an event with these raw bytes.
     pub(crate) const fn of(raw: Bytes) -> Self {
         Self(raw)
     }
 
-    /// Returns the raw bytes, unchanged.
+    /// Returns the raw bytes of the event, unchanged.
     #[must_use]
     pub fn raw(&self) -> &Bytes {
         &self.0
     }
 
-    /// Returns the event's name (`event:`); empty if the event has no name.
+    /// Returns the event's name, from the field `event`; empty if the event has no name.
     #[must_use]
     pub fn name(&self) -> &[u8] {
         self.parts().0
     }
 
-    /// Returns the data, with its lines joined by line feeds; `None` for an event without data, such as a comment.
+    /// Returns the event's data, with its lines joined by line feeds. `None` for an event without data, for example a
+    /// comment.
     #[must_use]
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
         self.parts().1
     }
 
-    /// Returns the name and the data, parsed in one pass.
+    /// Returns the event's name and data, parsed in one pass.
     #[must_use]
     pub fn parts(&self) -> (&[u8], Option<Cow<'_, [u8]>>) {
         let (mut name, mut data) = (&b""[..], None::<Cow<'_, [u8]>>);
@@ -209,7 +201,7 @@ impl Event {
             .into()
     }
 
-    /// Iterates over field names and values, without comments.
+    /// Iterates over the names and values of the event's fields, without comments.
     fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut rest = self.0.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&self.0);
         let lines = std::iter::from_fn(move || {
@@ -310,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_within_one_chunk_is_not_copied() {
+    fn event_within_one_chunk_is_not_copied() {
         let chunk = Bytes::from_static(b"data: 1\n\ndata: 2\n\n");
         let mut at = Vec::new();
         Splitter::default()
@@ -382,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn lone_carriage_returns_are_scanned_at_most_twice() {
+    fn carriage_returns_without_line_feeds_are_scanned_at_most_twice() {
         let mut splitter = Splitter::default();
         LOOKED_AT.set(0);
         let mut events = 0;

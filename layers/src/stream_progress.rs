@@ -1,4 +1,4 @@
-//! Tracks the id and the sequence numbers of a responses stream. If the gateway has to end a stream early, its last
+//! Tracks the id and the sequence numbers of a Responses stream. If the gateway has to end the stream early, the last
 //! event must continue them, because clients check both.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,33 +9,34 @@ use serde_json::{Value, json};
 
 use crate::sse::Event;
 
-/// Extension of an answer that is a responses stream. The layer that produces events writes to it; the layer that
-/// writes a final error reads it.
+/// Extension of a response that is a Responses stream. The layer that produces events writes to it, and the layer that
+/// adds an error event reads it.
 #[derive(Clone, Debug, Default)]
 pub struct StreamProgress(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     created: Option<Created>,
-    /// The `sequence_number` of the next event, from the events that were counted.
+    /// The `sequence_number` of the stream's next event, if the layer that writes the events counts them.
     next_number: u64,
-    /// The vendor's last forwarded event. Its sequence number is parsed only when the gateway has to end the stream.
+    /// The last event that was forwarded from the vendor. Its sequence number is parsed only if the gateway has to end
+    /// the stream.
     passed: Bytes,
 }
 
 /// The fields of the event `response.created` that later events must repeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Created {
-    /// The id of the answer.
+    /// The id of the response, as sent to the client.
     pub id: String,
-    /// The time at which the answer was created, in Unix seconds.
+    /// The time at which the response was created, in Unix seconds.
     pub created_at: u64,
-    /// The name of the model.
+    /// The name of the model in the response.
     pub model: String,
 }
 
 impl Created {
-    /// Creates the answer's object for an event that the gateway writes itself: without output and usage.
+    /// Creates the response object of an event that the gateway writes itself. The object has neither output nor usage.
     #[must_use]
     pub fn answer(&self, status: &str, error: &Value, incomplete: &Value) -> Value {
         let Self {
@@ -50,28 +51,28 @@ impl Created {
     }
 }
 
-/// The state that the gateway needs to end a stream with its own event.
+/// How far a stream has got: what the gateway needs to end it with an event of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
-    /// `None` if `response.created` was not sent yet.
+    /// The fields of `response.created`; `None` if that event was not sent yet.
     pub created: Option<Created>,
-    /// The `sequence_number` of the next event.
+    /// The `sequence_number` of the stream's next event.
     pub next_number: u64,
 }
 
 impl StreamProgress {
-    /// Records that `response.created` was sent.
+    /// Records that the event `response.created` was sent.
     pub fn created(&self, created: Created) {
         self.state().created.get_or_insert(created);
     }
 
-    /// Sets the `sequence_number` of the next event.
+    /// Sets the `sequence_number` of the stream's next event.
     pub fn number(&self, next_number: u64) {
         self.state().next_number = next_number;
     }
 
-    /// Stores a vendor's event that was forwarded unchanged, to find the next `sequence_number` if the stream ends
-    /// early.
+    /// Stores a vendor's event that was forwarded unchanged. If the stream ends early, the next `sequence_number` is
+    /// computed from it.
     pub fn passed(&self, event: &Event) {
         self.state().passed = event.raw().clone();
     }
@@ -98,7 +99,7 @@ impl StreamProgress {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No panic can leave the value under the lock half written, so the lock may be used after a panic.
+        // A panic cannot leave the state half written, so the lock may be used after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

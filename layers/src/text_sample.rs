@@ -1,19 +1,19 @@
-//! Samples of a request's texts. If a vendor reports no count of input tokens, the gateway estimates it from these
-//! samples.
+//! Samples of a request's texts. If a vendor does not report the number of input tokens, the gateway estimates it from
+//! these samples.
 //!
-//! Parsing copies the samples; [`TextSample::milli`] counts their tokens. Vendors count the input of nearly all calls,
-//! so most samples are never read.
+//! The parser copies the samples; [`TextSample::milli`] counts their tokens. Vendors report the input of nearly all
+//! calls, so most samples are never read.
 
 use std::sync::Arc;
 
 use crate::text_size::TextSize;
 
-/// The number of bytes at the beginning of a request's texts that are sampled completely.
+/// The number of bytes at the beginning of a request's texts that are sampled without gaps.
 const WHOLE_BYTES: usize = 2 << 10;
-/// After the first `WHOLE_BYTES`, one byte of this many is sampled, in pieces of at least [`PIECE_BYTES`].
+/// After the first `WHOLE_BYTES`, 1/32 of the bytes is sampled, in pieces of at least [`PIECE_BYTES`].
 const PART: usize = 32;
 const PIECE_BYTES: usize = 128;
-/// Texts shorter than this, in bytes, are too short to estimate other texts from their samples.
+/// A text with fewer bytes than this is too short to estimate other texts from its sample.
 const REPRESENTATIVE_BYTES: usize = 16;
 
 /// Samples of the texts of a request, which may contain JSON escapes. Clones share the samples.
@@ -54,10 +54,10 @@ impl From<Sampler> for TextSample {
 /// Takes samples of texts, one text after another.
 #[derive(Clone, Debug, Default)]
 pub struct Sampler {
-    /// The samples of all texts.
+    /// The samples of all texts, one after another.
     copied: Vec<u8>,
     texts: Vec<Sampled>,
-    /// How many of the first [`WHOLE_BYTES`] bytes have been sampled.
+    /// How many of the first [`WHOLE_BYTES`] bytes have been sampled so far.
     whole: usize,
     /// The number of bytes that may still be sampled.
     allowance: usize,
@@ -68,12 +68,12 @@ pub struct Sampler {
 struct Sampled {
     /// The number of bytes in the sample.
     copied: usize,
-    /// The size of the text, plus that of unsampled texts whose tokens are estimated from this sample.
+    /// The size of the text, plus the size of the unsampled texts whose tokens are estimated from this sample.
     bytes: u64,
 }
 
 impl Sampler {
-    /// Creates a sampler with enough memory for a request body of this length, unless the body has many texts.
+    /// Creates a sampler for a request body of this length. Its memory suffices unless the body has many texts.
     #[must_use]
     pub fn for_body(bytes: usize) -> Self {
         Self {
@@ -102,12 +102,12 @@ impl Sampler {
         self.sample(text.as_bytes(), bytes_max);
     }
 
-    /// Adds a document's text: at most 4 KiB of it are sampled.
+    /// Adds the text of a document, of which at most 4 KiB are sampled.
     pub fn push_document(&mut self, text: &str) {
         self.sample(text.as_bytes(), 2 * WHOLE_BYTES);
     }
 
-    /// Adds the samples that another sampler took.
+    /// Adds the samples of another sampler.
     pub fn append(&mut self, mut other: Self) {
         self.copied.append(&mut other.copied);
         self.texts.append(&mut other.texts);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_of_many_texts_represents_all_of_them() {
+    fn sample_of_many_texts_gives_the_right_token_estimate_for_all() {
         let (english, russian) = (
             "the quick brown fox jumps over the lazy dog ",
             "съешь ещё этих мягких французских булок ",

@@ -1,12 +1,12 @@
-//! Estimates the tokens of a text, for charges when the vendor reports no count.
+//! Estimates the tokens of a text, from which a call is charged if the vendor reports no count.
 //!
-//! The estimate is not an upper bound, so holds do not use it: they count bytes. It adds a cost for each character,
-//! which depends on the character before it, on the class of the character and on the length of the word so far. The
-//! costs were fitted to a tokenizer of 200 000 words (`o200k`) on prose in thirty languages, code, markup, logs,
-//! numbers and random letters. For 96 of 100 other texts of these kinds the estimate is within 15 per cent. Tokenizers
-//! with fewer words produce more tokens, except for English and code.
+//! The estimate is a sum of costs per character. The cost depends on the character's class, on the character before it
+//! and on the length of the word so far. The costs were fitted to a tokenizer with a vocabulary of 200 000 (`o200k`),
+//! on prose in thirty languages, code, markup, logs, numbers and random letters. For 96 of 100 other texts of these
+//! kinds the estimate is within 15 per cent. Tokenizers with a smaller vocabulary produce more tokens, except for
+//! English and code. The estimate is not an upper bound, so holds do not use it: they count bytes.
 
-/// The estimated tokens of a text, which may be added in pieces.
+/// The estimated tokens of a text, whose pieces can be added one after another.
 ///
 /// ```
 /// use tollgate_layers::text_size::TextSize;
@@ -20,12 +20,13 @@
 pub struct TextSize {
     bytes: u64,
     milli: u64,
-    /// The class of the last character and, within a word, the number of its characters so far: a row of [`STEPS`].
+    /// The class of the last character and, within a word, the number of characters so far. It is an index of a row of
+    /// [`STEPS`].
     state: u8,
 }
 
 impl TextSize {
-    /// Returns the size of a whole text.
+    /// Returns the size of a complete text.
     #[must_use]
     pub fn of(text: &str) -> Self {
         let mut size = Self::default();
@@ -33,19 +34,19 @@ impl TextSize {
         size
     }
 
-    /// Returns the size in UTF-8 bytes.
+    /// Returns the size of the text in UTF-8 bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the estimated tokens, in thousandths.
+    /// Returns the estimated tokens, in thousandths of a token.
     #[must_use]
     pub const fn milli(&self) -> u64 {
         self.milli
     }
 
-    /// Returns the estimated tokens; at least one if the text is not empty.
+    /// Returns the estimated number of tokens; at least one if the text is not empty.
     #[must_use]
     pub const fn tokens(&self) -> u64 {
         let tokens = self.milli.div_ceil(1000);
@@ -56,8 +57,8 @@ impl TextSize {
         }
     }
 
-    /// Returns an empty size in the state in which this text ends, so that the next piece of the text can be counted
-    /// separately.
+    /// Returns an empty size that continues after the end of this text, so that the next piece of the text can be
+    /// counted separately.
     #[must_use]
     pub const fn behind(&self) -> Self {
         Self {
@@ -67,14 +68,14 @@ impl TextSize {
         }
     }
 
-    /// Adds the size of a piece that was counted separately, starting from [`TextSize::behind`] or from an empty size.
+    /// Adds the size of a piece of text that was counted separately, from [`TextSize::behind`] or from an empty size.
     pub const fn add(&mut self, other: &Self) {
         self.bytes += other.bytes;
         self.milli += other.milli;
         self.state = other.state;
     }
 
-    /// Removes `bytes` bytes, and the same share of the tokens.
+    /// Removes `bytes` bytes from the size, and the same share of the tokens.
     #[must_use]
     pub const fn less(mut self, bytes: u64) -> Self {
         let left = self.bytes.saturating_sub(bytes);
@@ -85,13 +86,13 @@ impl TextSize {
         self
     }
 
-    /// Adds bytes without parsing them, at four bytes per token.
+    /// Adds bytes whose text is not read, at four bytes per token.
     pub const fn add_unread(&mut self, bytes: u64) {
         self.bytes += bytes;
         self.milli += bytes.saturating_mul(250);
     }
 
-    /// Adds a piece of the text.
+    /// Adds a piece of the text, in UTF-8.
     pub fn push(&mut self, text: &[u8]) {
         self.bytes += text.len() as u64;
         for byte in text {
@@ -99,7 +100,7 @@ impl TextSize {
         }
     }
 
-    /// Adds the contents of a JSON string, decoding escapes.
+    /// Adds the contents of a JSON string, and decodes its escapes.
     pub fn push_json(&mut self, mut text: &[u8]) {
         while let Some(plain) = memchr::memchr(b'\\', text) {
             self.push(&text[..plain]);
@@ -135,26 +136,26 @@ impl TextSize {
     }
 }
 
-/// The cost of a character and the state after it.
+/// The cost of a character, and the state that follows the character.
 #[derive(Clone, Copy)]
 struct Step {
     milli: u16,
     next: u8,
 }
 
-/// The number of states without a word length. Such a state is the class of the last character, for example of a word's
-/// first letter.
+/// The number of states that contain no word length. Such a state is the class of the last character, for example of
+/// the first letter of a word.
 const WORD_STATES: u8 = 16;
-/// The largest number of lower-case letters that states distinguish; longer words share the last state.
+/// The states distinguish words of up to this number of lower-case letters. All longer words have the same state.
 const LOWER_RUN_MAX: u8 = 9;
 const CYRILLIC_RUN_MAX: u8 = 8;
-/// The state after two Cyrillic letters. The states before this one are for words of two or more other lower-case
-/// letters.
+/// The number of the state after two Cyrillic letters. The states from [`WORD_STATES`] up to this number are for words
+/// of two or more lower-case letters that are not Cyrillic.
 const CYRILLIC_STATES: u8 = WORD_STATES + LOWER_RUN_MAX - 1;
 const STATES: usize = (CYRILLIC_STATES + CYRILLIC_RUN_MAX - 1) as usize;
 
-/// For each state and class of the next character, its cost and the next state: [`COSTS`], but with one state per word
-/// length.
+/// The cost and the next state, for each state and each class of the next character. The costs are those of [`COSTS`],
+/// repeated for each word length.
 static STEPS: [[Step; WORD_STATES as usize]; STATES] = {
     let mut steps = [[Step { milli: 0, next: 0 }; WORD_STATES as usize]; STATES];
     let mut state = 0;
@@ -189,7 +190,7 @@ const fn after(state: u8, class: u8) -> u8 {
     }
 }
 
-/// Returns the row and column of a state in [`COSTS`]: the class, split by the length of the word.
+/// Returns the row and column of [`COSTS`] for a state: the class of the last character, split by word length.
 const fn bucket(state: u8) -> usize {
     let run = if state >= CYRILLIC_STATES {
         state - CYRILLIC_STATES + 2
@@ -208,12 +209,12 @@ const fn bucket(state: u8) -> usize {
     }
 }
 
-/// The class of a byte that continues a character and has no cost of its own.
+/// The class of a byte that continues a character and therefore has no cost.
 const INSIDE: u8 = u8::MAX;
 const LOWER: u8 = 3;
 const CYRILLIC: u8 = 7;
 
-/// The class of the character that begins with this byte. Class 0 is the start of the text.
+/// The class of the character that begins with a given byte. Class 0 is the start of the text.
 const CLASSES: [u8; 256] = {
     let mut classes = [INSIDE; 256];
     let mut byte = 0_usize;
@@ -227,21 +228,21 @@ const CLASSES: [u8; 256] = {
             0..=0x7F => 6,
             0x80..=0xBF => INSIDE,
             0xD0..=0xD3 => CYRILLIC,
-            // These lead bytes begin accented Latin letters.
+            // The UTF-8 lead bytes 0xC0 to 0xCB begin accented Latin letters.
             0xC0..=0xCB => 8,
-            // These lead bytes begin Greek, Hebrew and Arabic letters.
+            // The UTF-8 lead bytes 0xCC to 0xDF begin Greek, Hebrew and Arabic letters.
             0xCC..=0xDF => 9,
-            // These lead bytes begin Thai, Indian scripts and Georgian.
+            // The UTF-8 lead bytes 0xE0 and 0xE1 begin Thai, Indian scripts and Georgian.
             0xE0..=0xE1 => 10,
-            // These lead bytes begin symbols.
+            // The UTF-8 lead bytes 0xE2 and 0xEF begin symbols.
             0xE2 | 0xEF => 11,
-            // These lead bytes begin kana.
+            // The UTF-8 lead byte 0xE3 begins kana.
             0xE3 => 12,
-            // These lead bytes begin Han characters.
+            // The UTF-8 lead bytes 0xE4 to 0xE9 begin Han characters.
             0xE4..=0xE9 => 13,
-            // These lead bytes begin Hangul.
+            // The UTF-8 lead bytes 0xEA to 0xEE begin Hangul.
             0xEA..=0xEE => 14,
-            // These lead bytes begin emoji.
+            // The UTF-8 lead bytes from 0xF0 on begin emoji.
             0xF0..=0xFF => 15,
         };
         byte += 1;
@@ -249,7 +250,7 @@ const CLASSES: [u8; 256] = {
     classes
 };
 
-/// The cost of a character in thousandths of a token, by the state before and after it.
+/// The cost of a character in thousandths of a token, by the state before the character and the state after it.
 #[rustfmt::skip]
 const COSTS: [[u16; 20]; 20] = [
     [300, 0, 3315, 1019, 3380, 228, 687, 1699, 4000, 829, 0, 0, 3170, 4000, 0, 2000, 120, 120, 200, 200],
@@ -301,10 +302,10 @@ mod tests {
         (estimate as i64 - tokens as i64) * 100 / tokens as i64
     }
 
-    /// Checks the bounds of `HoldMode::Usual` and `HoldMode::Strict`; `--nocapture` prints the table. Lower bounds for
-    /// some kinds of text would be guesses: other tokenizers count each space of a run, or each letter of a word.
-    /// Base64 has the most tokens per byte. Its usual hold is too low by half a per cent; the 512 tokens that are held
-    /// for each call cover this up to 100 KB.
+    /// Checks the upper bounds of `HoldMode::Usual` and `HoldMode::Strict`; `--nocapture` prints the table. A tighter
+    /// upper bound for some kinds of text would be a guess, because other tokenizers count each space of a run, or each
+    /// letter of a word. Base64 has the most tokens per byte: in `HoldMode::Usual`, its hold is half a per cent too
+    /// low. Up to 100 KB, the 512 tokens that are held for each call make up for that.
     #[test]
     fn hold_covers_every_text_whose_token_count_is_known() {
         println!("| text | bytes | tokens | bytes per token | usual hold | strict hold |");
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn text_size_is_the_same_in_pieces_or_escaped() {
+    fn text_size_is_the_same_for_whole_text_and_split_text_and_json_escaped_text() {
         for Counted { kind, text, .. } in texts() {
             let whole = TextSize::of(&text);
             let escaped = text

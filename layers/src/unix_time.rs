@@ -1,8 +1,8 @@
-//! The system's clock.
+//! Reads the current time from the system's clock.
 
 use std::time::SystemTime;
 
-/// Returns the time in Unix milliseconds; 0 before 1970.
+/// Returns the current time in Unix milliseconds. If the system's clock is before 1970, returns 0.
 pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)

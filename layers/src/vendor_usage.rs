@@ -1,44 +1,44 @@
-//! Reads usage as vendors report it: counts may be missing, null or invalid.
-
-mod of_chat;
+//! Usage as vendors report it: counts may be missing, null or invalid. The readers of each format, in the folders of
+//! `formats`, use these types.
 
 use std::collections::HashMap;
 
 use serde::{Deserialize, Deserializer};
-#[cfg(any(feature = "passthrough", feature = "translate"))]
-use serde_json::value::RawValue;
 use serde_json::{Number, Value};
 
-use self::of_chat::ChatUsage;
-#[cfg(any(feature = "passthrough", feature = "translate"))]
-use crate::price::{Class, Counts};
+#[cfg(all(test, feature = "passthrough"))]
+pub(crate) use crate::formats::messages::usage::MessagesUsage;
+pub use crate::formats::{
+    chat::usage::{chat_usage, embeddings_usage},
+    responses::usage::responses_usage,
+};
 use crate::{
     json::members,
     price::{Label, Served},
     usage::Usage,
 };
 
-/// The usage of an answer, as reported by its vendor.
+/// The usage of a response as its vendor reported it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VendorUsage {
-    /// The counts by rate class.
+    /// The reported number of tokens in each rate class.
     pub usage: Usage,
-    /// Other possible interpretations of the counts, if the counts do not add up.
+    /// Further possible interpretations of the reported counts, if the counts do not add up to the reported total.
     pub others: [Option<Usage>; 2],
-    /// The part of `cache_write` that the vendor reported for its cache's default lifetime.
+    /// The part of `cache_write` that the vendor reported for the default lifetime of its cache.
     pub cache_write_usual: u64,
-    /// How the vendor served the call, according to its answer, for example its service tier.
+    /// How the vendor served the call, according to the response: for example, the service tier.
     pub served: Served,
     /// Whether the vendor counted something that it bills separately and for which no rate class exists.
     pub unknown: bool,
     /// Reasoning tokens within the output, if the vendor reports them.
     pub reasoning: Option<u64>,
-    /// Whether counts are missing or contradict each other.
+    /// Whether reported counts are missing or contradict each other.
     pub suspect: bool,
 }
 
 impl VendorUsage {
-    /// Adds the `service_tier`, given as JSON, which chat answers report outside their `usage`.
+    /// Adds the `service_tier` of a response, given as JSON. In the Chat Completions format it is outside the `usage`.
     #[must_use]
     pub fn served_as(mut self, service_tier: Option<&str>) -> Self {
         if let Some(json) = service_tier {
@@ -53,28 +53,16 @@ pub(crate) fn tier(json: &str) -> Label {
     label(json).as_tier()
 }
 
-/// Only the responses format reports tool calls outside the usage.
-#[cfg(feature = "passthrough")]
-impl VendorUsage {
-    /// Adds the calls of the vendor's own tools, which were reported outside the usage.
-    pub(crate) fn with_calls(mut self, web_searches: u64, unknown: bool) -> Self {
-        let searches = self.usage.classes.get_mut(Class::WebSearchCall);
-        *searches = (*searches).max(web_searches);
-        self.unknown |= unknown;
-        self
-    }
-}
-
-/// Returns the text of a JSON string; empty for other values and for strings with escapes.
-fn label(json: &str) -> Label {
+/// Returns the text of a JSON string. Empty for any other JSON value, and for a string with escapes.
+pub(crate) fn label(json: &str) -> Label {
     let word = json
         .strip_prefix('"')
         .and_then(|rest| rest.strip_suffix('"'));
     word.map(Label::new).unwrap_or_default()
 }
 
-/// Returns whether the `error` field of an answer, given as JSON, reports an error. Some vendors add an empty `error`
-/// to every answer.
+/// Returns whether the `error` field of a response, given as JSON, reports an error. Some vendors add an empty `error`
+/// to every response.
 #[must_use]
 pub fn is_error(error: &str) -> bool {
     !matches!(error, "null" | "\"\"" | "{}" | "false")
@@ -105,8 +93,8 @@ impl Count {
         suspect: true,
     };
 
-    /// Returns this count or, if it is absent, `other`.
-    const fn or(self, other: Self) -> Self {
+    /// Returns this count; if it is absent, returns `other`.
+    pub(crate) const fn or(self, other: Self) -> Self {
         if self.tokens.is_some() || self.suspect {
             self
         } else {
@@ -114,7 +102,12 @@ impl Count {
         }
     }
 
-    /// Reads a count from valid JSON. `None` if the number is outside the range of every numeric type.
+    /// Reads the count in a field of a usage object, which may be missing.
+    pub(crate) fn in_field(json: Option<&str>) -> Option<Self> {
+        json.map_or(Some(Self::default()), Self::of)
+    }
+
+    /// Reads a count from valid JSON. `None` if it is a number outside the range of every numeric type.
     pub(crate) fn of(json: &str) -> Option<Self> {
         if let Ok(tokens) = json.parse::<u64>() {
             return Some(Self {
@@ -133,7 +126,7 @@ impl Count {
     }
 
     fn of_number(number: &Number) -> Self {
-        // Some vendors write whole numbers as 5.0.
+        // Some vendors write whole numbers with a fraction, for example 5.0.
         let text = number.to_string();
         let tokens = text.strip_suffix(".0").unwrap_or(&text).parse().ok();
         Self {
@@ -143,8 +136,8 @@ impl Count {
     }
 }
 
-/// Reads the counts of these names from a JSON object. `None` if the text is not an object, has a name twice, or has a
-/// number outside the range of every numeric type.
+/// Reads the counts with these names from a JSON object. `None` if the text is not an object, if a name occurs twice,
+/// or if a number is outside the range of every numeric type.
 #[must_use]
 pub fn counts<const N: usize>(json: &str, names: &[&str; N]) -> Option<[Count; N]> {
     let mut counts = [Count::default(); N];
@@ -156,290 +149,48 @@ pub fn counts<const N: usize>(json: &str, names: &[&str; N]) -> Option<[Count; N
     Some(counts)
 }
 
-/// Reads the counts of an object that may be missing or null; then they are absent.
-fn details<const N: usize>(json: Option<&str>, names: &[&str; N]) -> Option<[Count; N]> {
+/// Reads the counts of an object. If the object is missing or null, the counts are absent.
+pub(crate) fn details<const N: usize>(json: Option<&str>, names: &[&str; N]) -> Option<[Count; N]> {
     match json {
         None | Some("null") => Some([Count::default(); N]),
         Some(json) => counts(json, names),
     }
 }
 
-/// Reads the `usage` object of a chat answer, given as JSON. Its prompt includes cached and cache-written tokens.
-/// `None` if the text is not a usage object or counts nothing.
-#[must_use]
-pub fn chat_usage(json: &str) -> Option<VendorUsage> {
-    counted(ChatUsage::of(json, &ChatUsage::CHAT)?)
-}
-
-/// Reads the `usage` object of a responses answer, given as JSON. Its input includes cached and cache-written tokens,
-/// and its output includes reasoning. `None` if the text is not a usage object or counts nothing.
-#[must_use]
-pub fn responses_usage(json: &str) -> Option<VendorUsage> {
-    counted(ChatUsage::of(json, &ChatUsage::RESPONSES)?)
-}
-
-fn counted(usage: ChatUsage) -> Option<VendorUsage> {
-    if usage.prompt_tokens.tokens.is_none() && usage.completion_tokens.tokens.is_none() {
-        return None;
-    }
-    Some(usage.read())
-}
-
-/// Reads the `usage` object of an embeddings answer, given as JSON: `prompt_tokens`, or else `total_tokens`. All tokens
-/// are ordinary input. `None` if the text is not a usage object or counts nothing.
-#[must_use]
-pub fn embeddings_usage(json: &str) -> Option<VendorUsage> {
-    let [prompt, total] = counts(json, &["prompt_tokens", "total_tokens"])?;
-    let input = prompt.tokens.or(total.tokens)?;
-    Some(VendorUsage {
-        usage: Usage {
-            input,
-            ..Usage::default()
-        },
-        suspect: prompt.suspect || total.tokens.is_some_and(|total| total < input),
-        ..VendorUsage::default()
-    })
-}
-
-/// The `usage` of a messages answer. Counts are cumulative: those of a later event replace those of an earlier event.
-#[cfg(any(feature = "passthrough", feature = "translate"))]
+/// The number of calls of the tools that the vendor itself ran.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct MessagesUsage {
-    input_tokens: Count,
-    cache_creation_input_tokens: Count,
-    cache_read_input_tokens: Count,
-    output_tokens: Count,
-    written_5m: Count,
-    written_1h: Count,
-    /// Usage of passes that the other counts of this object do not include.
-    apart: Apart,
-    tools: Tools,
-    served: Served,
-}
-
-/// The usage of passes in which the vendor summarized the conversation. The other counts of `usage` do not include it.
-#[cfg(any(feature = "passthrough", feature = "translate"))]
-#[derive(Clone, Copy, Debug, Default)]
-struct Apart {
-    usage: Usage,
-    /// Whether the vendor made a pass of a kind whose cost is unknown.
-    unknown: bool,
-}
-
-#[cfg(any(feature = "passthrough", feature = "translate"))]
-impl Apart {
-    /// Reads the field `iterations`, which lists the passes of the model.
-    fn of(json: Option<&str>) -> Option<Self> {
-        let mut apart = Self::default();
-        let Some(json) = json.filter(|json| *json != "null") else {
-            return Some(apart);
-        };
-        for pass in serde_json::from_str::<Vec<&RawValue>>(json).ok()? {
-            let [kind] = members(pass.get(), &["type"]).ok()?;
-            match kind.unwrap_or_default() {
-                "\"message\"" => {}
-                "\"compaction\"" => {
-                    let counts = MessagesUsage::of_one_pass(pass.get())?.0.counts();
-                    let usage = counts.map(|counts| counts.usage).unwrap_or_default();
-                    apart.usage = apart.usage.plus(&usage);
-                }
-                _ => apart.unknown = true,
-            }
-        }
-        Some(apart)
-    }
-}
-
-#[cfg(any(feature = "passthrough", feature = "translate"))]
-impl MessagesUsage {
-    /// Reads the `usage` object, given as JSON; `None` if the text is not a usage object.
-    pub(crate) fn of(json: &str) -> Option<Self> {
-        let (usage, iterations) = Self::of_one_pass(json)?;
-        Some(Self {
-            apart: Apart::of(iterations).unwrap_or(Apart {
-                usage: Usage::default(),
-                unknown: true,
-            }),
-            ..usage
-        })
-    }
-
-    /// Reads the `usage` object, given as JSON, without its `iterations`, which are returned as JSON.
-    fn of_one_pass(json: &str) -> Option<(Self, Option<&str>)> {
-        const NAMES: [&str; 10] = [
-            "input_tokens",
-            "cache_creation_input_tokens",
-            "cache_read_input_tokens",
-            "output_tokens",
-            "cache_creation",
-            "server_tool_use",
-            "service_tier",
-            "speed",
-            "inference_geo",
-            "iterations",
-        ];
-        let [
-            input,
-            written,
-            read,
-            output,
-            lives,
-            tools,
-            service_tier,
-            speed,
-            inference_geo,
-            iterations,
-        ] = members(json, &NAMES).ok()?;
-        let count = |value: Option<&str>| value.map_or(Some(Count::default()), Count::of);
-        let label = |value: Option<&str>| value.map(label).unwrap_or_default();
-        let [written_5m, written_1h] = details(
-            lives,
-            &["ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"],
-        )?;
-        let usage = Self {
-            input_tokens: count(input)?,
-            cache_creation_input_tokens: count(written)?,
-            cache_read_input_tokens: count(read)?,
-            output_tokens: count(output)?,
-            written_5m,
-            written_1h,
-            apart: Apart::default(),
-            tools: Tools::of(tools),
-            served: Served {
-                service_tier: label(service_tier).as_tier(),
-                speed: label(speed),
-                inference_geo: label(inference_geo),
-            },
-        };
-        Some((usage, iterations))
-    }
-
-    /// Returns whether the event counts output.
-    #[cfg(feature = "passthrough")]
-    pub(crate) const fn counts_output(&self) -> bool {
-        self.output_tokens.tokens.is_some()
-    }
-
-    /// Replaces counts by those of a later event.
-    pub(crate) fn replace_by(&mut self, newer: Self) {
-        let inputs = [
-            newer.input_tokens,
-            newer.cache_creation_input_tokens,
-            newer.cache_read_input_tokens,
-        ];
-        let says_input = inputs.iter().any(|count| count.tokens > Some(0));
-        for (old, new) in [
-            (&mut self.input_tokens, newer.input_tokens),
-            (
-                &mut self.cache_creation_input_tokens,
-                newer.cache_creation_input_tokens,
-            ),
-            (
-                &mut self.cache_read_input_tokens,
-                newer.cache_read_input_tokens,
-            ),
-            (&mut self.written_5m, newer.written_5m),
-            (&mut self.written_1h, newer.written_1h),
-        ] {
-            // The input was counted when the answer began. A zero in a later event is not a count, so it is ignored.
-            *old = match new.tokens {
-                Some(0) if old.tokens.is_some() && !says_input => *old,
-                _ => new.or(*old),
-            };
-        }
-        self.output_tokens = newer.output_tokens.or(self.output_tokens);
-        if !newer.apart.usage.is_zero() || newer.apart.unknown {
-            self.apart = newer.apart;
-        }
-        self.tools = self.tools.or(newer.tools);
-        for (old, new) in [
-            (&mut self.served.service_tier, newer.served.service_tier),
-            (&mut self.served.speed, newer.served.speed),
-            (&mut self.served.inference_geo, newer.served.inference_geo),
-        ] {
-            if !new.is_empty() {
-                *old = new;
-            }
-        }
-    }
-
-    /// Returns the usage; `None` if the vendor has not reported any count.
-    pub(crate) fn counts(&self) -> Option<VendorUsage> {
-        let all = [
-            self.input_tokens,
-            self.cache_creation_input_tokens,
-            self.cache_read_input_tokens,
-            self.output_tokens,
-        ];
-        let suspect = all.iter().any(|count| count.suspect);
-        if !suspect && all.iter().all(|count| count.tokens.is_none()) {
-            return None;
-        }
-        let [input, written, cached_input, output] = all.map(|count| count.tokens.unwrap_or(0));
-        let [usual, hour] =
-            [self.written_5m, self.written_1h].map(|count| count.tokens.unwrap_or(0));
-        // The vendor may report the split by lifetime without a total. A total above the split was raised by a later
-        // event.
-        let written = written.max(usual.saturating_add(hour));
-        let usage = Usage {
-            input,
-            cached_input,
-            cache_write: written - hour,
-            output,
-            classes: Counts::default()
-                .with(Class::CacheWrite1h, hour)
-                .with(Class::WebSearchCall, self.tools.web_searches),
-        };
-        Some(VendorUsage {
-            usage: usage.plus(&self.apart.usage),
-            others: [None; 2],
-            cache_write_usual: usual,
-            served: self.served,
-            unknown: self.tools.unknown || self.apart.unknown,
-            reasoning: None,
-            suspect: suspect || self.written_5m.suspect || self.written_1h.suspect,
-        })
-    }
-}
-
-/// The calls of the tools that the vendor itself ran.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tools {
-    web_searches: u64,
+pub(crate) struct Tools {
+    pub(crate) web_searches: u64,
     /// Whether the vendor ran a tool for which no price exists.
-    unknown: bool,
+    pub(crate) unknown: bool,
 }
 
 impl Tools {
-    /// Reads the field `server_tool_use`.
-    fn of(json: Option<&str>) -> Self {
-        // Fetching a page has no price of its own: only its tokens are billed.
+    /// Reads the field `server_tool_use` of the Messages format. Some vendors of other formats send this field too.
+    pub(crate) fn of(json: Option<&str>) -> Self {
+        // Fetching a page has no price of its own; only the page's tokens are billed.
         Self::named(json, "web_search_requests", "web_fetch_requests")
     }
 
-    /// Reads `server_side_tool_usage_details`, xAI's field. All tools in it are billed, and only web searches have a
-    /// price here.
-    fn of_xai(json: Option<&str>) -> Self {
-        Self::named(json, "web_search_calls", "")
-    }
-
-    /// Reads `num_search_queries`, another field for the number of web searches.
-    fn searches(count: Count) -> Self {
+    /// Reads a field that contains only the number of web searches.
+    pub(crate) fn searches(count: Count) -> Self {
         Self {
             web_searches: count.tokens.unwrap_or(0),
             unknown: count.suspect,
         }
     }
 
-    /// Combines two reports of the same calls, from different fields: takes the larger count.
-    fn or(self, other: Self) -> Self {
+    /// Combines two reports of the same tool calls from different fields: the larger count is used.
+    pub(crate) fn or(self, other: Self) -> Self {
         Self {
             web_searches: self.web_searches.max(other.web_searches),
             unknown: self.unknown || other.unknown,
         }
     }
 
-    fn named(json: Option<&str>, searches: &str, free: &str) -> Self {
+    /// Reads the number of calls of each tool. `searches` is the name of the web search count, and `free` the name of
+    /// the count of a tool that is not billed.
+    pub(crate) fn named(json: Option<&str>, searches: &str, free: &str) -> Self {
         let Some(json) = json.filter(|json| *json != "null") else {
             return Self::default();
         };
@@ -509,7 +260,7 @@ mod tests {
     fn usage_of_embeddings_has_only_input() {
         for (json, input) in [
             (r#"{"prompt_tokens":8,"total_tokens":8}"#, Some((8, false))),
-            // Compares usage objects with more fields than usual, and with fewer.
+            // An additional or a missing field does not change the count of the input.
             (
                 r#"{"prompt_tokens":8,"completion_tokens":2,"total_tokens":10,"prompt_tokens_details":{"cached_tokens":8}}"#,
                 Some((8, false)),
@@ -536,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_other_than_an_object_of_counts_is_ignored() {
+    fn invalid_usage_is_ignored() {
         for json in [
             "null",
             "[10,5,15]",

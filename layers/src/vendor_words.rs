@@ -1,27 +1,29 @@
-//! Parses the body of a vendor's refusal: its code, its message, and reasons that only the message states.
+//! Parses the body of a vendor's refusal: the code, the message, and reasons that only the message states.
 
 use serde_json::Value;
 
 use crate::error::TOO_LONG;
 
-/// The maximum characters of a vendor's message that are kept.
+/// The maximum number of characters that are kept of a vendor's message.
 const TEXT_CHARS_MAX: usize = 1000;
-/// The maximum nesting of objects, arrays and quoted JSON that is searched for a message.
+/// The maximum nesting of objects, arrays and JSON in strings in which a message is searched.
 const DEPTH_MAX: usize = 8;
 /// The maximum number of messages that are kept from a list of faults.
 const FAULTS_MAX: usize = 8;
 
-/// The codes and the message of a vendor's refusal, which vendors send in different forms.
+/// The codes and the message of a vendor's refusal. Vendors send them in different forms.
 #[derive(Debug, Default)]
 pub(crate) struct Words {
-    /// The codes of the objects around the message, outermost first; the type of an object without a code.
+    /// The codes of the objects that contain the message, outermost first. An object without a code is represented by
+    /// its type.
     codes: Vec<String>,
-    /// The vendor's message; empty if there is none.
+    /// The vendor's message; empty if the refusal has none.
     text: String,
 }
 
 impl Words {
-    /// Reads the body of a refusal: JSON or plain text. An HTML page is not read, because it is not meant for callers.
+    /// Reads the body of a refusal, in JSON or plain text. An HTML page is ignored, because it is not meant for
+    /// callers.
     pub(crate) fn read(body: &[u8]) -> Self {
         let mut words = Self::default();
         let found = match serde_json::from_slice::<Value>(body) {
@@ -32,18 +34,18 @@ impl Words {
         words
     }
 
-    /// Returns the outermost code; empty if there is none.
+    /// Returns the outermost code of the refusal; empty if it has none.
     #[cfg(any(feature = "passthrough", test))]
     pub(crate) fn code(&self) -> &str {
         self.codes.first().map_or("", String::as_str)
     }
 
-    /// Returns the message; empty if there is none.
+    /// Returns the message of the refusal; empty if it has none.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Returns whether the request exceeds the model's context window.
+    /// Returns whether the refusal means that the request exceeds the model's context window.
     pub(crate) fn is_too_long(&self) -> bool {
         self.codes.iter().any(|code| is_too_long(code, "")) || is_too_long("", &self.text)
     }
@@ -58,7 +60,7 @@ impl Words {
         self.codes.iter().any(|code| is_flagged_code(code)) || is_flagged(&self.text)
     }
 
-    /// Finds the first message in `json`, and collects the codes around it.
+    /// Finds the first message in `json`, and collects the codes of the objects that contain it.
     fn find(&mut self, json: &Value, depth: usize) -> Option<String> {
         if depth > DEPTH_MAX {
             return None;
@@ -73,7 +75,8 @@ impl Words {
             Value::Object(fields) => {
                 let code = [fields.get("code"), fields.get("type")];
                 self.codes.extend(code.into_iter().flatten().find_map(word));
-                // A reseller puts its own vendor's message here; the reseller's own message is then generic.
+                // A reseller puts the message of its own vendor here. In that case, the reseller's own message is only
+                // generic.
                 let raw = fields.get("metadata").and_then(|more| more.get("raw"));
                 let error = fields.get("error");
                 let places = [
@@ -93,7 +96,7 @@ impl Words {
         }
     }
 
-    /// Returns the message in a string; the string may itself be JSON.
+    /// Returns the message in a string. The string may itself contain JSON.
     fn of_string(&mut self, text: &str, depth: usize) -> Option<String> {
         let text = text.trim();
         let quoted = text
@@ -115,7 +118,7 @@ fn plain(body: &str) -> Option<String> {
     is_words.then(|| cut(text))
 }
 
-/// Returns the message of one element of a list of faults: its field, and what is wrong with the field.
+/// Returns the message of one element of a list of faults: the faulty field, and what is wrong with it.
 fn fault(json: &Value) -> Option<String> {
     let wrong = json.get("msg")?.as_str()?.trim();
     let path = json.get("loc").and_then(Value::as_array);
@@ -155,8 +158,8 @@ fn is_flagged_code(code: &str) -> bool {
     CODES.iter().any(|known| code.eq_ignore_ascii_case(known))
 }
 
-/// Returns whether the message is about the request's content: some vendors refuse content with the status of a refused
-/// key. The phrase that comes first in the message decides, because after a phrase about the input some messages also
+/// Returns whether the message is about the request's content. Some vendors refuse content with the status of a refused
+/// key. The phrase that comes first in the message decides, because after a phrase about the input, some messages also
 /// mention the operator's key or account.
 fn is_flagged(text: &str) -> bool {
     const INPUT: [&str; 10] = [
@@ -193,10 +196,10 @@ fn is_flagged(text: &str) -> bool {
     }
 }
 
-/// Returns whether the refusal is about the operator's key or account. Some vendors answer with the status of a faulty
-/// request if the account is empty, blocked or limited or the key is wrong, so the message decides. Only its beginning
-/// is examined: later text may quote the caller, who could otherwise get the operator's key disabled. Phrases that
-/// could be the name of a caller's field do not count.
+/// Returns whether the refusal is about the operator's key or account. If the account is empty, blocked or limited, or
+/// the key is wrong, some vendors answer with the status of a faulty request, so the message decides. Only the
+/// message's beginning is examined: its end may quote the caller, who could otherwise cause the operator's key to be
+/// disabled. Phrases that could be the name of a caller's field do not count.
 fn is_about_operator(text: &str) -> bool {
     const BEGINNINGS: [&str; 5] = [
         "your credit balance is too low",
@@ -205,15 +208,15 @@ fn is_about_operator(text: &str) -> bool {
         "incorrect api key provided",
         "api key not valid",
     ];
-    // The text before this phrase is the name of a field that the vendor does not know.
+    // The words before this phrase are the name of a field that the vendor does not know.
     const OF_A_FIELD: &str = ": extra inputs are not permitted";
     let text = text.trim_start().to_ascii_lowercase();
     !text.contains(OF_A_FIELD) && BEGINNINGS.iter().any(|words| text.starts_with(words))
 }
 
-/// Returns whether the vendor refused a request because it exceeds the model's context window. On the code
-/// [`TOO_LONG`], clients drop or summarise the beginning of the conversation and retry. Some vendors send that code,
-/// others only a message.
+/// Returns whether the vendor refused a request because it exceeds the model's context window. Some vendors send the
+/// code [`TOO_LONG`], on which clients drop or summarise the beginning of the conversation and retry. Others only send
+/// a message.
 fn is_too_long(code: &str, text: &str) -> bool {
     const WORDS: [&str; 22] = [
         "prompt is too long",
@@ -252,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_about_too_many_tokens_is_recognised_by_its_code_or_words() {
+    fn request_with_too_many_tokens_is_recognised_by_the_vendors_code_or_message() {
         for (code, text) in [
             (TOO_LONG, ""),
             ("", "prompt is too long: 201234 tokens > 200000 maximum"),
@@ -322,7 +325,7 @@ mod tests {
                 "400",
                 "bad",
             ),
-            // `error` is the short name of the status, and `message` is the vendor's message.
+            // `error` is only the name of the status, and `message` is the vendor's message.
             (
                 json!({"statusCode": 400, "error": "Bad Request", "message": "bad"}),
                 "",

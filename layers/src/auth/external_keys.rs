@@ -1,16 +1,17 @@
-//! Keys issued by another service. Only callers have these keys; the gateway stores their digests.
+//! Keys issued by another service. Only callers have these keys; the gateway stores only the digests of the keys.
 
 use std::ops::RangeInclusive;
 
 use super::secret::{self, PREFIX, digest};
 use crate::{error::Error, key::KeyDigest};
 
-/// A shorter value is a mistake and not a key of any service; a longer value is refused before its digest is computed.
+/// Allowed lengths of a key of another service, in bytes. A shorter value must be a mistake. A longer value is refused
+/// before its digest is computed.
 const LENGTHS: RangeInclusive<usize> = 8..=512;
 
-/// Returns the digest with which a presented key is looked up. A key of this gateway must have a valid checksum, so
-/// that typos are detected without a look-up. The checksum is not verified if `is_known` returns true for the key's
-/// digest, since that would take as long as computing the digest. A key of another service must consist of visible
+/// Returns the digest by which a presented key is looked up. A key of this gateway must have a valid checksum, so that
+/// typos are detected without a look-up. If `is_known` returns true for the key's digest, the checksum is not verified,
+/// because verifying it would take as long as computing the digest. A key of another service must consist of visible
 /// ASCII characters.
 pub(super) fn digest_of(
     shown: &str,
@@ -37,7 +38,7 @@ mod tests {
     use crate::auth::SecretKey;
 
     #[test]
-    fn key_needs_a_checksum_unless_it_was_imported() {
+    fn checksum_is_required_unless_the_key_was_imported() {
         let ours = SecretKey::generate();
         for is_known in [true, false] {
             let digest = digest_of(ours.expose(), |_| is_known).unwrap();

@@ -5,7 +5,7 @@ use crate::{
     key::{KeyDigest, KeyRecord, KeyStore},
 };
 
-/// A fixed list of keys, for services with few callers, examples and tests. Clones share the list.
+/// A fixed list of keys: a key store for services with few callers, for examples and for tests. Clones share the list.
 #[derive(Clone, Default)]
 pub struct KeyList(Arc<HashMap<KeyDigest, Arc<KeyRecord>>>);
 

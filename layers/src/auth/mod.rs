@@ -1,4 +1,4 @@
-//! Authenticates callers: `Authorization: Bearer <key>` or `x-api-key`.
+//! Authenticates callers by `Authorization: Bearer <key>` or `x-api-key`.
 //!
 //! ```
 //! use http::{Request, Response};
@@ -34,8 +34,8 @@
 //! # }
 //! ```
 //!
-//! Keys are looked up in a [`KeyStore`]: a ledger, a [`KeyList`], or your own implementation of its one function. For
-//! keys in other headers or of another form, pass a [`TakeKey`], usually a closure:
+//! The layer looks keys up in a [`KeyStore`]: a ledger, a [`KeyList`], or your own implementation of its one function.
+//! For keys in other headers or of another form, pass a [`TakeKey`], usually a closure:
 //!
 //! ```
 //! # use http::{HeaderMap, Request, Response};
@@ -89,11 +89,11 @@ use crate::{
 };
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// The name of the authorization scheme, with the space after it.
+/// The name of the authorization scheme, with the space that follows it.
 const BEARER: &str = "bearer ";
 
-/// Admits requests with a key of the store and inserts the [`Caller`]. The key is removed from the request, so that no
-/// layer below can forward it.
+/// Admits requests with a key of the store, and inserts the [`Caller`]. It removes the key from the request, so that no
+/// layer below can forward the key.
 ///
 /// A key that is bound to addresses needs a [`ClientAddr`] in the request's extensions.
 #[derive(Clone)]
@@ -113,7 +113,7 @@ impl<K> AuthLayer<K> {
 }
 
 impl<K, T> AuthLayer<K, T> {
-    /// Replaces the way in which the layer finds the key in a request.
+    /// Replaces the rule by which the layer finds the key in a request's headers.
     pub fn taking<U: TakeKey>(self, take: U) -> AuthLayer<K, U> {
         AuthLayer {
             keys: self.keys,
@@ -130,20 +130,20 @@ impl<K: fmt::Debug, T> fmt::Debug for AuthLayer<K, T> {
     }
 }
 
-/// Finds the caller's key in the headers of a request. Closures over the headers implement this trait.
+/// Finds the caller's key in the headers of a request. A closure that takes the headers implements this trait.
 pub trait TakeKey: Clone + Send + Sync + 'static {
-    /// Removes the key from the headers, so that it is not forwarded, and returns its [`digest`].
+    /// Removes the key from the headers, so that the key is not forwarded, and returns the key's [`digest`].
     ///
     /// # Errors
-    /// [`Error::KeyMissing`] if the headers have no key, [`Error::KeyMalformed`] if the form of the key is invalid, or
-    /// [`Error::KeyConflict`] if they have two different keys.
+    /// [`Error::KeyMissing`] if the headers have no key, [`Error::KeyMalformed`] if the form of the key is invalid,
+    /// [`Error::KeyConflict`] if the headers have two different keys.
     fn take_key(&self, headers: &mut HeaderMap) -> Result<KeyDigest, Error>;
 
-    /// Like [`TakeKey::take_key`], but skips checks of the key's form if `is_known` returns true for its digest: the
-    /// layer has that key in its cache, and the checks may be slow.
+    /// Like [`TakeKey::take_key`], but without checks of the key's form if `is_known` returns true for the key's
+    /// digest. A known key is in the layer's cache and needs no checks, which may be slow.
     ///
     /// # Errors
-    /// The errors of [`TakeKey::take_key`], under the same conditions.
+    /// The errors of [`TakeKey::take_key`].
     fn take_key_unless_known(
         &self,
         headers: &mut HeaderMap,
@@ -152,8 +152,9 @@ pub trait TakeKey: Clone + Send + Sync + 'static {
         self.take_key(headers)
     }
 
-    /// Returns the secret that the caller presents. The key that seals stored answers is derived from it. This function
-    /// is called before [`TakeKey::take_key`]. If it returns `None`, no answers are stored, which is always correct.
+    /// Returns the secret that the caller presents, from which the layer derives the key that encrypts stored
+    /// responses. The layer calls this before [`TakeKey::take_key`]. Returning `None` is always correct: then no
+    /// responses are stored.
     fn secret<'a>(&self, _headers: &'a HeaderMap) -> Option<&'a [u8]> {
         None
     }
@@ -168,8 +169,9 @@ where
     }
 }
 
-/// Takes a key from `Authorization: Bearer <key>`, from `x-api-key`, or the same key from both. If one header has a
-/// [`SecretKey`], the other may have any credential of another form. Both headers are removed from the request.
+/// Takes a key from `Authorization: Bearer <key>`, from `x-api-key`, or the same key from both headers. If one header
+/// has a [`SecretKey`], the other header may have any credential of another form. Both headers are removed from the
+/// request.
 ///
 /// A value that begins with `tg-` must be a [`SecretKey`] with a valid checksum. Any other value of 8 to 512 visible
 /// ASCII characters may be a key of another service, which the store finds by its [`digest`].
@@ -212,7 +214,7 @@ impl<S, K: Clone, T: Clone> Layer<S> for AuthLayer<K, T> {
 #[derive(Clone)]
 pub struct Auth<S, K, T = KeyHeaders> {
     inner: S,
-    /// Shared by all clones of the service, because every call clones it.
+    /// The layer. All clones of the service share it, because every call clones the service.
     layer: Arc<AuthLayer<K, T>>,
 }
 
@@ -244,8 +246,8 @@ where
 
     fn call(&mut self, mut req: Request<B>) -> Self::Future {
         let AuthLayer { keys, take } = &*self.layer;
-        // Few requests have this header. The secret is read before the key is taken out of the headers. Whether the key
-        // permits stored answers is known only after the look-up.
+        // Few requests have an idempotency key. The secret is read before the caller's key is removed from the headers,
+        // because only the later look-up shows whether the caller's key permits stored responses.
         let secret: Option<Box<[u8]>> = match req.headers().contains_key(IDEMPOTENCY_KEY) {
             true => take.secret(req.headers()).map(Box::from),
             false => None,
@@ -294,7 +296,7 @@ fn let_in<B>(
 }
 
 /// Returns the key that the caller presents. If one header has a key of this gateway, the other header may have any
-/// other credential: a client in which a vendor's key is configured too sends both.
+/// other credential, because a client that also has a vendor's key configured sends both.
 fn shown(headers: &HeaderMap) -> Result<&str, Error> {
     let bearer = match one(headers, &AUTHORIZATION)? {
         Some(value) => bearer(value)?,
@@ -315,21 +317,21 @@ fn shown(headers: &HeaderMap) -> Result<&str, Error> {
     }
 }
 
-/// Returns the key in `authorization`; `None` if the key is empty, for example because the client's variable is not
-/// set.
+/// Returns the key in the `authorization` header. `None` if the key is empty, for example because the client's
+/// environment variable is not set.
 fn bearer(value: &str) -> Result<Option<&str>, Error> {
     if value.trim().eq_ignore_ascii_case(BEARER.trim()) {
         return Ok(None);
     }
-    // The scheme is case-insensitive (RFC 9110, section 11.1). Another scheme, or no scheme, is refused like a missing
-    // key, because that error text explains the header.
+    // The scheme is case-insensitive (RFC 9110, section 11.1). Another scheme, or a missing scheme, is refused like a
+    // missing key, because the error text for a missing key explains the header.
     match value.split_at_checked(BEARER.len()) {
         Some((scheme, key)) if scheme.eq_ignore_ascii_case(BEARER) => Ok(Some(key.trim())),
         _ => Err(Error::KeyMissing),
     }
 }
 
-/// Returns the value of the header as text. Several different values are an error.
+/// Returns the value of the header as text. Several different values of the header are an error.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Error> {
     let mut values = headers.get_all(name).iter();
     let Some(first) = values.next() else {
@@ -348,7 +350,7 @@ fn check(record: &KeyRecord, address: Option<IpAddr>) -> Result<(), Error> {
     if record.expires_at_ms.is_some_and(|at| at <= unix_ms()) {
         return Err(Error::KeyExpired);
     }
-    // If a key is bound to addresses and the client's address is unknown, the key is refused.
+    // A key that is bound to addresses is refused if the client's address is unknown.
     let allowed = |address: IpAddr| {
         record
             .addresses
@@ -368,7 +370,7 @@ mod tests {
     use super::*;
     use crate::key::KeyId;
 
-    /// A key store for tests whose answers are never ready at once.
+    /// A key store for tests whose look-ups are always pending at first.
     #[derive(Clone)]
     struct Elsewhere(KeyList);
 
@@ -407,7 +409,7 @@ mod tests {
         }
     }
 
-    /// A key store for requests that must be refused without a look-up: it fails the test if it is called.
+    /// A key store that fails the test if it is called, for requests that must be refused without a look-up.
     #[derive(Clone)]
     struct NeverAsked;
 
@@ -463,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn gateways_key_is_accepted_next_to_any_other_credential() {
+    fn callers_key_is_accepted_even_if_the_request_has_another_credential() {
         let key = SecretKey::generate();
         let bearer = format!("Bearer {}", key.expose());
         for other in ["sk-ant-api03-stale", ""] {

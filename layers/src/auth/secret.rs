@@ -17,20 +17,20 @@ const RANDOM_DIGITS: usize = 43;
 const CHECK_DIGITS: usize = 5;
 const SHOWN: usize = PREFIX.len() + 6;
 
-/// A caller's key: `tg-`, 256 random bits in base62, and a five-digit checksum, which detects typos without a look-up.
-/// Only [`SecretKey::expose`] prints it.
+/// A caller's key: `tg-`, 256 random bits in base62, and a checksum of five digits, which detects typos without a
+/// look-up. Only [`SecretKey::expose`] returns the key as text.
 #[derive(Clone)]
 pub struct SecretKey(String);
 
 impl SecretKey {
-    /// Creates a key from the system's random generator.
+    /// Creates a key from the operating system's random generator.
     ///
     /// # Panics
-    /// If the system cannot provide random numbers: a key without them would not be safe.
+    /// If the operating system provides no random numbers, because a key without them would not be safe.
     #[must_use]
     pub fn generate() -> Self {
         let mut random = [0; 32];
-        getrandom::fill(&mut random).expect("the operating system provides random numbers");
+        getrandom::fill(&mut random).expect("the operating system must provide random numbers");
         let mut text = String::with_capacity(PREFIX.len() + RANDOM_DIGITS + CHECK_DIGITS);
         text.push_str(PREFIX);
         push_base62(&mut text, &random, RANDOM_DIGITS);
@@ -39,13 +39,13 @@ impl SecretKey {
         Self(text)
     }
 
-    /// Returns the SHA-256 of the whole key. The store has this digest instead of the key.
+    /// Returns the SHA-256 of the whole key. Key stores have this digest instead of the key.
     #[must_use]
     pub fn digest(&self) -> KeyDigest {
         digest(self.0.as_bytes())
     }
 
-    /// Returns the record of a new key: active, unrestricted, usable from any address, and without expiry.
+    /// Returns the record of a new key: active, unrestricted, usable from any address, without expiry.
     #[must_use]
     pub fn record(&self, id: KeyId, account: AccountId) -> KeyRecord {
         let name = id.to_string();
@@ -56,7 +56,7 @@ impl SecretKey {
         record
     }
 
-    /// Returns the beginning of the key, which may be displayed: `tg-AbC123…`.
+    /// Returns the beginning of the key, which may be displayed, for example `tg-AbC123…`.
     #[must_use]
     pub fn prefix(&self) -> String {
         format!("{}…", &self.0[..SHOWN])
@@ -84,8 +84,8 @@ impl fmt::Debug for SecretKey {
     }
 }
 
-/// Derives the key that seals the stored answers of the holder of `secret`: the first step of HKDF-SHA256 (RFC 5869,
-/// section 2.2).
+/// Derives the key that encrypts the responses stored for the holder of `secret`. The derivation is the first step of
+/// HKDF-SHA256 (RFC 5869, section 2.2).
 pub(super) fn answer_key(secret: &[u8]) -> AnswerKey {
     let mut extract = Hmac::<Sha256>::new_from_slice(b"tollgate answers 1")
         .expect("HMAC accepts keys of any length");
@@ -115,7 +115,8 @@ pub(super) fn check(text: &str) -> Result<(), Error> {
     }
 }
 
-/// Returns the SHA-256 of a secret of any form. Do not use it for passwords: they can be guessed from their digest.
+/// Returns the SHA-256 of a secret of any form. Do not use it for passwords, because a password can be guessed from its
+/// digest.
 #[must_use]
 pub fn digest(secret: &[u8]) -> KeyDigest {
     KeyDigest::new(Sha256::digest(secret).into())
@@ -129,7 +130,8 @@ fn push_base62(text: &mut String, number: &[u8], digits: usize) {
         let mut remainder = 0u16;
         for byte in &mut number {
             let value = remainder << 8 | u16::from(*byte);
-            *byte = u8::try_from(value / 62).expect("the remainder is below 62");
+            *byte = u8::try_from(value / 62)
+                .expect("the quotient is below 256, because the remainder is below 62");
             remainder = value % 62;
         }
         reversed.push(ALPHABET[usize::from(remainder)]);
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn base62_encodes_the_number() {
+    fn bytes_become_a_base62_number_of_fixed_length() {
         let mut text = String::new();
         push_base62(&mut text, &[1, 0], 3);
         assert_eq!(text, "048", "256 = 4 × 62 + 8");

@@ -9,38 +9,39 @@
 //!                                    └─────────── failed ───────────┘
 //! ```
 //!
-//! The first byte of a probe's answer closes the breaker: a stream may run for minutes, and other calls must not wait
-//! for its end. Until a call has completed, one more failure opens the breaker again, for twice as long.
+//! The first byte of a response to a probe closes the breaker: the response may be a stream that lasts for minutes, and
+//! other calls must not wait for its end. Until a call has been answered completely, a single failure opens the breaker
+//! again, for twice as long.
 //!
 //! **Scope.** If all failures in a row occurred in calls of one caller, the breaker opens for that caller only, because
-//! that caller's requests may make the vendor fail. If calls of two callers failed, or if no connection could be made,
-//! which no request can cause, the breaker opens for all callers. So a breaker stores the id of at most one caller.
+//! that caller's requests may make the vendor fail. It opens for all callers if calls of two callers failed, or if no
+//! connection could be made, which no request can cause. So a breaker stores the id of at most one caller.
 //!
-//! **The last resort.** Skipping a route whose breaker is open helps only if another route can answer. A call without
-//! another route is admitted anyway. If the vendor's last failure was an answer, such a call is admitted at once. If
+//! **The last resort.** Skipping a route whose breaker is open helps only if another route can answer. So a call
+//! without another route is admitted. If the vendor's last failure was a response, such a call is admitted at once. If
 //! the vendor was unreachable or silent, one such call is admitted every [`PROBE_EVERY`]. So the end of an outage is
 //! noticed soon, and other callers need not wait for the same failure.
 //!
-//! A vendor that does not have the model (404) has not failed. One such answer opens the breaker: see
+//! A vendor that does not have the model (404) has not failed, but one such response opens the breaker: see
 //! [`Breaker::lacks`].
 //!
-//! The breaker is a state machine without a clock: time and randomness are arguments.
+//! The breaker is a state machine without a clock: its functions take the time and random numbers as arguments.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The number of failures in a row that opens the breaker. A success resets the count: occasional failures are handled
-/// by load balancing and retries.
+/// The number of failures in a row that opens the breaker. A success resets the count, because load balancing and
+/// retries suffice for occasional failures.
 pub(super) const FAILURES_MAX: u32 = 5;
-/// The interval at which calls without another route may try a route whose breaker is open.
+/// How often calls without another route may try a route whose breaker is open.
 pub(super) const PROBE_EVERY: Duration = Duration::from_millis(250);
-/// The time for which the breaker stays open the first time. It doubles whenever a probe fails.
+/// How long the breaker stays open the first time. The time doubles whenever a probe fails.
 const OPEN_MIN: Duration = Duration::from_secs(1);
 const OPEN_MAX: Duration = Duration::from_secs(60);
-/// The wait that is reported to callers while a probe runs, since it is unknown when the probe ends.
+/// The wait that is reported to callers while a probe runs. How long the probe will take is unknown.
 const PROBE_WAIT: Duration = Duration::from_secs(1);
-/// The time for which the gateway does not call a vendor for a model that the vendor does not have.
+/// How long the gateway does not call a vendor for a model that the vendor does not have.
 const LACKING_REST: Duration = Duration::from_secs(30);
 
 /// The circuit breaker of a route: decides whether the route admits calls.
@@ -48,17 +49,18 @@ const LACKING_REST: Duration = Duration::from_secs(30);
 pub(super) struct Breaker {
     state: State,
     failures: u32,
-    /// The callers for whom the breaker applies, because their calls failed.
+    /// The callers to whom the breaker applies, because their calls failed.
     failed_for: FailedFor,
-    /// The kind of the newest failure.
+    /// The kind of the route's latest failure.
     trouble: Trouble,
-    /// How often the breaker has opened since a call last completed. Each time doubles the wait.
+    /// How many times the breaker has opened since a call last completed. Each time, the wait doubles.
     opened: u32,
-    /// How often the breaker has changed from closed to open. It identifies calls that began before the last change.
+    /// How many times the breaker has changed from closed to open. By this number, calls from before and after the last
+    /// change are distinguished.
     turn: u32,
-    /// The number of probes so far, which is also the last probe's number.
+    /// The number of probes so far, which is also the number of the last probe.
     probes: u32,
-    /// The time at which an open breaker last admitted a call as a last resort.
+    /// The time at which the open breaker last admitted a call as a last resort.
     tried: Option<Instant>,
 }
 
@@ -69,20 +71,20 @@ enum State {
     Probing,
 }
 
-/// The kind of a failure of a route.
+/// The kind of a route's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     /// No connection was made, so the vendor received nothing.
     Away,
-    /// The vendor accepted the connection and sent no byte in time.
+    /// The vendor accepted the connection, but sent no byte in time.
     Silent,
-    /// The vendor's answer was invalid or broke off.
+    /// The vendor's response was invalid or broke off.
     Answered,
-    /// The vendor does not have the model.
+    /// The vendor answered that it does not have the model.
     Lacking,
 }
 
-/// The callers for whom the breaker applies: those whose calls failed.
+/// The callers to whom the breaker applies: those whose calls failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FailedFor {
     NoCaller,
@@ -90,7 +92,7 @@ enum FailedFor {
     All,
 }
 
-/// The admission of a call. The caller passes it back when the call ends.
+/// The admission of a call by the breaker. It is passed back to the breaker when the call ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pass {
     caller: u64,
@@ -102,13 +104,13 @@ pub(super) struct Pass {
 /// The state of the breaker for one caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
-    /// The route admits calls.
+    /// The breaker is closed: the route admits calls.
     Closed,
-    /// The route admits the next call, and this call is a probe.
+    /// The route admits the next call as a probe.
     Due,
     /// The route refuses calls for this long.
     Open(Duration),
-    /// A probe is running; another call may retry after this time.
+    /// A probe is running. The next call may be sent after this time.
     Probing(Duration),
 }
 
@@ -126,7 +128,7 @@ impl Breaker {
         }
     }
 
-    /// Returns the state for callers to whom the breaker applies.
+    /// Returns the breaker's state for callers to whom the breaker applies.
     pub(super) fn shown(&self, now: Instant) -> Shown {
         match self.state {
             State::Closed => Shown::Closed,
@@ -136,7 +138,7 @@ impl Breaker {
         }
     }
 
-    /// Returns the state for this caller: closed if the breaker applies to another caller only.
+    /// Returns the breaker's state for this caller. It is closed if the breaker applies only to another caller.
     pub(super) fn shown_to(&self, caller: u64, now: Instant) -> Shown {
         if self.failed_for.covers(caller) {
             self.shown(now)
@@ -145,17 +147,17 @@ impl Breaker {
         }
     }
 
-    /// Returns how many failures in a row the route has had.
+    /// Returns the number of failures in a row on this route.
     pub(super) const fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Returns whether the vendor's newest answer was a 404: it does not have the model.
+    /// Returns whether the vendor's latest response was a 404, that is, the vendor does not have the model.
     pub(super) fn is_lacking(&self) -> bool {
         self.state != State::Closed && self.trouble == Trouble::Lacking
     }
 
-    /// Admits a call of this caller as an ordinary call or as a probe; `None` if the breaker is open for the caller.
+    /// Admits a call of this caller, as an ordinary call or as a probe. `None` if the breaker is open for the caller.
     pub(super) fn pass(&mut self, caller: u64, now: Instant) -> Option<Pass> {
         match self.shown_to(caller, now) {
             Shown::Closed => Some(self.let_through(caller)),
@@ -172,8 +174,9 @@ impl Breaker {
         }
     }
 
-    /// Admits a call that has no other route to try. If this is not the call's `first` attempt, a vendor has already
-    /// received the call. Failures must not multiply calls, so at most one such call per `PROBE_EVERY` is admitted.
+    /// Admits a call that has no other route to try. If this is not the `first` attempt of the call, a vendor has
+    /// already received the call. Failures must not multiply calls, so at most one later attempt per `PROBE_EVERY` is
+    /// admitted.
     pub(super) fn last_resort(&mut self, caller: u64, first: bool, now: Instant) -> Option<Pass> {
         let wait = if first {
             self.last_resort_in(now)
@@ -197,7 +200,7 @@ impl Breaker {
         }
     }
 
-    /// Records that the first byte of an answer arrived, which closes an open breaker.
+    /// Records that the first byte of a response has arrived, which closes an open breaker.
     pub(super) fn began(&mut self, pass: Pass) {
         if self.state == State::Closed || !self.counts(pass) || !self.failed_for.covers(pass.caller)
         {
@@ -210,7 +213,7 @@ impl Breaker {
         (self.state, self.failed_for) = (State::Closed, FailedFor::NoCaller);
     }
 
-    /// Records that a connection to the vendor was made: the vendor is not unreachable any more.
+    /// Records that a connection to the vendor was made, so the vendor is reachable again.
     pub(super) fn reached(&mut self) {
         if self.trouble == Trouble::Away {
             self.trouble = Trouble::Answered;
@@ -232,7 +235,7 @@ impl Breaker {
         }
         let probe = self.is_out(pass);
         if self.is_lacking() {
-            // The newest failure is not a 404, so the vendor has the model after all.
+            // The latest response is not a 404, so the vendor has the model after all.
             self.close();
         }
         // A request cannot cause a failure to connect, so this failure counts for all callers.
@@ -247,8 +250,8 @@ impl Breaker {
                 self.opened = self.opened.saturating_add(1);
             }
             State::Probing if probe => self.opened = self.opened.saturating_add(1),
-            // The breaker was open already and now stays open for longer. So the next call whose routes all have open
-            // breakers first tries another of these routes.
+            // The breaker was already open and now stays open for longer. So the next call whose routes all have open
+            // breakers tries another route first.
             State::Open { .. } => {}
             State::Closed | State::Probing => return,
         }
@@ -259,9 +262,9 @@ impl Breaker {
         };
     }
 
-    /// Records that the vendor does not have the model. Every call of the model would get this answer, so the route is
-    /// not used for a while. At first the route is closed to this caller only, because a fault in the caller's request
-    /// may be the cause. Once a second caller gets a 404, no caller uses the route.
+    /// Records that the vendor does not have the model. Every call of the model would get this response, so the route
+    /// is not used for a while. At first only this caller's calls skip the route, because a fault in the caller's
+    /// request may be the cause. After a 404 to a second caller, all calls skip the route.
     pub(super) fn lacks(&mut self, pass: Pass, now: Instant) {
         if !self.counts(pass) {
             return;
@@ -284,7 +287,7 @@ impl Breaker {
     }
 
     /// Records that a call ended without a result, for example because its client disconnected. If the call was a
-    /// probe, the next call can be the probe.
+    /// probe, the next call may be the probe.
     pub(super) fn abandoned(&mut self, pass: Pass, now: Instant) {
         if self.is_out(pass) {
             self.state = State::Open { until: now };
@@ -309,7 +312,7 @@ impl Breaker {
         due.map_or(Duration::ZERO, |due| due.saturating_duration_since(now))
     }
 
-    /// Returns whether the call began after the breaker last opened. The results of older calls are ignored.
+    /// Returns whether the call began after the breaker last opened. Results of earlier calls are ignored.
     fn counts(&self, pass: Pass) -> bool {
         pass.turn == self.turn
     }
@@ -337,8 +340,7 @@ impl FailedFor {
     }
 }
 
-/// Returns a time between half the wait and the whole wait, so that nodes do not all retry together after the same
-/// failure.
+/// Returns a random time between half the wait and the whole wait, so that nodes do not all retry at the same time.
 fn jittered(wait: Duration, random: u8) -> Duration {
     wait / 2 + wait / 2 * u32::from(random) / 255
 }

@@ -1,27 +1,27 @@
-//! Limits retries to a share of the calls, plus a few retries per second for times with few calls. Modelled on tower's
-//! `TpsBudget`.
+//! Limits retries to a share of the calls, plus a few retries per second for times with few calls. The budget is
+//! modelled on tower's `TpsBudget`.
 //!
 //! If one vendor fails, its calls move to other vendors, and the budget suffices. If all vendors fail, every call would
-//! be sent to all of them, and a vendor that still works would receive a multiple of its load. Then the budget soon
-//! runs out, and calls return their first error. The budget has no clock: time is an argument.
+//! be sent to all of them, and a vendor that still works would receive a multiple of its load. Instead, the budget soon
+//! runs out, and calls return their first error. The budget has no clock: its functions take the time as an argument.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The cost of one retry, in the budget's unit: thousandths of a retry.
+/// The cost of one retry in the budget's unit, thousandths of a retry.
 const RETRY: u64 = 1000;
 
-/// The limits of the budget for retries.
+/// The limits of the retry budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetSettings {
-    /// The number of retries that are allowed for each hundred calls.
+    /// The number of retries that are allowed per hundred calls.
     pub retries_percent: u32,
-    /// The number of retries per second that are always allowed; without them, a gateway with few calls could not
+    /// The number of retries per second that are always allowed. Without them, a gateway with few calls could not
     /// retry.
     pub retries_per_second: u32,
-    /// The largest number of unused retries that are saved up. If a vendor fails under load, all calls that wait for it
-    /// fail at once, and all these calls must be retried immediately.
+    /// The maximum number of unused retries that are saved. If a vendor fails under load, all calls that wait for it
+    /// fail at the same moment, and must be retried immediately.
     pub retries_max: u32,
 }
 
@@ -35,7 +35,7 @@ impl Default for BudgetSettings {
     }
 }
 
-/// The retries that are available, in thousandths.
+/// The available retries, in thousandths of a retry.
 #[derive(Debug)]
 pub(super) struct Budget {
     settings: BudgetSettings,
@@ -44,7 +44,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Creates a budget with the largest number of unused retries.
+    /// Creates a budget that is full: it has the maximum number of unused retries.
     pub(super) const fn new(settings: BudgetSettings, now: Instant) -> Self {
         Self {
             settings,
@@ -53,18 +53,19 @@ impl Budget {
         }
     }
 
-    /// Adds the share of a retry that each new call earns.
+    /// Adds the share of a retry that one new call earns.
     pub(super) fn deposit(&mut self) {
         self.add(u64::from(self.settings.retries_percent) * RETRY / 100);
     }
 
-    /// Takes one retry from the budget; returns whether the budget had one.
+    /// Takes one retry from the budget. Returns whether the budget had one.
     pub(super) fn withdraw(&mut self, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.at);
         let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        // Only whole milliseconds are counted here; the remaining fraction counts when this function is called next.
+        // Only whole milliseconds are counted now. The remaining fraction of a millisecond is counted by a later call
+        // of this function.
         self.at += Duration::from_millis(millis);
-        // One retry per second equals one thousandth of a retry per millisecond.
+        // One retry per second is one thousandth of a retry per millisecond.
         self.add(millis.saturating_mul(u64::from(self.settings.retries_per_second)));
         let left = self.saved.checked_sub(RETRY);
         if let Some(left) = left {
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn retries_are_limited_to_a_share_of_the_calls_and_a_few_per_second() {
+    async fn retries_are_limited_to_a_share_of_the_calls_plus_a_few_per_second() {
         let now = Instant::now();
         let settings = BudgetSettings {
             retries_percent: 20,
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn retry_budget_fills_with_time_between_retries() {
+    async fn retry_budget_refills_over_time_between_retries() {
         let mut now = Instant::now();
         let settings = BudgetSettings {
             retries_percent: 0,

@@ -1,10 +1,10 @@
-//! Chooses the next route among those that can be tried. The choice has no state: randomness is an argument.
+//! Chooses the next route among those that can be tried. The choice has no state; random numbers are arguments.
 //!
 //! Only candidates with the lowest priority number are considered. If the model is sticky, the conversation's previous
-//! route is chosen. Otherwise, if the weights differ, a route is drawn by weight; if they are equal, two routes are
-//! drawn at random, and the one with less load is chosen. That spreads load almost as well as comparing all routes, and
-//! never sends all calls to the same route. A route whose time to the first byte was never measured counts as fast as
-//! the fastest route, so that it gets its share of calls, but not all of them.
+//! route is chosen. Otherwise, if the weights differ, a route is chosen at random by weight. If the weights are equal,
+//! two routes are picked at random, and the one with less load is chosen; that spreads load almost as well as comparing
+//! all routes, and never sends all calls to the same route. A route whose time to the first byte was never measured
+//! counts as fast as the fastest route, so that it gets its share of calls, but not all of them.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -13,7 +13,7 @@ use std::{
 
 use super::load::cost;
 
-/// A route that can be tried.
+/// A route that can be tried now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     /// The route's index in the model's list of routes.
@@ -22,7 +22,7 @@ pub(super) struct Candidate {
     pub(super) priority: u32,
     /// The route's share of calls, relative to the weights of the other routes.
     pub(super) weight: u32,
-    /// Expected time to the first byte; `None` if it was never measured.
+    /// The expected time to the first byte; `None` if it was never measured.
     pub(super) expected: Option<Duration>,
     /// The number of calls in flight on the route.
     pub(super) in_flight: usize,
@@ -58,19 +58,19 @@ pub(super) fn choose(
     Some(chosen.index)
 }
 
-/// Returns the conversation's route, by weighted rendezvous hashing. If a route is unavailable, only its own
-/// conversations move to other routes, and they return when the route is available again.
+/// Returns the route on which the conversation stays, by weighted rendezvous hashing. If a route is unavailable, only
+/// its own conversations move to other routes. They return when the route is available again.
 fn home<'a>(tier: &[&'a Candidate], conversation: u64) -> &'a Candidate {
     let distance = |candidate: &Candidate| {
         let hash = mixed(conversation ^ candidate.identity);
-        // The result is in (0, 1]; 53 bits fit into an `f64` without rounding.
+        // The result is in (0, 1]. The 53 bits fit into an `f64` without rounding.
         let unit = ((hash >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
         -unit.ln() / f64::from(candidate.weight.max(1))
     };
     tier.iter()
         .copied()
         .min_by(|one, other| distance(one).total_cmp(&distance(other)))
-        .expect("a priority tier has at least one candidate")
+        .expect("there is at least one candidate of the lowest priority number")
 }
 
 fn less_loaded<'a>(tier: &[&'a Candidate], draw: &Draw) -> &'a Candidate {
@@ -117,13 +117,13 @@ impl Draw {
         mixed(self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP))
     }
 
-    /// Returns a number below `max`, which must not be 0. The bias is one in 2^64 / `max`.
+    /// Returns a random number below `max`, which must not be 0. The bias is at most `max` / 2^64.
     fn below(&self, max: u64) -> u64 {
         self.next() % max
     }
 }
 
-/// SplitMix64's finalizer: each bit of the result depends on every bit of the number.
+/// Mixes a number with SplitMix64's finalizer, so that each bit of the result depends on every bit of the number.
 pub(super) const fn mixed(mut number: u64) -> u64 {
     number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -148,7 +148,7 @@ mod tests {
         .collect()
     }
 
-    /// Returns how often each candidate is chosen in 100 000 choices.
+    /// Returns how many times each candidate is chosen in 100 000 choices.
     fn shares(candidates: &[Candidate], conversations: bool) -> Vec<usize> {
         let draw = Draw::new(7);
         let mut counts = vec![0; candidates.len()];
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn lowest_priority_number_is_chosen_first() {
+    fn route_with_the_lowest_priority_number_is_chosen_first() {
         let all = candidates(&[(2, 9, 0), (1, 1, 9), (2, 9, 0)]);
         assert_eq!(shares(&all, false), [0, 100_000, 0]);
         assert_eq!(shares(&all, true), [0, 100_000, 0]);
@@ -185,16 +185,17 @@ mod tests {
     }
 
     #[test]
-    fn equal_weights_are_chosen_by_load_and_equal_load_evenly() {
+    fn routes_of_equal_weight_are_chosen_by_load_and_evenly_if_loads_are_equal() {
         for (seconds, expected) in [
             ([1, 1, 1], [33_333, 33_333, 33_333]),
-            // Two of the three pairs have the slowest route, and in both pairs the other route is chosen.
+            // Two of the three routes are compared. If the slower route is one of them, the other one is chosen.
             ([1, 1, 2], [50_000, 50_000, 0]),
             ([1, 2, 3], [66_667, 33_333, 0]),
         ] {
             let mut all = candidates(&seconds.map(|seconds| (0, 5, seconds)));
             is_about(&shares(&all, false), &expected);
-            // The slower routes now count as fast as the fastest, but have more calls in flight.
+            // In the second run, the times of the slower routes are unknown, so each of them counts as equal to the
+            // fastest time. Instead, the slower routes have more calls in flight.
             for (candidate, seconds) in all.iter_mut().zip(seconds) {
                 candidate.expected = (seconds == 1).then_some(Duration::from_secs(1));
                 candidate.in_flight = usize::try_from(seconds).unwrap() - 1;

@@ -1,5 +1,5 @@
-//! Classifies an error by its consequences for the route and the call, and selects which of several errors the caller
-//! gets.
+//! Classifies an error by its consequences for the route and for the call, and selects which of several errors the
+//! caller gets.
 
 use std::{cmp::Ordering, time::Duration};
 
@@ -8,25 +8,25 @@ use http::StatusCode;
 use super::breaker::Trouble;
 use crate::error::{Error, VendorAnswered, VendorUnreached};
 
-/// The consequence of an attempt that failed before the first byte of its answer.
+/// The consequence of a failed attempt whose response has not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// The request itself was rejected, and every vendor would reject it. The route counts as healthy.
+    /// The request itself was rejected, as every vendor would reject it. The route counts as healthy.
     Request,
     /// The format of the route's vendor cannot express this request, so the vendor was not called. Another route's
     /// format may be able to express it.
     Unfit,
-    /// The vendor failed. The duration is the wait that the vendor has requested, if any.
+    /// The vendor failed. The duration is the wait that the vendor requested, if any.
     Failed(Trouble, Option<Duration>),
-    /// The vendor does not have the model, or the vendor's configured URL is wrong.
+    /// The vendor does not have the model, or the configured URL of the vendor is wrong.
     ModelUnknown,
     /// The vendor's rate limit is reached; the vendor accepts calls again after this time.
     Limited(Duration),
     /// The vendor rejected the operator's API key or account.
     KeyRefused(StatusCode),
-    /// The vendor forbade the content of one request, or one model. Other calls may still use the API key.
+    /// The vendor forbade the content of this request, or this model. Other calls may still use the API key.
     Forbidden,
-    /// The gateway itself has a fault, which another route would not avoid.
+    /// The gateway itself has a fault that would occur on any route.
     Own,
 }
 
@@ -57,7 +57,7 @@ impl Class {
     }
 }
 
-/// Returns the vendor's status, if the error has one.
+/// Returns the HTTP status that the vendor returned, if the error contains one.
 pub(super) fn status_of(error: &Error) -> Option<StatusCode> {
     match error {
         Error::VendorLimit { .. } => Some(StatusCode::TOO_MANY_REQUESTS),
@@ -70,18 +70,18 @@ pub(super) fn status_of(error: &Error) -> Option<StatusCode> {
     }
 }
 
-/// Returns whether every vendor would return this 4xx status. A 408 does not count: the gateway sent the whole request,
-/// so the vendor caused the timeout.
+/// Returns whether every vendor would return this 4xx status. 408 does not count: the gateway has sent the whole
+/// request, so the vendor caused the timeout.
 fn is_requests_own(status: StatusCode) -> bool {
     status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT
 }
 
-/// Returns the more informative of two errors of one call; the first error if they are equally informative.
+/// Returns the more informative of two errors of one call. If they are equally informative, returns the first.
 ///
-/// An error that states when to retry is preferred. Of two such rate limits, the limit that ends sooner is preferred,
-/// because the call could be answered then. Next are errors that are likely to pass by themselves. An error about a
-/// rejected API key, or about a model that a vendor does not have, does not help a caller. The error of a route whose
-/// format cannot carry the request is chosen only if no other route was merely down.
+/// Errors that state when to retry are preferred. Of two rate limits, the limit that ends sooner is preferred, because
+/// the call could be answered then. Next are errors that are likely to pass by themselves. An error about a rejected
+/// API key, or about a model that a vendor does not have, does not help a caller. The error of a route whose format
+/// cannot express the request is chosen only if no other route failed temporarily.
 pub(super) fn more_telling(first: Error, second: Error) -> Error {
     match rank(&second).cmp(&rank(&first)) {
         Ordering::Less => second,
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_informative_error_is_returned_in_any_order() {
+    fn most_informative_error_is_returned_whatever_the_order_of_errors() {
         let down = || answered(500, None);
         let broken = || Error::VendorBroken("html".into());
         let returned = |errors: Vec<Error>| {

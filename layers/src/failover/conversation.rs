@@ -1,9 +1,9 @@
-//! Recognizes the calls of one conversation: they have the caller's key and everything up to the user's first message
-//! in common. Vendors cache prompts by their beginning, so calls with the same beginning are cheaper and faster if they
+//! Recognizes the calls of one conversation: they have the same key and the same content up to the user's first
+//! message. Vendors cache prompts by their beginning, so calls with the same beginning are cheaper and faster if they
 //! stay on one route.
 //!
-//! Clients move cache marks (`cache_control`) within a conversation from call to call, and the billing line that some
-//! clients insert changes, so both are ignored.
+//! Cache marks (`cache_control`) are ignored, because clients move them within a conversation from call to call. The
+//! billing line that some clients insert is ignored, because it changes with every call.
 
 use std::{
     fmt,
@@ -19,16 +19,17 @@ use serde_json::{Value, value::RawValue};
 
 use crate::format::BILLING_LINE;
 
-/// The largest number of turns of a conversation that are read. Several turns with instructions may precede the user's
+/// The maximum number of turns of a conversation that are read. Several turns with instructions may precede the user's
 /// first turn.
 const TURNS_MAX: usize = 8;
-/// The largest part of a request that is parsed, in bytes. Of a longer part, this number of bytes is hashed without
-/// parsing.
+/// A part of the request is parsed as a whole if it has at most this many bytes. If a longer part is an array, its
+/// elements are parsed one by one. Of any other longer part, the first bytes up to this number are hashed without being
+/// parsed.
 const PART_BYTES_MAX: usize = 64 * 1024;
 
-/// Hash of a conversation, equal for all of its calls.
+/// Returns the hash of a conversation, which is equal for all of its calls.
 pub(super) fn conversation(key: &str, model: &str, body: &[u8]) -> u64 {
-    // The hasher's keys are fixed, so all nodes that run the same release compute the same hash.
+    // The hasher's keys are fixed, so all nodes with the same release compute the same hash.
     let mut hasher = DefaultHasher::new();
     (key, model).hash(&mut hasher);
     match serde_json::from_slice::<Opening<'_>>(body) {
@@ -70,7 +71,7 @@ fn add_value(value: &Value, hasher: &mut DefaultHasher) {
     }
 }
 
-/// The fields with which a conversation begins, in any format: the responses format uses `instructions` and `input`.
+/// The fields with which a conversation begins, in all formats. The Responses format uses `instructions` and `input`.
 #[derive(Deserialize)]
 struct Opening<'a> {
     #[serde(borrow)]
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_responses_conversation_is_identified_by_its_instructions_and_input() {
+    fn conversation_in_the_responses_format_is_identified_by_its_instructions_and_first_input() {
         let (brief, first) = (json!("brief"), turn("user", "hi"));
         let thought = json!({ "type": "reasoning", "summary": [] });
         let begun = of(&json!({ "model": "m", "instructions": brief, "input": [first] }));
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn conversation_hash_depends_on_the_first_turns_the_key_and_the_model() {
+    fn conversation_hash_depends_on_the_key_and_the_model_and_the_first_turns() {
         let body = json!({ "system": "brief", "messages": [turn("user", "hi")] });
         let begun = of(&body);
         for other in [
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn conversation_hash_exists_for_long_turns_and_invalid_bodies() {
+    fn conversation_hash_is_computed_even_for_long_turns_and_invalid_bodies() {
         let long = |end: &str| {
             let text = "a".repeat(PART_BYTES_MAX) + end;
             of(&json!({ "messages": [turn("user", &text)] }))

@@ -1,20 +1,22 @@
-//! The load of a route: its time to the first byte × its calls in flight, as in tower's `PeakEwma`.
+//! The load of a route: its time to the first byte multiplied by its calls in flight, as in tower's `PeakEwma`.
 //!
-//! A longer time replaces the estimate at once, and the estimate decays slowly. So a route that becomes slow loses
-//! calls immediately and regains them gradually. This module has no clock: time is an argument.
+//! If a measured time is longer than the estimate, it replaces the estimate at once. After that, the estimate decays
+//! slowly. So a route that becomes slow loses calls immediately and regains them gradually. This module has no clock:
+//! its functions take the time as an argument.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// After this time, an old measurement has lost about two thirds of its weight.
+/// The time after which an old measurement has lost about two thirds of its weight.
 const DECAY: Duration = Duration::from_secs(10);
-/// On a route that was never measured, a client that disconnects earlier than this does not change the estimate.
+/// If a client waits for less than this on a route that was never measured and then disconnects, the estimate does not
+/// change.
 const NOTABLE: Duration = Duration::from_secs(1);
-/// Shorter times count as equal, so that the number of calls in flight decides.
+/// Shorter times to the first byte count as equal, so that the number of calls in flight decides.
 const FLOOR: Duration = Duration::from_millis(1);
 
-/// A moving average of the time to the first byte, which jumps to each higher value at once.
+/// A moving average of the time to the first byte. It rises at once to each higher measurement.
 #[derive(Debug, Default)]
 pub(super) struct PeakEwma(Option<Estimate>);
 
@@ -25,7 +27,7 @@ struct Estimate {
 }
 
 impl PeakEwma {
-    /// Records the time until a first byte arrived.
+    /// Records the time that a first byte took to arrive.
     pub(super) fn observe(&mut self, took: Duration, now: Instant) {
         let took = took.as_secs_f64();
         let seconds = self.0.map_or(took, |before| before.towards(took, now));
@@ -43,7 +45,7 @@ impl PeakEwma {
         }
     }
 
-    /// Returns the expected time to the first byte now; `None` if it was never measured.
+    /// Returns the time to the first byte that is expected now; `None` if it was never measured.
     pub(super) fn expected(&self, now: Instant) -> Option<Duration> {
         let seconds = self.0?.towards(0.0, now);
         Some(Duration::from_secs_f64(seconds))
@@ -61,7 +63,7 @@ impl Estimate {
     }
 }
 
-/// Returns the load of the route with one more call.
+/// Returns the load that the route would have with one more call.
 pub(super) fn cost(expected: Duration, in_flight: usize) -> f64 {
     expected.max(FLOOR).as_secs_f64() * (in_flight as f64 + 1.0)
 }
@@ -91,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn wait_of_a_client_that_left_without_an_answer_is_a_lower_bound_of_the_latency() {
+    async fn latency_is_at_least_the_wait_of_a_client_that_left_without_a_response() {
         let now = Instant::now();
         let mut load = PeakEwma::default();
         load.at_least(SECOND / 2, now);

@@ -1,31 +1,33 @@
-//! Sends a call on one of its model's routes, and on the next route if a vendor fails before the first byte:
+//! Sends a call on one of its model's routes, and if a vendor fails before the first byte, on the next route:
 //! `Request<Priced>` → `Request<Attempt>`. All attempts have the same hold and the same request number.
 //!
-//! **Which route.** Routes with lower priority numbers first. Among routes of equal priority: the conversation's
-//! previous route if the model is [`Model::sticky`](crate::model::Model); else by weight if the weights differ; else by
-//! load. See `choice`, `load`, `conversation`.
+//! **Which route.** Routes with lower priority numbers are tried first. Among routes of equal priority, the layer takes
+//! the conversation's previous route if the model is [`Model::sticky`](crate::model::Model); otherwise it chooses by
+//! weight if the weights differ, and by load if they are equal. See `choice`, `load`, `conversation`.
 //!
 //! **When to retry.** A call is retried after each of these failures: a connection that is refused, fails or times out;
-//! silence before the first byte; 404, 408, 429 and 5xx; an invalid answer; a stream whose first event is an error; a
-//! rejection of the operator's API key, which also raises an alert. A call is not retried after its answer has begun,
-//! after a 4xx that the request itself caused, or if its client has disconnected. Attempts are limited by number, time
-//! and a budget; when a limit is reached, the most informative error is returned. A route whose format cannot carry a
-//! request is skipped. Layers below must not return an answer before its first byte has arrived. See `class`, `budget`.
+//! silence before the first byte; 404, 408, 429 and 5xx; an invalid response; a stream whose first event is an error; a
+//! rejection of the operator's API key, which also raises an alert. A call is not retried after its response has begun,
+//! after a 4xx that the request itself caused, or after its client has disconnected. The attempts are limited by their
+//! number, by time and by a budget. When a limit is reached, the most informative error is returned. A route whose
+//! format cannot express the request is skipped. Layers below must not return a response before its first byte has
+//! arrived. See `class`, `budget`.
 //!
 //! **Which routes are skipped.** After five failures in a row, including streams that broke off, a route's breaker
-//! opens for a second, then for two, and so on up to a minute; then a single call probes the route. If all five
-//! failures occurred in one caller's calls, and connections were made, the breaker is open for that caller only, so
-//! that a caller's requests cannot take the route from others. A vendor that does not have the model (404) is not
-//! called for that model for 30 seconds. After a rate limit (429), the API key is not used on that route for as long as
-//! the vendor states; a rejected key is not used on any route for a while. A vendor is skipped while it is full
-//! (`connections_max`, where streams count until they end) or disabled by the operator. See `breaker`, `health`.
+//! opens for a second. When this time is over, a single call probes the route. If the probe fails, the breaker opens
+//! for two seconds, and so on up to a minute. If all five failures occurred in one caller's calls, and connections were
+//! made, the breaker is open for that caller only. So one caller's requests cannot take the route from others. A vendor
+//! that does not have the model (404) is not called for that model for 30 seconds. After a rate limit (429), the API
+//! key is not used on that route for as long as the vendor states. A rejected key is not used on any route for a while.
+//! A vendor is skipped while it has `connections_max` calls in flight (a stream counts until it ends), or while the
+//! operator has disabled it. See `breaker`, `health`.
 //!
-//! **The last resort.** If no other route is left, a call still tries a route that rests after a limit. Only one call
-//! at a time does so: limits often depend on a request's size, and one large request must not block other callers. If
-//! no resting route can be tried, the call tries a route with an open breaker: first the route whose wait ends soonest.
-//! If that vendor's last failure was an answer, every call may try the route. If the vendor was unreachable or silent,
-//! only one call per 250 ms may try it until a connection was made: other calls would only wait for the same failure.
-//! If no vendor was called, the caller gets a 429 or 503 that states when to retry.
+//! **The last resort.** If no other route is left, a call still tries a route that is paused after a limit. Only one
+//! call at a time does so: limits often depend on a request's size, and one large request must not block other callers.
+//! If no paused route can be tried, the call tries a route with an open breaker: first the route whose wait ends
+//! soonest. If that vendor's last failure was a response, every call may try the route. If the vendor was unreachable
+//! or silent, only one call per 250 ms may try it until a connection was made, because other calls would only wait for
+//! the same failure. If no vendor was called, the caller gets a 429 or 503 that states when to retry.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -142,14 +144,15 @@ use crate::{
     facts::{NothingSaid, RequestNumber},
 };
 
-/// Limits on the attempts of a call.
+/// The limits on the attempts of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct FailoverSettings {
-    /// The largest number of attempts per call.
+    /// The maximum number of attempts per call.
     pub attempts_max: u32,
-    /// No attempt begins later than this after the call began. A running attempt has timeouts of its own.
+    /// Attempts may begin only within this time after the beginning of the call. Timeouts limit how long an attempt
+    /// takes.
     pub begin_within: Duration,
-    /// The budget of retries, shared by all calls.
+    /// The retry budget, which all calls share.
     pub budget: BudgetSettings,
 }
 
@@ -176,7 +179,7 @@ struct Shared {
 }
 
 impl FailoverLayer {
-    /// Creates a layer that uses and updates `health`. All services that this layer makes share one budget of retries.
+    /// Creates a layer that uses and updates `health`. All services that this layer makes share one retry budget.
     #[must_use]
     pub fn new(health: Health, settings: FailoverSettings) -> Self {
         Self {
@@ -255,8 +258,8 @@ where
                 req: req.clone(),
             })
         });
-        // The first attempt starts here and not in the future, so a call that cannot be retried needs no copy of its
-        // request.
+        // The first attempt starts here, not when the returned future is polled. So a call that cannot be retried needs
+        // no copy of its request.
         let attempt = self.inner.call(chosen.attempt(req));
         let dispatch = Dispatch {
             shared: Arc::clone(&self.shared),
@@ -278,15 +281,15 @@ struct Dispatch<S> {
     again: Option<Box<RetryRequest<S>>>,
 }
 
-/// A copy of the request and of the inner service, for a retry on another route or key.
+/// Copies of the request and of the inner service, for a retry on another route or with another key.
 struct RetryRequest<S> {
     inner: S,
     req: Request<Priced>,
 }
 
-/// Returns the first answer that begins. If no attempt gets an answer, returns the most informative error.
+/// Returns the first response that begins. If no attempt gets a response, returns the most informative error.
 ///
-/// This is not an `async fn`, because the future of an `async fn` would store each argument twice.
+/// This is not an `async fn`, because its future would store each argument twice.
 fn answered<S, A>(
     dispatch: Dispatch<S>,
     mut chosen: Chosen,
@@ -322,8 +325,8 @@ where
             } = chosen;
             let class = running.ended(&error);
             let key = running.credential() + 1;
-            // Dropping the attempt frees its slots at the route and the vendor, so that the next attempt can use these
-            // slots.
+            // Dropping the attempt frees its slots at the route and at the vendor, so that the next attempt can use
+            // them.
             drop(running);
             let number = number.map(tracing::field::display);
             let (vendor, model) = (&*route.vendor.name, route.model.as_str());
@@ -331,8 +334,8 @@ where
                 class,
                 Class::KeyRefused(_) | Class::Forbidden | Class::Limited(_)
             );
-            // If the error concerns one API key, the route stays in the call's plan: another API key of the vendor may
-            // still work.
+            // If the error concerns one API key, the route stays in the call's plan, because another API key of the
+            // vendor may still work.
             if !is_of_key || route.vendor.credentials.len() < 2 {
                 plan.done(index);
             }
@@ -426,7 +429,7 @@ where
     }
 }
 
-/// Returns the vendor's status and message, if the error is an answer of the vendor.
+/// Returns the vendor's status and message, if the error is a vendor's response.
 fn words_of(error: &Error) -> Option<&VendorAnswered> {
     match error {
         Error::VendorUnavailable(cause) => cause.downcast_ref(),
@@ -440,7 +443,7 @@ impl Shared {
     }
 
     fn budget(&self) -> std::sync::MutexGuard<'_, Budget> {
-        // No panic can leave the value under this lock half written, so the lock may be used after a panic.
+        // A panic cannot leave the budget half written, so the lock may be used after a panic.
         self.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The routes of one call: selects the route to try next, and the error if no route can be tried.
+//! The routes of one call: selects the route to try next, or the error if no route can be tried.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,12 +19,12 @@ use crate::{
     usage::{Attempted, Meter},
 };
 
-/// The `retry-after` that callers get if a vendor has its maximum number of calls in flight. It is short, because a
-/// call may end at any time. If an operator must act, callers get a longer `retry-after`.
+/// The `retry-after` for callers if every vendor has its maximum number of calls in flight. It is short, because a call
+/// may end at any time. If an operator must act, callers get a longer `retry-after`.
 const FULL_WAIT: Duration = Duration::from_secs(1);
 const OPERATOR_WAIT: Duration = Duration::from_secs(30);
 
-/// The routes of a call, and which routes the call has tried.
+/// The routes of a call, and which of them the call has tried.
 #[derive(Debug)]
 pub(super) struct RoutePlan {
     health: Health,
@@ -42,7 +42,7 @@ struct PlannedRoute {
     done: bool,
 }
 
-/// The route that was chosen. Its slots are taken for this call.
+/// A route that was chosen. The call is already counted as in flight on this route.
 #[derive(Debug)]
 pub(super) struct Chosen {
     pub(super) index: usize,
@@ -59,7 +59,7 @@ impl RoutePlan {
             place: health.place(route),
             done: false,
         });
-        // Hashing the beginning of the body takes time, so the body is hashed only if the model is sticky.
+        // Hashing the beginning of the body takes time, so it is done only if the model is sticky.
         let sticky = priced.model.sticky && routes.len() > 1;
         let caller = req.extensions().get::<Caller>();
         let conversation = sticky.then(|| {
@@ -70,7 +70,7 @@ impl RoutePlan {
             health: health.clone(),
             routes_planned: routes_planned.collect(),
             conversation,
-            // Without an authenticated caller, all calls count as calls of one caller.
+            // If no caller is authenticated, all calls count as calls of one caller.
             caller: caller.map_or(0, |Caller(key)| health.caller(&key.id)),
             meter: priced.meter.clone(),
         }
@@ -85,14 +85,14 @@ impl RoutePlan {
         }
     }
 
-    /// Chooses the route of the call's first attempt. If no route is available, a resting route is tried, and then a
-    /// route with an open breaker.
+    /// Chooses the route of the call's first attempt. If no route is available, chooses a paused route, or else a route
+    /// with an open breaker.
     pub(super) fn first(&self, now: Instant) -> Option<Chosen> {
         let chosen = self.open(now).or_else(|| self.resting(now));
         chosen.or_else(|| self.shut(LastResort { first: true }, now))
     }
 
-    /// Chooses the route of a later attempt. Resting routes are not tried any more.
+    /// Chooses the route of a later attempt, which is never a paused route.
     pub(super) fn next(&self, now: Instant) -> Option<Chosen> {
         let chosen = self.open(now);
         chosen.or_else(|| self.shut(LastResort { first: false }, now))
@@ -101,7 +101,7 @@ impl RoutePlan {
     /// Returns the best route that is available and that this call has not tried.
     fn open(&self, now: Instant) -> Option<Chosen> {
         if let [only] = self.routes_planned.as_slice() {
-            // Most models have a single route. Then there is nothing to choose.
+            // Most models have a single route, so there is nothing to choose.
             return if only.done {
                 None
             } else {
@@ -118,7 +118,7 @@ impl RoutePlan {
             if let Some(chosen) = self.start(index, Entry::Open, now) {
                 return Some(chosen);
             }
-            // Another call took the route's last slot first.
+            // Another call has taken the route's last slot meanwhile.
             taken.push(index);
         }
     }
@@ -128,19 +128,20 @@ impl RoutePlan {
         self.routes_planned[index].done = true;
     }
 
-    /// Returns the error for a call that no vendor received: the error of the route that can be used soonest.
+    /// Returns the error for a call that no vendor received. It is the error of the route that can be used soonest.
     pub(super) fn refusal(&self, now: Instant) -> Error {
         let waits = self
             .routes_planned
             .iter()
             .map(|stop| match self.look(stop, now) {
-                // All slots of the vendor were taken; one of them will be free soon.
+                // All slots of the vendor were taken. One of them will be free soon.
                 Availability::Ready { .. } | Availability::Full => (FULL_WAIT, Error::Overloaded),
                 Availability::Resting {
                     wait,
                     why: Why::Limited,
                 } => (wait, Error::VendorLimit { retry_after: wait }),
-                // A call without another route is admitted before the breaker's wait ends.
+                // If a call has no other route, an open breaker admits it after `last_resort`, before the breaker's own
+                // wait ends.
                 Availability::Shut {
                     last_resort: wait, ..
                 }
@@ -159,7 +160,7 @@ impl RoutePlan {
                 ),
             });
         waits.min_by_key(|(wait, _)| *wait).map_or_else(
-            || Error::VendorUnavailable("the model has no route".into()),
+            || Error::VendorUnavailable("the model has no route to a vendor".into()),
             |(_, error)| error,
         )
     }
@@ -188,7 +189,7 @@ impl RoutePlan {
         })
     }
 
-    /// Chooses the resting route that can be used soonest, unless another call is trying it.
+    /// Chooses the paused route that can be used soonest, unless another call is trying it.
     fn resting(&self, now: Instant) -> Option<Chosen> {
         let routes_planned = self.routes_planned.iter().enumerate();
         let mut resting: Vec<(Duration, usize)> = routes_planned
@@ -203,8 +204,8 @@ impl RoutePlan {
             .find_map(|(_, index)| self.start(index, Entry::Resting, now))
     }
 
-    /// Chooses among routes with an open breaker that this call has not tried. Routes that admit calls at once come
-    /// first, then the route whose wait ends soonest.
+    /// Chooses among the routes with an open breaker that this call has not tried. Routes that admit calls at once are
+    /// preferred, then the route whose wait ends soonest.
     fn shut(&self, how: LastResort, now: Instant) -> Option<Chosen> {
         let routes_planned = self.routes_planned.iter().enumerate();
         let mut shut: Vec<_> = routes_planned
@@ -246,7 +247,7 @@ impl RoutePlan {
 }
 
 impl Chosen {
-    /// Returns the request for this route. From now on, the meter counts the usage of this attempt.
+    /// Returns the request for this route. From then on, the call's meter counts the usage of this attempt.
     pub(super) fn attempt(&self, req: Request<Priced>) -> Request<Attempt> {
         let Priced {
             call,
@@ -256,7 +257,7 @@ impl Chosen {
         } = req.body();
         let route = self.route.speaking(call.format);
         let vendor = &route.vendor;
-        // Prices may depend on the route's own costs. The route's name is copied only if they do.
+        // Prices may depend on the route's own costs. Only then is the route's name copied.
         let has_costs = !prices.route_costs().is_empty();
         meter.attempt(Attempted {
             vendor: Arc::clone(&vendor.name),

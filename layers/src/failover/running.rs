@@ -1,5 +1,5 @@
-//! One attempt, from the choice of its route to the end of its answer. When it ends, it releases its slots and records
-//! the result in the route's health, even if its future is dropped at an await.
+//! One attempt, from the choice of its route to the end of its response. When the attempt ends, it releases its slots
+//! and records the result in the route's health, even if its future is dropped at an await.
 
 use std::{
     pin::Pin,
@@ -24,12 +24,12 @@ use crate::{
     usage::{End, Meter, Reading},
 };
 
-/// The shortest time for which a route rests (is skipped) after a limit, even if the vendor requests less.
+/// The shortest time for which a route is paused after a limit, even if the vendor requests less.
 const REST_MIN: Duration = Duration::from_secs(1);
-/// The time for which a route rests (is skipped) after a 403.
+/// The time for which a route is paused after a 403.
 const FORBIDDEN_REST: Duration = Duration::from_secs(30);
 
-/// An attempt: the slots that it occupies at its route and vendor, and the state of its answer.
+/// An attempt: the slots for calls in flight that it takes at its route and vendor, and the state of its response.
 #[derive(Debug)]
 pub(super) struct Running {
     place: RouteHandle,
@@ -41,36 +41,37 @@ pub(super) struct Running {
     since: Instant,
     random: u8,
     stage: Stage,
-    /// Whether this attempt tries a resting route. If so, it has the only permit for such attempts.
+    /// Whether this attempt tries a paused route. If so, it has the route's only permit for that.
     trying: bool,
 }
 
 /// The kinds of routes on which an attempt may start.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Entry {
-    /// Only available routes: the breaker admits the call, and at least one API key may be used.
+    /// The attempt may start only on an available route: the breaker admits the call, and at least one API key may be
+    /// used.
     Open,
-    /// Also routes that rest: none of their API keys may be used yet.
+    /// The attempt may also start on a paused route, that is, a route none of whose API keys may be used yet.
     Resting,
-    /// Also routes with an open breaker, because the call has no other route.
+    /// The attempt may also start on a route with an open breaker, because the call has no other route.
     LastResort(LastResort),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// No byte of the answer has arrived.
+    /// No byte of the response has arrived.
     Waiting,
-    /// No byte of the answer has arrived, but the gateway has forwarded the head of a stream.
+    /// The head of a stream has arrived and was forwarded, but no event of the stream has arrived.
     Silent,
-    /// The vendor's first byte has arrived.
+    /// The first byte of the vendor's response has arrived.
     Answering,
     /// The result has been recorded in the route's health.
     Told,
 }
 
 impl Running {
-    /// Takes the slots of a route and its vendor for a call, if `entry` permits this kind of route. Another call may
-    /// have taken these slots since this call chose the route. Only one call at a time tries a resting route.
+    /// Takes the slots of a route and its vendor for a call, if `entry` permits this kind of route. Fails if another
+    /// call has taken the last slot since this call chose the route. Only one call at a time tries a paused route.
     pub(super) fn start(
         health: &Health,
         place: &RouteHandle,
@@ -129,8 +130,8 @@ impl Running {
         key.map(|key| self.health.digest(key)).unwrap_or_default()
     }
 
-    /// Records that the head of the answer arrived. If the vendor has `spoken`, a stream's first event or all of a
-    /// plain answer arrived, too.
+    /// Records that the head of the response was received. If the vendor has `spoken`, a stream's first event or all of
+    /// a plain response has arrived too.
     pub(super) fn began(&mut self, spoken: bool) {
         let now = Instant::now();
         let mut inner = self.place.route.lock();
@@ -139,8 +140,8 @@ impl Running {
         if spoken {
             self.spoke();
         } else {
-            // The gateway has forwarded only the head and a keep-alive of its own, so it does not follow that the
-            // vendor works.
+            // The gateway has forwarded only the head and a keep-alive of its own, which does not show that the vendor
+            // works.
             self.stage = Stage::Silent;
         }
     }
@@ -150,7 +151,7 @@ impl Running {
         self.place.route.lock().breaker.began(self.pass);
         self.stage = Stage::Answering;
         if self.trying {
-            // The route was resting. Since there is an answer, the API key of this attempt can be used again.
+            // The route was paused. Its vendor has now responded, so the API key of this attempt can be used again.
             let key = self.key();
             self.place.route.wake(key);
             self.place.vendor.unpark(key);
@@ -158,18 +159,18 @@ impl Running {
         }
     }
 
-    /// Returns whether the answer has only keep-alives of the gateway so far.
+    /// Returns whether only keep-alives of the gateway have been sent so far.
     fn is_silent(&self) -> bool {
         let nothing = |reading: &Reading| reading.text_bytes == 0 && reading.usage.is_none();
         self.stage == Stage::Silent && self.meter.look(nothing)
     }
 
-    /// Returns whether the whole answer has arrived.
+    /// Returns whether the whole response has arrived.
     pub(super) fn is_over(&self) -> bool {
         self.meter.look(|reading| reading.end.is_some())
     }
 
-    /// Records that the attempt ended with an error, and returns its class.
+    /// Records that the attempt ended with an error, and returns the class of the error.
     pub(super) fn ended(&mut self, error: &Error) -> Class {
         self.note(error);
         let (now, class) = (Instant::now(), Class::of(error));
@@ -183,13 +184,13 @@ impl Running {
                     self.rest(wanted, Why::Down, now);
                 }
             }
-            // A rate limit is not a failure: the vendor works, and stated when to retry.
+            // A rate limit is not a failure, because the vendor works and stated when to retry.
             Class::Limited(wanted) => {
                 self.tell(Outcome::Unknown);
                 self.rest(wanted, Why::Limited, now);
             }
             Class::ModelUnknown => self.tell(Outcome::Lacking),
-            // Only this route rests: the key may still be valid for other models.
+            // Only this route is paused, because the key may still be valid for other models.
             Class::Forbidden => {
                 self.tell(Outcome::Unknown);
                 self.rest(FORBIDDEN_REST, Why::Refused, now);
@@ -214,8 +215,8 @@ impl Running {
         self.place.route.rest(self.key(), wait, why, now);
     }
 
-    /// Records that the attempt waited until now for a first byte, which is a lower bound of the route's time to the
-    /// first byte.
+    /// Records how long the attempt has waited for a first byte, as a lower bound of the route's time to the first
+    /// byte.
     fn waited(&self, now: Instant) {
         if self.stage == Stage::Waiting {
             let waited = now - self.since;
@@ -230,7 +231,7 @@ impl Running {
         self.stage = Stage::Told;
         let mut inner = self.place.route.lock();
         let now = Instant::now();
-        // The meter belongs to the call. The call's next attempt may use it for another vendor.
+        // The meter belongs to the call, whose next attempt may use it for another vendor.
         inner.tried = None;
         match outcome {
             Outcome::Succeeded => inner.breaker.succeeded(self.pass),
@@ -253,7 +254,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         match self.stage {
             Stage::Waiting => {
-                // The attempt was dropped before its first byte: the client disconnected.
+                // The attempt was dropped before its first byte, because the client disconnected.
                 self.waited(Instant::now());
                 self.tell(Outcome::Unknown);
             }
@@ -268,8 +269,8 @@ impl Drop for Running {
                     }
                     Some(End::VendorCut) if silent => Outcome::Failed(Trouble::Silent),
                     Some(End::VendorCut) => Outcome::Failed(Trouble::Answered),
-                    // An error in the middle of a stream may be caused by the request, so it opens no breaker: one
-                    // caller's requests must not take the route from others.
+                    // The request may cause an error in the middle of a stream. Such an error opens no breaker, so that
+                    // one caller's requests cannot take the route from others.
                     Some(End::VendorError | End::ClientLeft | End::GatewayStopped) | None => {
                         Outcome::Unknown
                     }
@@ -293,7 +294,7 @@ enum Outcome {
 }
 
 pin_project! {
-    /// An answer body that occupies its route's slots until it ends, and then records the result in the route's health.
+    /// A response body that keeps its route's slots until it ends, and then records the result in the route's health.
     #[derive(Debug)]
     pub struct ResponseBody<A> {
         #[pin]
@@ -304,7 +305,7 @@ pin_project! {
 
 impl<A> ResponseBody<A> {
     pub(super) fn new(inner: A, running: Running) -> Self {
-        // A plain answer has arrived completely, so its slots are free before the client has read it.
+        // A plain response has arrived completely, so its slots are freed before the client reads it.
         let running = (!running.is_over()).then(|| Box::new(running));
         Self { inner, running }
     }
@@ -322,13 +323,13 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let mut this = self.project();
-        // Matched by reference, because moving a frame costs time.
+        // The result is matched by reference, because moving a frame costs time.
         let polled = this.inner.as_mut().poll_frame(cx);
         let polled = polled.map(|frame| frame.map(|frame| frame.map_err(Error::from_below)));
         if let (Poll::Ready(frame), Some(running)) = (&polled, &mut *this.running) {
             match frame {
                 Some(Err(error)) if running.is_over() => running.note(error),
-                // A layer above the meter cut the answer, so the meter has not recorded an end.
+                // A layer above the meter cut the response, so the meter has not recorded an end of the response.
                 Some(Err(error)) => drop(running.ended(error)),
                 Some(Ok(_)) if running.stage == Stage::Silent && !running.is_silent() => {
                     running.spoke();

@@ -1,23 +1,24 @@
-//! Finds where the arguments of a tool call begin, if they arrive in pieces.
+//! Finds where the arguments of a tool call begin if they arrive in pieces.
 //!
-//! For a call without arguments, vendors send blanks or `null`. But a piece `null` may also be a part of arguments, as
-//! in `[1,` `null` `]`. So a piece alone does not decide; the pieces before and after it do.
+//! For a tool call without arguments, vendors send spaces or `null`. But a piece `null` may also be a part of
+//! arguments, as in `[1,` `null` `]`. So the pieces before and after a piece `null` decide whether it is a part of the
+//! arguments.
 
 use std::str::Bytes;
 
 const NULL: &str = "null";
 
-/// Tracks the arguments of a call until they contain more than blanks or `null`.
+/// Tracks the arguments of a tool call until they contain more than white space or `null`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lead {
-    /// How many letters of `null` were received so far.
+    /// The number of letters of `null` that were received so far.
     letters: usize,
     begun: bool,
 }
 
 impl Lead {
-    /// Takes the next piece, which is JSON-escaped and has no quotes. Returns the text to forward now: the letters of
-    /// earlier pieces that were kept back, and the part of this piece from the arguments' beginning on.
+    /// Takes the next piece, which is JSON-escaped and has no quotes. Returns the text to forward now: the letters that
+    /// were kept back from earlier pieces, and the part of this piece that belongs to the arguments.
     pub(crate) fn take<'p>(&mut self, piece: &'p str) -> (&'static str, &'p str) {
         if self.begun {
             return ("", piece);
@@ -33,7 +34,7 @@ impl Lead {
                 self.letters += 1;
             } else if !(between && byte.is_ascii_whitespace()) {
                 self.begun = true;
-                // Before an object, `null` is only a placeholder and is not forwarded.
+                // A `null` before an object is only a placeholder, which is not forwarded.
                 let stored = if between && byte == b'{' {
                     ""
                 } else {
@@ -44,12 +45,12 @@ impl Lead {
         }
     }
 
-    /// Returns whether the call has no arguments: only blanks or `null` arrived.
+    /// Returns whether the tool call has no arguments, because only white space or `null` arrived.
     pub(crate) const fn is_none(self) -> bool {
         !self.begun && matches!(self.letters, 0 | 4)
     }
 
-    /// Returns the letters of a truncated `null`, which are the arguments if nothing else arrives.
+    /// Returns the letters of a truncated `null`. They are the arguments if nothing else arrives.
     pub(crate) fn cut(self) -> &'static str {
         match self.letters {
             1..4 if !self.begun => &NULL[..self.letters],
@@ -58,8 +59,8 @@ impl Lead {
     }
 }
 
-/// Returns the next byte of the text of a JSON string. For an escape, it is the decoded character or, for a character
-/// above U+00FF, a byte that has no meaning in JSON.
+/// Returns the next byte of the text of a JSON string, with its escape decoded. For a character above U+00FF, returns a
+/// byte that has no meaning in JSON.
 pub(crate) fn next_byte(bytes: &mut Bytes<'_>) -> Option<u8> {
     const NO_MEANING: u8 = b'x';
     let byte = bytes.next()?;
@@ -86,7 +87,8 @@ pub(crate) fn next_byte(bytes: &mut Bytes<'_>) -> Option<u8> {
 mod tests {
     use super::*;
 
-    /// Returns the arguments that are forwarded for these pieces, including those at their end.
+    /// Returns the arguments that are forwarded for these pieces, including those that are forwarded only when the
+    /// pieces have ended.
     fn taken(pieces: &[&str]) -> String {
         let (mut lead, mut all) = (Lead::default(), String::new());
         for piece in pieces {
@@ -99,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_missing_only_if_all_pieces_are_blank_or_null() {
+    fn tool_call_arguments_count_as_missing_only_if_all_pieces_are_white_space_or_null() {
         for (pieces, all) in [
             (&[][..], "{}"),
             (&["", " ", "\\n"], "{}"),
@@ -112,7 +114,7 @@ mod tests {
             (&["nul", "l{}"], "{}"),
             (&["{\\\"a\\\":[1,", "null", "]}"], "{\\\"a\\\":[1,null]}"),
             (&["[", "null", "]"], "[null]"),
-            // These pieces are a truncated `null`, or begin another word, so they are forwarded unchanged.
+            // If the pieces are a truncated `null` or begin another word, they are forwarded unchanged.
             (&["nu"], "nu"),
             (&["nu", "m"], "num"),
             (&["nu", " ll"], "nu ll"),

@@ -1,25 +1,22 @@
-//! The origin of an answer: data of its vendor and of the request that the translation of the answer needs.
+//! The origin of a response: data about its vendor and its request that the translation of the response needs.
 
 use std::{borrow::Cow, collections::HashMap, sync::Arc};
-
-use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use super::text::{inner, shortened};
 use crate::json::members;
 
-/// The vendor of an answer, and the tools whose names were changed for that vendor.
+/// The vendor of a response, and the tools that were renamed for that vendor.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
-    /// The operator's name for the vendor, stored in capsules.
+    /// The operator's name for the vendor. It is stored in capsules.
     pub(crate) vendor: Arc<str>,
-    /// For each tool whose name was changed for the vendor: the caller's name, by the vendor's name. Both are
-    /// JSON-escaped and without quotes.
+    /// The caller's name of each renamed tool, by its name at the vendor. Both names are JSON-escaped and without
+    /// quotes.
     names: HashMap<String, String>,
 }
 
 impl Origin {
-    /// Creates the origin of the answer to this body of a chat or messages request.
+    /// Creates the origin of the response to a Chat Completions or Messages request with this body.
     #[must_use]
     pub fn new(vendor: &Arc<str>, request: &[u8]) -> Self {
         Self {
@@ -28,27 +25,21 @@ impl Origin {
         }
     }
 
-    /// Returns the caller's name of a tool for the vendor's name. Both are JSON-escaped and without quotes.
+    /// Returns the caller's name of the tool that has this name at the vendor. Both names are JSON-escaped and without
+    /// quotes.
     pub(crate) fn name<'n>(&'n self, name: &'n str) -> &'n str {
         self.names.get(name).map_or(name, String::as_str)
     }
 }
 
-/// A tool of a request. In the chat format, its name is one level deeper than in the messages format.
-#[derive(Deserialize)]
-struct Tool<'a> {
-    #[serde(borrow)]
-    name: Option<&'a RawValue>,
-    #[serde(borrow)]
-    function: Option<Named<'a>>,
-    #[serde(borrow)]
-    custom: Option<Named<'a>>,
-}
-
-#[derive(Deserialize)]
-struct Named<'a> {
-    #[serde(borrow)]
-    name: Option<&'a RawValue>,
+raw_fields! {
+    /// A tool in a request. In the Chat Completions format, its name is one level deeper than in the Messages format.
+    struct Tool<'a> {
+        name;
+        #[serde(borrow)] function: Option<Named<'a>>,
+        #[serde(borrow)] custom: Option<Named<'a>>,
+    }
+    struct Named<'a> { name }
 }
 
 fn shortened_names(request: &[u8]) -> Option<HashMap<String, String>> {

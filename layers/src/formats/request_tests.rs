@@ -1,4 +1,4 @@
-//! Properties of every format: a request that is written and read again is the same, and so is one that is translated.
+//! Tests that hold for every format: a request stays the same if it is written and read again, and if it is translated.
 
 use std::borrow::Cow;
 
@@ -35,7 +35,7 @@ fn cx(dialect: &Dialect) -> RequestCx<'_> {
     }
 }
 
-/// Adds settings to those that the toy format has.
+/// Adds these settings to the settings that the toy format has.
 fn with_settings<'a>(fields: &Object<'a, '_>, settings: Settings<'a>) -> Settings<'a> {
     let get = |name: &'static str| fields.get(name).unwrap().map(|value| value.raw);
     Settings {
@@ -58,7 +58,7 @@ fn with_settings<'a>(fields: &Object<'a, '_>, settings: Settings<'a>) -> Setting
     }
 }
 
-/// Returns the settings that the toy format does not have.
+/// Returns the settings that are missing in the toy format.
 fn settings_json(settings: &Settings<'_>) -> Value {
     json!({
         "choice": settings.choice.as_ref().map(|choice| match choice {
@@ -111,12 +111,13 @@ fn read(caller: Format, body: &[u8]) -> Value {
     request
 }
 
-/// A text that is not blank, as some formats leave out blank texts.
+/// Generates a text that is not blank, because some formats leave out blank texts.
 fn texts() -> impl Strategy<Value = Value> {
     escaped().prop_map(|text| serde_json::from_str(&format!("\"{text}x\"")).unwrap())
 }
 
-/// The settings that every format can carry. In the messages format, calls are one by one only together with a choice.
+/// Generates settings that every format can carry. In the Messages format, calls can be forbidden to be parallel only
+/// together with a tool choice.
 fn settings() -> impl Strategy<Value = Value> {
     let choices = prop_oneof![
         Just((json!(null), json!(null))),
@@ -154,7 +155,7 @@ fn requests() -> impl Strategy<Value = Value> {
                 .collect();
             for (round, (question, answer, calls)) in rounds.into_iter().enumerate() {
                 pieces.push(json!(["user", question]));
-                // Without an answer between them, some formats merge the user's texts.
+                // Some formats merge two texts of the user if no response is between these texts.
                 let answer = answer.or_else(|| calls.is_empty().then(|| json!("so")));
                 pieces.extend(answer.map(|text| json!(["assistant", text])));
                 let mut results = Vec::new();
@@ -173,14 +174,14 @@ fn requests() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn a_request_that_is_written_is_read_again(toy in requests()) {
+    fn request_is_unchanged_after_it_is_written_and_read_again(toy in requests()) {
         for format in FORMATS {
             prop_assert_eq!(&read(format, &written(format, &toy)), &toy, "{:?}", format);
         }
     }
 
     #[test]
-    fn a_request_survives_every_translation(toy in requests()) {
+    fn request_is_unchanged_after_every_translation(toy in requests()) {
         let dialect = Dialect::default();
         for caller in FORMATS {
             let requested = written(caller, &toy);
@@ -188,6 +189,38 @@ proptest! {
                 let sent = translate(caller, vendor, &requested, "v", &cx(&dialect)).unwrap();
                 prop_assert_eq!(&read(vendor, &sent), &toy, "{:?} {:?}", caller, vendor);
             }
+        }
+    }
+}
+
+#[test]
+fn tool_schema_whose_member_name_has_a_lone_surrogate_is_forwarded_unchanged() {
+    let schema = r#"{"\ud800a":{}}"#;
+    let dialect = Dialect::default();
+    for (caller, input, tool) in [
+        (
+            Format::Chat,
+            r#""messages":[{"role":"user","content":"x"}]"#,
+            format!(r#"{{"type":"function","function":{{"name":"f","parameters":{schema}}}}}"#),
+        ),
+        (
+            Format::Messages,
+            r#""messages":[{"role":"user","content":"x"}]"#,
+            format!(r#"{{"name":"f","input_schema":{schema}}}"#),
+        ),
+        (
+            Format::Responses,
+            r#""input":"x""#,
+            format!(r#"{{"type":"function","name":"f","parameters":{schema}}}"#),
+        ),
+    ] {
+        let body = format!(r#"{{"model":"m",{input},"tools":[{tool}]}}"#);
+        for vendor in FORMATS.into_iter().filter(|vendor| *vendor != caller) {
+            let cx = cx(&dialect);
+            let translated =
+                crate::translate::request(caller, vendor, body.as_bytes(), "v", &cx).unwrap();
+            let text = String::from_utf8(translated.to_vec()).unwrap();
+            assert!(text.contains(schema), "{caller:?} to {vendor:?}: {text}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Properties of every format. An answer that is written and read again is the same, however its bytes are cut. A format
-//! that exists only here is translated in all directions.
+//! Tests that hold for every format. A response stays the same if it is written and read again, however its bytes are
+//! cut. A format that exists only in these tests is translated in all directions.
 
-use std::mem;
+use std::{fs, mem, path::Path};
 
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
@@ -19,18 +19,18 @@ use crate::{
     sse::Splitter,
 };
 
-/// The content of an answer, as far as every format can carry it.
+/// The content of a response that every format can carry.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Turn {
     text: String,
     refusal: String,
     reasoning: String,
-    /// The id, name and arguments of each call.
+    /// The id, name and arguments of each tool call.
     calls: Vec<(String, String, String)>,
     stop: Option<Stop>,
     counts: Counts,
     whole: bool,
-    /// The item of each call.
+    /// The item number of each tool call.
     items: Vec<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Turn {
     fn take(&mut self, event: Event<'_>) {
         assert!(!self.whole, "{event:?} after the end");
         match event {
-            Event::Text { refusal, piece, .. } => {
+            Event::Text(_, refusal, piece) => {
                 let text = if refusal {
                     &mut self.refusal
                 } else {
@@ -46,7 +46,7 @@ impl Turn {
                 };
                 text.push_str(piece);
             }
-            Event::Reasoning { piece, .. } => self.reasoning.push_str(piece),
+            Event::Reasoning(_, _, piece) => self.reasoning.push_str(piece),
             Event::Call { item, call } => {
                 self.items.push(item);
                 let call = (call.id.to_owned(), call.name.to_owned(), String::new());
@@ -59,12 +59,12 @@ impl Turn {
             }
             Event::Stop(stop) => self.stop = Some(stop),
             Event::End(counts) => (self.counts, self.whole) = (counts, true),
-            Event::Begin { .. } | Event::Proof { .. } | Event::Done { .. } | Event::Alive => {}
+            Event::Begin { .. } | Event::Proof(..) | Event::Done(..) | Event::Alive => {}
         }
     }
 
-    /// Returns the turn without differences that a format may make: whether a call is a reason to stop, empty arguments,
-    /// and the order of the calls, which is that of their first pieces.
+    /// Removes the differences that a translation may make to a turn: whether the stop reason mentions tool calls,
+    /// whether missing arguments become `{}`, and the order of tool calls.
     fn comparable(mut self) -> Self {
         self.items.clear();
         self.calls.sort_unstable();
@@ -80,7 +80,8 @@ impl Turn {
         self
     }
 
-    /// Returns the turn as the messages format can carry it: there a refusal is a text and a reason to stop.
+    /// Returns the turn as the Messages format can carry it. In this format, a refusal is ordinary text with a stop
+    /// reason of its own.
     fn without_refusal(mut self) -> Self {
         if !self.refusal.is_empty() {
             self.stop = Some(Stop::Refusal);
@@ -90,7 +91,7 @@ impl Turn {
     }
 }
 
-/// A format, with what creates its reader and its writer.
+/// A format, with the functions that create its reader and its writer.
 #[derive(Clone, Copy)]
 struct Format {
     name: &'static str,
@@ -131,7 +132,7 @@ const FORMATS: [Format; 4] = [
     },
 ];
 
-/// Reads a stream of which chunks of this size arrive, and passes on its events.
+/// Reads a stream that arrives in chunks of this size, and passes on its events.
 pub(super) fn read(
     reader: &mut dyn Reader,
     stream: &[u8],
@@ -150,7 +151,7 @@ pub(super) fn read(
     reader.end(emit)
 }
 
-/// Writes a turn; its pieces arrive in this order.
+/// Writes a turn whose pieces arrive in this order.
 fn written(writer: &mut dyn Writer, turn: &Turn, order: &[usize]) -> BytesMut {
     let mut out = BytesMut::new();
     let mut write = |event: Event<'_>| writer.write(event, &mut out).unwrap();
@@ -158,7 +159,7 @@ fn written(writer: &mut dyn Writer, turn: &Turn, order: &[usize]) -> BytesMut {
         id: "\"i\"",
         model: "\"m\"",
     });
-    // The items: reasoning, text, and the calls. Each has pieces that must keep their order.
+    // The items are the reasoning, the text and the tool calls. The pieces of each item must keep their order.
     let calls = turn.calls.iter().map(|(_, _, arguments)| &**arguments);
     let texts: Vec<&str> = [&*turn.reasoning, &*turn.text]
         .into_iter()
@@ -183,16 +184,8 @@ fn written(writer: &mut dyn Writer, turn: &Turn, order: &[usize]) -> BytesMut {
         let item = index as u64;
         if !piece.is_empty() {
             write(match index {
-                0 => Event::Reasoning {
-                    item,
-                    summary: true,
-                    piece,
-                },
-                1 => Event::Text {
-                    item,
-                    refusal: false,
-                    piece,
-                },
+                0 => Event::Reasoning(item, true, piece),
+                1 => Event::Text(item, false, piece),
                 _ => Event::Arguments {
                     item,
                     piece,
@@ -202,23 +195,19 @@ fn written(writer: &mut dyn Writer, turn: &Turn, order: &[usize]) -> BytesMut {
         }
         if last {
             let implied = false;
-            write(Event::Done { item, implied });
+            write(Event::Done(item, implied));
         }
     }
     if !turn.refusal.is_empty() {
         let (item, refusal, piece) = (texts.len() as u64, true, &*turn.refusal);
-        write(Event::Text {
-            item,
-            refusal,
-            piece,
-        });
+        write(Event::Text(item, refusal, piece));
     }
     write(Event::Stop(turn.stop.unwrap()));
     write(Event::End(turn.counts));
     out
 }
 
-/// Takes about this many bytes from the beginning. A piece never ends within a character or an escape.
+/// Takes about this many bytes from the beginning of the text. A piece never ends within a character or an escape.
 fn take_piece<'t>(text: &mut &'t str, bytes: usize) -> &'t str {
     let is_cut = |end: usize| {
         let escapes = text.as_bytes()[..end].iter().rev();
@@ -285,7 +274,7 @@ fn turns() -> impl Strategy<Value = Turn> {
     )
 }
 
-/// The turn as it is after it was written in this format.
+/// Returns the turn as it is after it was written in this format.
 fn carried(format: &Format, turn: Turn) -> Turn {
     match format.name {
         "messages" => turn.without_refusal(),
@@ -295,7 +284,7 @@ fn carried(format: &Format, turn: Turn) -> Turn {
 
 proptest! {
     #[test]
-    fn a_turn_that_is_written_is_read_again(
+    fn response_is_unchanged_after_it_is_written_and_read_again(
         turn in turns(),
         order in prop::collection::vec(0..9_usize, 0..12),
     ) {
@@ -316,7 +305,7 @@ proptest! {
     }
 
     #[test]
-    fn a_turn_survives_every_translation(turn in turns()) {
+    fn response_is_unchanged_after_every_translation(turn in turns()) {
         for vendor in FORMATS {
             let stream = written(&mut *(vendor.writer)(false), &turn, &[]);
             for caller in FORMATS {
@@ -331,5 +320,90 @@ proptest! {
                 prop_assert_eq!(&again.comparable(), &expected, "{} {}", vendor.name, caller.name);
             }
         }
+    }
+}
+
+/// JSON names of the wire formats. The code of layers must not contain them: it uses the functions of `formats`.
+const WIRE_NAMES: [&str; 12] = [
+    "cache_control",
+    "content_block",
+    "finish_reason",
+    "input_audio",
+    "input_tokens",
+    "message_stop",
+    "output_tokens",
+    "prompt_tokens",
+    "reasoning_content",
+    "response.completed",
+    "tool_calls",
+    "tool_use",
+];
+
+#[test]
+fn json_names_of_the_formats_occur_only_in_the_format_folders() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut folders: Vec<_> = ["parse", "passthrough", "respond", "translate"]
+        .iter()
+        .map(|layer| source.join(layer))
+        .collect();
+    let mut read = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                folders.push(path);
+            } else if !["tests.rs", "testing.rs", "recorded.rs"]
+                .iter()
+                .any(|it| name.ends_with(it))
+            {
+                let text = fs::read_to_string(&path).unwrap();
+                let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+                let code = code
+                    .lines()
+                    .filter(|line| !line.trim_start().starts_with("//"));
+                for (line, name) in code.flat_map(|line| WIRE_NAMES.map(|name| (line, name))) {
+                    let quoted = [format!("\"{name}\""), format!("\\\"{name}\\\"")];
+                    assert!(
+                        !quoted.iter().any(|it| line.contains(it)),
+                        "{path:?}: {line}"
+                    );
+                }
+                read += 1;
+            }
+        }
+    }
+    assert!(read > 15, "{read}");
+}
+
+#[test]
+fn paths_that_the_docs_name_for_a_new_wire_format_exist() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(package.join("../docs/architecture.md")).unwrap();
+    let row = page
+        .lines()
+        .find(|line| line.starts_with("| a new **wire format**"));
+    let row = row.unwrap();
+    let places = (1..).map_while(|number| row.split_once(&format!("({number}) `")));
+    let places: Vec<_> = places
+        .map(|(_, rest)| rest.split('`').next().unwrap())
+        .collect();
+    assert!((1..=5).contains(&places.len()), "{places:?}");
+    for place in places {
+        assert!(package.join("..").join(place).exists(), "{place}");
+    }
+    let (_, files) = row.split_once("as in the other folders (").unwrap();
+    let files: Vec<_> = files.split(')').next().unwrap().split(", ").collect();
+    assert!(files.len() > 5, "{files:?}");
+    for (format, file) in ["chat", "messages", "responses"]
+        .into_iter()
+        .flat_map(|format| {
+            files
+                .iter()
+                .map(move |file| (format, file.trim_matches('`')))
+        })
+    {
+        let path = package.join(format!("src/formats/{format}/{file}.rs"));
+        assert!(path.exists(), "{path:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! JSON strings that are copied from one document to another without being decoded, so that their escapes do not
-//! change.
+//! JSON strings that are copied from one document to another without being decoded, so that their escapes stay
+//! unchanged.
 
 use std::borrow::Cow;
 
@@ -10,21 +10,21 @@ use crate::{
     formats::wire::{Object, Value},
 };
 
-/// A JSON value: borrowed from a document as it is written, or built here.
+/// A JSON value, either borrowed from a document as written there, or built by the gateway.
 pub(crate) type Json<'a> = Cow<'a, RawValue>;
 
-/// Returns the text between the quotes of a JSON string, still escaped; `None` for any other value.
+/// Returns the text between the quotes of a JSON string, with its escapes. `None` for any other value.
 pub(crate) fn inner(value: &RawValue) -> Option<&str> {
     value.get().strip_prefix('"')?.strip_suffix('"')
 }
 
-/// Returns the text between the quotes of a JSON string, still escaped; `None` if the field is absent, or if the string
-/// is empty: vendors send `""` and null for fields that they omit.
+/// Returns the text between the quotes of a JSON string, with its escapes. `None` if the field is absent or the string
+/// is empty, because vendors send `""` and null for fields that they omit.
 pub(crate) fn given(value: Option<&RawValue>) -> Option<&str> {
     value.and_then(inner).filter(|inner| !inner.is_empty())
 }
 
-/// Returns a field of a request that must be a string, as it is written.
+/// Returns a field of a request that must be a string, as written in the request.
 pub(crate) fn literal<'a>(value: &Value<'a, '_>) -> Result<&'a RawValue, Error> {
     match inner(value.raw) {
         Some(_) => Ok(value.raw),
@@ -32,19 +32,16 @@ pub(crate) fn literal<'a>(value: &Value<'a, '_>) -> Result<&'a RawValue, Error> 
     }
 }
 
-/// Returns an optional string; an empty one counts as missing.
+/// Returns an optional string. An empty string counts as missing.
 pub(crate) fn optional<'a>(
     object: &Object<'a, '_>,
     name: &str,
 ) -> Result<Option<&'a RawValue>, Error> {
-    let Some(value) = object.get(name)? else {
-        return Ok(None);
-    };
-    let text = literal(&value)?;
-    Ok(given(Some(text)).map(|_| text))
+    let text = object.get(name)?.map(|value| literal(&value)).transpose()?;
+    Ok(text.filter(|text| given(Some(text)).is_some()))
 }
 
-/// Joins pieces, each JSON-escaped and without quotes, to one JSON string.
+/// Joins pieces into one JSON string. The pieces are JSON-escaped and without quotes.
 pub(crate) fn quoted(pieces: &[&str]) -> Json<'static> {
     let length: usize = pieces.iter().map(|piece| piece.len()).sum();
     let mut json = String::with_capacity(length + 2);
@@ -56,15 +53,15 @@ pub(crate) fn quoted(pieces: &[&str]) -> Json<'static> {
 
 /// Encodes a text as a JSON string.
 pub(crate) fn string(text: &str) -> Json<'static> {
-    Cow::Owned(to_raw_value(text).expect("any text makes a JSON string"))
+    Cow::Owned(to_raw_value(text).expect("any text can be written as a JSON string"))
 }
 
-/// Wraps JSON that the gateway has built and that is known to be valid.
+/// Wraps JSON that the gateway has built and that is therefore valid.
 pub(crate) fn made(json: String) -> Json<'static> {
-    Cow::Owned(RawValue::from_string(json).expect("JSON built from parts of JSON is JSON"))
+    Cow::Owned(RawValue::from_string(json).expect("JSON that was built from valid JSON is valid"))
 }
 
-/// Joins JSON strings. The separator `between` must be JSON-escaped.
+/// Joins JSON strings into one, with the separator `between`, which must be JSON-escaped.
 pub(crate) fn joined<'a>(mut texts: Vec<Json<'a>>, between: &str) -> Json<'a> {
     if texts.len() == 1 {
         return texts.swap_remove(0);
@@ -79,14 +76,14 @@ pub(crate) fn joined<'a>(mut texts: Vec<Json<'a>>, between: &str) -> Json<'a> {
     quoted(&pieces)
 }
 
-/// The longest name of a tool, or id of a call, that vendors of the chat and the responses format accept, in
-/// characters.
+/// The maximum number of characters of a tool's name or a call's id that vendors of the Chat Completions and Responses
+/// formats accept.
 const CHARS_MAX: usize = 64;
-/// How many characters of a longer name or id are kept before a dash and a hash of 16 digits.
+/// The number of characters of a longer name or id that are kept. They are followed by a dash and a hash of 16 digits.
 const CHARS_KEPT: usize = CHARS_MAX - 17;
 
-/// Shortens a name or an id, given as a JSON string, to at most 64 characters. The result for a name is the same
-/// everywhere, so calls, results and tools still match.
+/// Shortens a name or an id, given as a JSON string, to at most 64 characters. Equal names are shortened in the same
+/// way, so that tool calls still match their tools, and tool results their calls.
 pub(crate) fn shortened(literal: Json<'_>) -> Json<'_> {
     if literal.get().len() - 2 <= CHARS_MAX {
         return literal;
@@ -101,7 +98,7 @@ pub(crate) fn shortened(literal: Json<'_>) -> Json<'_> {
     }
 }
 
-/// FNV-1a with 64 bits. The result is the same on every node and in every build, so ids that are derived from it are
+/// Returns the 64-bit FNV-1a hash. It is the same on every node and in every build, so ids that are derived from it are
 /// stable.
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -118,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_joined_as_written() {
+    fn json_strings_are_joined_without_decoding() {
         let texts = vec![
             raw(r#""a\u00e9\n""#),
             raw(r#""""#),
@@ -133,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn names_over_64_characters_are_shortened_always_alike() {
+    fn names_over_64_characters_are_always_shortened_in_the_same_way() {
         let long = "ж".repeat(65);
         for (name, short) in [
             ("get_weather".to_owned(), "get_weather".to_owned()),
@@ -146,7 +143,7 @@ mod tests {
         ] {
             assert_eq!(shortened(string(&name)).get(), string(&short).get());
         }
-        // The same name, spelled with escapes, gives the same result.
+        // The same name with escapes must give the same result.
         let escaped = raw(r#""\u0436""#).get().trim_matches('"').repeat(65);
         let escaped = made(format!("\"{escaped}\""));
         assert_eq!(shortened(escaped).get(), shortened(string(&long)).get());

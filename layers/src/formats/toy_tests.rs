@@ -1,4 +1,5 @@
-//! A format that exists only here, to show what a format needs. It is translated from and to all others.
+//! A format that exists only in these tests, to show what a format needs. It is translated from and to all other
+//! formats.
 
 use std::borrow::Cow;
 
@@ -25,8 +26,8 @@ use crate::{
     sse,
 };
 
-/// Reads and writes answers: each event is an array of its type and fields. A plain answer has the same events as a
-/// stream.
+/// Reads and writes responses. Each event is an array of its type and its fields. A plain response has the same events
+/// as a stream.
 #[derive(Debug, Default)]
 pub(super) struct Toy;
 
@@ -48,23 +49,15 @@ impl Reader for Toy {
         let (id, model, fault, implied) = ("\"toy\"", "\"toy\"", None, false);
         emit(match fields[0].as_str().expect("a type") {
             "begin" => Event::Begin { id, model },
-            kind @ ("text" | "refusal") => Event::Text {
-                item,
-                refusal: kind == "refusal",
-                piece,
-            },
-            "reasoning" => Event::Reasoning {
-                item,
-                summary: true,
-                piece,
-            },
+            kind @ ("text" | "refusal") => Event::Text(item, kind == "refusal", piece),
+            "reasoning" => Event::Reasoning(item, true, piece),
             "call" => {
                 let (id, name, custom) = (&*texts[1], &*texts[2], false);
                 let call = Call { id, name, custom };
                 Event::Call { item, call }
             }
             "arguments" => Event::Arguments { item, piece, fault },
-            "done" => Event::Done { item, implied },
+            "done" => Event::Done(item, implied),
             "stop" => Event::Stop(STOPS[item as usize]),
             _ => Event::End(Counts {
                 fresh: number(0),
@@ -88,22 +81,18 @@ impl Reader for Toy {
 impl Writer for Toy {
     fn write(&mut self, event: Event<'_>, out: &mut BytesMut) -> Result<(), Error> {
         let fields = match event {
-            Event::Text { piece: "", .. } | Event::Proof { .. } | Event::Alive => return Ok(()),
+            Event::Text(_, _, "") | Event::Proof(..) | Event::Alive => return Ok(()),
             Event::Begin { .. } => "\"begin\",0".to_owned(),
-            Event::Text {
-                item,
-                refusal,
-                piece,
-            } => {
+            Event::Text(item, refusal, piece) => {
                 let kind = if refusal { "refusal" } else { "text" };
                 format!("\"{kind}\",{item},\"{piece}\"")
             }
-            Event::Reasoning { item, piece, .. } => format!("\"reasoning\",{item},\"{piece}\""),
+            Event::Reasoning(item, _, piece) => format!("\"reasoning\",{item},\"{piece}\""),
             Event::Call { item, call } => {
                 format!("\"call\",{item},\"{}\",\"{}\"", call.id, call.name)
             }
             Event::Arguments { item, piece, .. } => format!("\"arguments\",{item},\"{piece}\""),
-            Event::Done { item, .. } => format!("\"done\",{item}"),
+            Event::Done(item, _) => format!("\"done\",{item}"),
             Event::Stop(stop) => format!("\"stop\",{}", stop as u8),
             Event::End(counts) => format!(
                 "\"end\",{},{},{},{},{}",
@@ -119,7 +108,7 @@ impl Writer for Toy {
     }
 }
 
-/// Writes requests: `pieces` has an array of its type and fields for each piece of the conversation.
+/// Writes requests. The list has an array of its type and its fields for each piece of the conversation.
 #[derive(Debug, Default)]
 pub(super) struct ToyRequest(Vec<Value>);
 
@@ -172,7 +161,7 @@ impl<'a> RequestWriter<'a> for ToyRequest {
     }
 }
 
-/// Reads a request.
+/// Reads a request in the toy format.
 pub(super) fn read_request<'a, W: RequestWriter<'a>>(
     fields: &Object<'a, '_>,
     writer: &mut W,

@@ -1,6 +1,6 @@
-//! Used by requests and answers: the context of a translation, and JSON that is read and written with its values as
-//! they are written. So values that are not interpreted do not change, such as a number outside the range of every
-//! numeric type, a schema or an escape.
+//! The context of a translation, and JSON values that are read and written unchanged, for requests and responses.
+//! Because the values are not interpreted, nothing in them changes: a number outside the range of every numeric type, a
+//! schema, an escape.
 
 use std::{borrow::Cow, fmt};
 
@@ -12,45 +12,50 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::text::{Json, string};
+pub(crate) use super::errors::broken;
+use super::{
+    text::{Json, literal, string},
+    turn::put,
+};
 use crate::{
     call::Format,
-    error::{BoxError, Error, Problem},
+    error::{Error, Problem},
     model::{Dialect, OutputField},
     path::Path,
 };
 
-/// The data, in addition to the body, from which a request is translated.
+/// The data from which a request is translated, in addition to its body.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestCx<'a> {
-    /// The name that the vendor gives the model.
+    /// The vendor's name for the model.
     pub model: &'a str,
-    /// The ceiling of output tokens, per choice, that the hold covers.
+    /// The limit of output tokens per choice that the hold covers.
     pub output_tokens: u64,
     /// The fields of the vendor's format that the model accepts.
     pub dialect: &'a Dialect,
-    /// The settings for the vendor's prompt cache.
+    /// The request's settings for the vendor's prompt cache.
     pub cache: CacheCx<'a>,
 }
 
-/// A request's settings for the vendor's cache.
+/// The settings of a request for the vendor's prompt cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CacheCx<'a> {
-    /// A hash that is equal for all calls of one key in one session; `None` if the caller named no session.
+    /// A hash that is equal for all calls of one key in one session. `None` if the caller named no session.
     pub key: Option<&'a str>,
     /// Whether the model has a price for cache writes with a lifetime of an hour.
     pub hour_priced: bool,
 }
 
 impl RequestCx<'_> {
-    /// Returns the ceiling of output tokens, if `field` is the name under which the vendor accepts it.
+    /// Returns the limit of output tokens, if `field` is the field in which the vendor accepts it.
     pub(crate) fn ceiling(&self, field: OutputField) -> Option<u64> {
         (self.dialect.output_field == field).then_some(self.output_tokens)
     }
 
-    /// Returns `prompt_cache_key`, if the vendor accepts it: the caller's own, or a key that is derived from the
-    /// session. With it, a vendor routes calls to the machine that has their prompt in its cache. Unless the dialect
-    /// decides, vendors of the chat format get no derived key, because many of them reject unknown fields.
+    /// Returns the `prompt_cache_key` for the vendor, if the vendor accepts it: the caller's own key, or a key that is
+    /// derived from the session. With this key, a vendor routes calls to the machine that has their prompt in its
+    /// cache. Unless the dialect decides otherwise, vendors of the Chat Completions format get no derived key, because
+    /// many of them reject unknown fields.
     pub(crate) fn cache_key<'a>(
         &self,
         given: Option<&'a RawValue>,
@@ -66,51 +71,76 @@ impl RequestCx<'_> {
     }
 }
 
-/// `stream_options` of a chat request. It requests the usage by which the stream is charged.
-#[derive(Debug, Serialize)]
-pub(crate) struct StreamOptions {
-    include_usage: bool,
-}
-
-impl StreamOptions {
-    pub(crate) fn of(stream: bool) -> Option<Self> {
-        stream.then_some(Self {
-            include_usage: true,
-        })
-    }
-}
-
-/// The data, in addition to the body, from which an answer is translated.
+/// The data from which a response is translated, in addition to its body.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnswerCx {
-    /// The current time in Unix seconds.
+    /// The time of the translation, in Unix seconds.
     pub created: u64,
-    /// For chat callers: whether the caller requested the usage of a stream (`stream_options.include_usage`).
+    /// For callers of the Chat Completions format: whether the caller requested the usage of a stream
+    /// (`stream_options.include_usage`).
     pub usage_asked: bool,
-    /// For messages callers: whether the caller requested blocks of thinking.
+    /// For callers of the Messages format: whether the caller requested blocks of thinking.
     pub thinking_asked: bool,
 }
 
-/// Creates the error for a vendor's answer that violates its format: a 502.
-pub(crate) fn broken(why: impl Into<BoxError>) -> Error {
-    Error::VendorBroken(why.into())
-}
-
-/// Creates the error for an answer that exceeds a memory limit: a 502 that is charged.
+/// Creates the error of a response that exceeds a memory limit. It is a 502, and the call is charged.
 pub(crate) fn too_much(why: String) -> Error {
     Error::AnswerTooLong(why.into())
 }
 
-/// Appends `value` to the output as JSON without white space.
+/// Creates the error of a response that has more than `max` of these parts.
+pub(crate) fn too_many(max: impl fmt::Display, parts: &str) -> Error {
+    too_much(format!("the response has more than {max} {parts}"))
+}
+
+/// Appends `value` to `out` as JSON without white space.
 pub(crate) fn write_json(out: &mut BytesMut, value: &impl Serialize) {
     serde_json::to_writer(out.writer(), value)
         .expect("writing to memory does not fail, and keys are strings");
 }
 
-/// Returns the JSON of a value without white space between its tokens, which stay as they are written.
+/// Writes a JSON object field by field.
+#[derive(Debug)]
+pub(crate) struct ObjectWriter(BytesMut);
+
+impl ObjectWriter {
+    /// Begins an object of about this many bytes.
+    pub(crate) fn new(bytes: usize) -> Self {
+        let mut out = BytesMut::with_capacity(bytes);
+        out.put_u8(b'{');
+        Self(out)
+    }
+
+    pub(crate) fn field(&mut self, name: &str, value: &impl Serialize) -> &mut Self {
+        let comma = if self.0.len() > 1 { "," } else { "" };
+        put(&mut self.0, format_args!("{comma}\"{name}\":"));
+        write_json(&mut self.0, value);
+        self
+    }
+
+    /// Writes the field, unless `value` is `None`.
+    pub(crate) fn some(&mut self, name: &str, value: Option<impl Serialize>) -> &mut Self {
+        match value {
+            Some(value) => self.field(name, &value),
+            None => self,
+        }
+    }
+
+    /// Writes the field unless the list is empty.
+    pub(crate) fn list(&mut self, name: &str, list: &[impl Serialize]) -> &mut Self {
+        self.some(name, (!list.is_empty()).then_some(list))
+    }
+
+    pub(crate) fn end(mut self) -> Bytes {
+        self.0.put_u8(b'}');
+        self.0.freeze()
+    }
+}
+
+/// Returns the JSON of a value without white space between its tokens. The tokens stay as written.
 pub(crate) fn compact(value: &RawValue) -> Cow<'_, str> {
     let json = value.get();
-    // White space within strings also leads past this shortcut; then the value is copied unchanged.
+    // White space inside strings also prevents this shortcut. Then the value is copied unchanged.
     if !json.bytes().any(|byte| byte.is_ascii_whitespace()) {
         return Cow::Borrowed(json);
     }
@@ -127,7 +157,7 @@ pub(crate) fn compact(value: &RawValue) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// A value of the request, which is not parsed yet, with its path.
+/// A value of the request that is not parsed yet, with its path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Value<'a, 'p> {
     pub(crate) path: Path<'p>,
@@ -140,7 +170,7 @@ impl<'a, 'p> Value<'a, 'p> {
         self.path.refuse(problem)
     }
 
-    /// Returns the value as decoded text; other types are refused.
+    /// Returns the value as decoded text. Refuses values that are not strings.
     pub(crate) fn string(&self) -> Result<Cow<'a, str>, Error> {
         match serde_json::from_str(self.raw.get()) {
             Ok(Text(text)) => Ok(text),
@@ -182,22 +212,34 @@ impl<'a, 'p> Value<'a, 'p> {
     }
 
     /// Returns the elements of the array, each of which is an object.
-    pub(crate) fn objects(&self) -> Result<Vec<Fields<'a>>, Error> {
-        serde_json::from_str(self.raw.get()).map_err(|_| self.wrong_type("array of objects"))
+    pub(crate) fn objects(&self) -> Result<impl Iterator<Item = Object<'a, '_>>, Error> {
+        let list: Vec<Fields<'a>> = serde_json::from_str(self.raw.get())
+            .map_err(|_| self.wrong_type("array of objects"))?;
+        let objects = list.into_iter().enumerate();
+        Ok(objects.map(|(index, fields)| Object {
+            path: Path::Index(&self.path, index),
+            fields,
+        }))
     }
-
     /// Returns the elements of the array.
+    pub(crate) fn elements(&self) -> Result<impl Iterator<Item = Value<'a, '_>>, Error> {
+        let list = self.array()?.into_iter().enumerate();
+        Ok(list.map(|(index, raw)| Value {
+            path: Path::Index(&self.path, index),
+            raw,
+        }))
+    }
+    /// Returns the elements of the array, without their paths.
     pub(crate) fn array(&self) -> Result<Vec<&'a RawValue>, Error> {
         serde_json::from_str(self.raw.get()).map_err(|_| self.wrong_type("array"))
     }
-
-    /// Creates a 400 error: the value is not of the expected type.
+    /// Creates a 400 error, which states that the value is not of the expected type.
     pub(crate) fn wrong_type(&self, expected: &'static str) -> Error {
         self.refuse(Problem::WrongType(expected))
     }
 }
 
-/// A string that is borrowed from the JSON if it has no escapes. serde borrows in a `Cow` only with this attribute.
+/// A string that is borrowed from the JSON if it has no escapes. Only with this attribute does serde borrow in a `Cow`.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -209,7 +251,7 @@ pub(crate) struct Object<'a, 'p> {
 }
 
 impl<'a> Object<'a, '_> {
-    /// Returns the value of a field; null counts as absent.
+    /// Returns the value of a field. A field with null counts as absent.
     pub(crate) fn get<'o>(&'o self, name: &'o str) -> Result<Option<Value<'a, 'o>>, Error> {
         let path = Path::Key(&self.path, name);
         let mut found = self.fields.0.iter().filter(|(key, _)| *key == name);
@@ -228,13 +270,29 @@ impl<'a> Object<'a, '_> {
             .ok_or_else(|| self.refuse(name, Problem::Missing))
     }
 
+    /// Returns the object in a field.
+    pub(crate) fn object<'o>(&'o self, name: &'o str) -> Result<Option<Object<'a, 'o>>, Error> {
+        self.get(name)?.map(Value::object).transpose()
+    }
+    /// Returns the object in a required field.
+    pub(crate) fn need_object<'o>(&'o self, name: &'o str) -> Result<Object<'a, 'o>, Error> {
+        self.need(name)?.object()
+    }
+    /// Returns the string in a required field, as written in the request.
+    pub(crate) fn need_literal(&self, name: &str) -> Result<Json<'a>, Error> {
+        literal(&self.need(name)?).map(Cow::Borrowed)
+    }
+    /// Returns the value of a boolean field.
+    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, Error> {
+        self.get(name)?.map(|flag| flag.flag()).transpose()
+    }
     /// Creates a 400 error that names a field of this object.
     pub(crate) fn refuse(&self, name: &str, problem: Problem) -> Error {
         Path::Key(&self.path, name).refuse(problem)
     }
 }
 
-/// The fields of an object in order; their values are not parsed yet.
+/// The fields of an object in order. Their values are not parsed yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields<'a>(pub(crate) Vec<(Cow<'a, str>, &'a RawValue)>);
 
@@ -261,7 +319,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
     }
 }
 
-/// Returns the JSON with replacement characters for invalid UTF-8 and lone surrogates; `None` if it has neither.
+/// Returns the JSON with invalid UTF-8 and lone surrogates replaced by the replacement character. `None` if it contains
+/// neither.
 pub(crate) fn mended(json: &[u8]) -> Option<Bytes> {
     let mut text = String::from_utf8_lossy(json);
     for at in lone_halves(text.as_bytes()) {
@@ -273,7 +332,7 @@ pub(crate) fn mended(json: &[u8]) -> Option<Bytes> {
     }
 }
 
-/// Returns the offsets of the escapes of lone surrogates.
+/// Returns the offsets of the escapes that are lone surrogates.
 fn lone_halves(json: &[u8]) -> Vec<usize> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(skipped) = json.get(at..).and_then(|rest| memchr(b'\\', rest)) {
@@ -290,7 +349,7 @@ fn lone_halves(json: &[u8]) -> Vec<usize> {
     found
 }
 
-/// Returns the surrogate whose escape is at this offset, if there is one.
+/// Returns the surrogate whose escape begins at this offset, if there is one.
 fn half(json: &[u8], at: usize) -> Option<u16> {
     let digits = json.get(at..)?.strip_prefix(b"\\u")?.get(..4)?;
     let unit = u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
@@ -302,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn invalid_text_is_replaced_and_everything_else_stays() {
+    fn invalid_characters_in_json_are_replaced_and_everything_else_stays_unchanged() {
         for (json, expected) in [
             (&b"{}"[..], None),
             (br#"["\ud83d\ude00","\\ud83d","\u0041"]"#, None),
@@ -319,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn only_blanks_are_removed() {
+    fn only_white_space_between_tokens_is_removed() {
         for (json, compacted) in [
             ("{}", "{}"),
             ("{ }", "{}"),
@@ -338,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_by_their_decoded_names_and_once() {
+    fn fields_are_found_by_their_decoded_names_and_must_be_unique() {
         let raw: &RawValue = serde_json::from_str(r#"{"\u0061":1,"b":null,"c":2,"c":3}"#).unwrap();
         let object = Value {
             path: Path::Root,

@@ -1,5 +1,5 @@
-//! Returns the same answer when a client sends a call again. Calls with the same idempotency key, caller and request
-//! are one call, with one hold and one charge, as in the draft "The Idempotency-Key HTTP Header Field"
+//! Returns the same response when a client sends a call again. Requests with the same idempotency key, caller and
+//! content are one call, with one hold and one charge, as in the draft "The Idempotency-Key HTTP Header Field"
 //! (draft-ietf-httpapi-idempotency-key-header).
 //!
 //! ```text
@@ -11,11 +11,10 @@
 //! sent with another request     422
 //! ```
 //!
-//! The caller's key must permit stored answers ([`KeyRecord::idempotency`]), and `auth` must have inserted the secret
-//! that seals these answers ([`AnswerKey`]). A call without the header, or without the permission, is forwarded
-//! unchanged.
+//! The caller's key must permit stored responses ([`KeyRecord::idempotency`]), and `auth` must have inserted the key
+//! that encrypts them ([`AnswerKey`]). A call without the header or without this permission is forwarded unchanged.
 //!
-//! The process that runs a call has a claim in an [`AnswerStore`] and renews it. If a claim has expired, the ledger
+//! The process that runs a call has a claim in an [`AnswerStore`] and renews it. After a claim has expired, the ledger
 //! ([`Money`]) decides whether the call was charged, before the call may run again.
 
 mod run;
@@ -58,27 +57,27 @@ use crate::{
     undecided,
 };
 
-/// Header of a repeated answer; its value is `true`.
+/// Header of a response to a repeated call; its value is `true`.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-/// Header of a repeated answer: the request number of the call that produced the answer.
+/// Header of a response to a repeated call: the request number of the call that produced the response.
 pub const ORIGINAL_REQUEST_ID: HeaderName = HeaderName::from_static("x-original-request-id");
-/// Header of an answer that is not stored because the store is full; its value is `false`.
+/// Header of a response that is not stored because the store is full; its value is `false`.
 pub const IDEMPOTENT_STORED: HeaderName = HeaderName::from_static("idempotent-stored");
 
-/// The largest number of bytes of an idempotency key.
+/// The maximum number of bytes of an idempotency key.
 const KEY_BYTES_MAX: usize = 255;
 
-/// The limits of the layer.
+/// The limits of the idempotency layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdempotencySettings {
-    /// The time for which answers are stored.
+    /// How long a response is stored for repeated calls.
     pub stored: Duration,
-    /// The lifetime of a claim that is not renewed. After that, the process that has the claim counts as dead.
+    /// The lifetime of a claim. If a process does not renew its claim in this time, the process counts as dead.
     pub lease: Duration,
-    /// The largest answer that is stored, in bytes. A longer answer is forwarded, but not stored.
+    /// The maximum size of a stored response, in bytes. A longer response is forwarded but not stored.
     pub answer_bytes_max: u64,
-    /// The largest total size, in bytes, of answers in memory: answers that are arriving or are still being read. The
-    /// answers of one account may have half of this size.
+    /// The maximum total size, in bytes, of responses in memory, which are still arriving or still being read. The
+    /// responses of one account may take half of it.
     pub running_bytes_max: u64,
 }
 
@@ -93,12 +92,12 @@ impl Default for IdempotencySettings {
     }
 }
 
-/// Whether a call whose process no longer runs was charged.
+/// Whether a call was charged, if the process that ran it has died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The call was charged.
     Charged,
-    /// The call was not charged, and never will be.
+    /// The call was not charged, and never will be charged.
     Free,
     /// The call may still be charged.
     Open,
@@ -106,8 +105,8 @@ pub enum Fate {
 
 /// The operations of the ledger that this layer needs.
 pub trait Money: Send + Sync + 'static {
-    /// Ends the hold of a call whose process no longer runs, so that the call cannot be charged later. Returns whether
-    /// it was charged.
+    /// Ends the hold of a call whose process has died, so that the call cannot be charged later. Returns whether the
+    /// call was charged.
     fn abandon(
         &self,
         number: RequestNumber,
@@ -115,9 +114,9 @@ pub trait Money: Send + Sync + 'static {
         key: &KeyId,
     ) -> impl Future<Output = Result<Fate, BoxError>> + Send;
 
-    /// Returns whether the key may make calls. The layer's record of the key may be from a cache, and an operator may
-    /// have disabled the key since. For a new call, the ledger would then refuse the hold; but a repeated answer needs
-    /// no hold.
+    /// Returns whether the key may make calls. The layer's record of the key may come from a cache, and an operator may
+    /// have disabled the key since. For a new call, the ledger would refuse the hold; a repeated call needs no hold, so
+    /// the layer checks the key here.
     fn permits(
         &self,
         account: &AccountId,
@@ -125,38 +124,39 @@ pub trait Money: Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, BoxError>> + Send;
 }
 
-/// An event of this layer, for metrics.
+/// An event of the idempotency layer, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A call began for the first time; its answer will be stored.
+    /// A call began for the first time. Its response will be stored.
     Ran,
-    /// A call began again: the process that ran it before has died, and the call had cost nothing.
+    /// A call began again, because the process that ran it first has died and the call had cost nothing.
     RanAgain,
-    /// An answer of this many bytes was stored.
+    /// A response of this many bytes was stored.
     Stored(u64),
-    /// An answer was not stored, because it was too long or the store was full.
+    /// A response was not stored, because it was too long or the store was full.
     NotStored,
-    /// The end of a call could not be recorded in the store.
+    /// The store could not record that a call has ended.
     NotWritten,
-    /// A request got the stored answer of an earlier call. The first number is that of the request, the second that of
-    /// the earlier call.
+    /// A request got the stored response of an earlier call. The first field is the number of the request, the second
+    /// is the number of the earlier call.
     Replayed(RequestNumber, RequestNumber),
-    /// A request joined the answer of a call that is still running. The first number is that of the request, the second
-    /// that of the running call.
+    /// A request joined the response of a call that is still running. The first field is the number of the request, the
+    /// second is the number of the in-flight call.
     Joined(RequestNumber, RequestNumber),
     /// A request was refused because its call is running in another process.
     Conflict,
     /// A request was refused because its idempotency key was already used for a different request.
     Mismatch,
-    /// A request was refused because its call was or may be charged, but the answer is not stored.
+    /// A request was refused because its call was or may be charged, but the response is not stored.
     Gone,
 }
 
 type Report = dyn Fn(Event) + Send + Sync;
 type Name = (AccountId, Digest);
 
-/// Returns stored or running answers to repeated calls with an idempotency key; see the module.
+/// Recognizes repeated calls by their idempotency key. A repeated call gets the stored response of the first call, or
+/// waits for that response if the first call is still running. See the module's documentation.
 pub struct IdempotencyLayer<K, M> {
     shared: Arc<Shared<K, M>>,
 }
@@ -168,12 +168,13 @@ struct Shared<K, M> {
     report: Box<Report>,
     running: Mutex<HashMap<Name, Arc<Run<AnswerBody>>>>,
     buffered: Arc<Buffered>,
-    /// The tasks that run the calls.
+    /// The tasks that run calls with an idempotency key.
     tasks: Mutex<JoinSet<()>>,
 }
 
 impl<K, M> IdempotencyLayer<K, M> {
-    /// Creates a layer that stores answers in `store`, and lets `money` end calls whose process has died.
+    /// Creates a layer that stores responses in `store`. If the process of a call has died, `money` ends the call's
+    /// hold.
     pub fn new(
         store: K,
         money: M,
@@ -215,7 +216,7 @@ impl<K, M> Shared<K, M> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the run of this name, and whether this request created it.
+    /// Returns the in-flight call with this [`Name`], and whether this request created it.
     fn enter(
         &self,
         name: &Name,
@@ -236,8 +237,8 @@ impl<K, M> Shared<K, M> {
         (self.report)(event);
     }
 
-    /// Checks the limits for a repeated answer. A repeat counts towards the rate limits that layers above have started,
-    /// and is refused if these limits or the ledger refuse its key.
+    /// Checks the limits for a repeated call. The call counts towards the pending rate limits of the layers above, and
+    /// is refused if one of these limits or the ledger refuses its key.
     async fn admit(&self, req: &mut Request<Call>, caller: &KeyRecord) -> Result<(), Error>
     where
         M: Money,
@@ -252,7 +253,7 @@ impl<K, M> Shared<K, M> {
 
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        // Remove the results of tasks that have ended.
+        // Results of tasks that have ended are removed.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(work);
     }
@@ -322,10 +323,11 @@ where
     }
 }
 
-/// Returns the caller and the secret that seals answers, if the request has an idempotency key and the caller's key
-/// permits stored answers.
+/// Returns the caller and the key that encrypts stored responses, if the request has an idempotency key and the
+/// caller's key permits stored responses.
 fn key_of_request(req: &Request<Call>) -> Option<(Arc<KeyRecord>, AnswerKey)> {
-    // `auth` inserts the `AnswerKey` only if the header is present and the caller's key permits stored answers.
+    // `auth` inserts the `AnswerKey` only if the request has an idempotency key and the caller's key permits stored
+    // responses.
     let answer_key = req.extensions().get::<AnswerKey>()?;
     let Caller(key) = req.extensions().get()?;
     Some((Arc::clone(key), answer_key.clone()))
@@ -362,8 +364,8 @@ where
     let fingerprint = seal.fingerprint(req.uri().path(), req.headers(), &req.body().body);
     let number = req.extensions().get::<RequestNumber>().copied();
     let number = number.unwrap_or_else(RequestNumber::now_v7);
-    // The hold of this call gets the number of the claim, so that another process can find the hold in the ledger if
-    // this process dies.
+    // The hold of this call gets the claim's number, so that another process can find the hold in the ledger if this
+    // process dies.
     req.extensions_mut().insert(number);
     let name = (caller.account.clone(), seal.id);
     let run = loop {
@@ -376,7 +378,7 @@ where
             return Err(Error::IdempotencyKeyReused);
         }
         shared.admit(&mut req, &caller).await?;
-        // If the running call ends without an answer, this request starts again and makes the call itself.
+        // If the in-flight call ends without a response, this request makes the call itself.
         if let Some(head) = run.started().await {
             shared.report(Event::Joined(number, run.number));
             let mut res = Response::from_parts(head, boxed(Reader::joined(Arc::clone(&run))));
@@ -414,11 +416,11 @@ where
 /// A message from the task that runs a call to the future of the client's request.
 enum WorkMessage<S> {
     Answer(Box<Result<Response<AnswerBody>, Error>>),
-    /// The answer will not be stored, so the client's future makes the call itself.
+    /// The response will not be stored, so the future of the client's request makes the call itself.
     NotStored(Box<(S, Request<Call>)>),
 }
 
-/// Adds the headers that mark a repeated answer.
+/// Adds the headers that mark the response to a repeated call.
 fn stamp(headers: &mut HeaderMap, number: RequestNumber) {
     headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
     if let Ok(number) = HeaderValue::from_str(&number.to_string()) {
@@ -427,14 +429,14 @@ fn stamp(headers: &mut HeaderMap, number: RequestNumber) {
 }
 
 pin_project! {
-    /// Future of [`Idempotency`]: of a call that is only forwarded, or of a call with an idempotency key.
+    /// The future of [`Idempotency`]. It forwards a call without an idempotency key, or handles a call with one.
     pub struct ResponseFuture<F> {
         #[pin]
         inner: Inner<F>,
     }
 }
 
-/// The future of a request with an idempotency key: a new call, a repeated answer, or a refusal.
+/// The future of a request with an idempotency key: it runs a new call, repeats a response, or refuses the request.
 type Keyed = Pin<Box<dyn Future<Output = Result<Response<AnswerBody>, Error>> + Send>>;
 
 pin_project! {

@@ -1,4 +1,4 @@
-//! Shares the answer of a running call among several readers. Each reader gets it from the beginning.
+//! Shares the response of an in-flight call among several readers. Each reader gets the response from its beginning.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,12 +17,12 @@ use tollgate_ledger::idempotency::Digest;
 
 use crate::{error::Error, facts::RequestNumber, key::AccountId};
 
-/// One account may use at most the limit divided by this number, so clients that stop reading block only their own
+/// One account may use at most half of the limit for buffered bytes. So clients that stop reading block only their own
 /// account.
 const ACCOUNT_PARTS: u64 = 2;
 
-/// The bytes of all buffered answers, in total and by account. An answer stays in memory as long as it may still be
-/// read.
+/// The bytes of all buffered responses, in total and by account. A response stays in memory as long as somebody may
+/// still read it.
 #[derive(Debug, Default)]
 pub(super) struct Buffered(Mutex<Bytewise>);
 
@@ -37,12 +37,12 @@ impl Buffered {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts these bytes as buffered. Returns whether the totals are within their limits.
+    /// Counts the bytes as buffered for the account. Returns whether the totals are within their limits.
     fn add(&self, account: &AccountId, bytes: u64, max: u64) -> bool {
         let mut buffered = self.lock();
         buffered.all += bytes;
         let all = buffered.all;
-        // Usually the account has an entry already. Then the account's id need not be cloned.
+        // Usually the account already has an entry, so its id need not be cloned.
         let own = match buffered.accounts.get_mut(account) {
             Some(own) => {
                 *own += bytes;
@@ -68,13 +68,13 @@ impl Buffered {
     }
 }
 
-/// A call that is running, with its buffered answer. `A` is the type of the answer's body.
+/// An in-flight call with its buffered response. `A` is the type of the response's body.
 pub(super) struct Run<A> {
     pub(super) fingerprint: Digest,
     pub(super) number: RequestNumber,
     account: AccountId,
     state: Mutex<State<A>>,
-    /// The bytes of all answers that this layer buffers.
+    /// The bytes of all responses that the layer buffers.
     buffered: Arc<Buffered>,
 }
 
@@ -82,27 +82,28 @@ struct State<A> {
     head: Option<Parts>,
     chunks: Vec<Bytes>,
     bytes: u64,
-    /// The length of the body that the answer declares, if any.
+    /// The length that the response declares for its body, if any.
     length: Option<u64>,
     stage: Stage<A>,
-    /// Wakers of the tasks that wait for the next change of the answer.
+    /// Wakers of the tasks that wait for the next change of the response.
     wakers: BTreeMap<WaiterId, Waker>,
-    /// The number of waiters that were registered so far, to number the next one.
+    /// The number of waiters that were registered so far. It becomes the id of the next waiter.
     waiters: WaiterId,
     readers: usize,
     first_has_left: bool,
 }
 
-/// Identifies a waker. A reader that disconnects removes its waker, because a waker keeps its whole task in memory.
+/// The id of a registered waker. A reader that disconnects removes its waker by this id, because a waker keeps a whole
+/// task in memory.
 type WaiterId = u64;
 
 enum Stage<A> {
     Running,
     Done,
-    /// The answer broke off. The first reader takes the error.
+    /// The response broke off. The first reader takes the error.
     Broken(Option<Error>),
-    /// The answer is too long to be buffered. One reader takes the unread body: the reader of the original call or, if
-    /// its client has disconnected, another reader that has read all buffered chunks.
+    /// The response is too long to be buffered. One reader takes the unread body: the reader of the original call or,
+    /// if its client has disconnected, another reader that has read all buffered chunks.
     TooLong(Option<A>),
 }
 
@@ -145,7 +146,7 @@ impl<A> Run<A> {
         wakers.into_values().for_each(Waker::wake);
     }
 
-    /// Sets the head of the answer, and wakes readers that wait for it.
+    /// Sets the head of the response, and wakes readers that wait for it.
     pub(super) fn begin(&self, head: Parts, length: Option<u64>) {
         self.change(|state| {
             state.head = Some(head);
@@ -170,7 +171,7 @@ impl<A> Run<A> {
     }
 
     /// Adds the chunk that exceeded the limit, and gives the unread body to one reader. If no reader is left, the body
-    /// is dropped, which ends the call like the disconnect of a client.
+    /// is dropped, which ends the call as a client disconnect does.
     pub(super) fn hand_over(&self, chunk: Bytes, rest: A) {
         let mut rest = Some(rest);
         self.change(|state| {
@@ -183,7 +184,7 @@ impl<A> Run<A> {
         self.change(|state| state.stage = Stage::Done);
     }
 
-    /// Ends the answer with an error, unless the answer has already ended.
+    /// Ends the response with an error, unless the response has already ended.
     pub(super) fn broken(&self, error: Option<Error>) {
         self.change(|state| {
             if let Stage::Running = state.stage {
@@ -196,7 +197,7 @@ impl<A> Run<A> {
         self.lock().chunks.clone()
     }
 
-    /// Waits for the head of the answer and returns it; `None` if the call ended without an answer.
+    /// Waits for the head of the response and returns it; `None` if the call ended without a response.
     pub(super) async fn started(&self) -> Option<Parts> {
         let mut waiting = Waiting {
             run: self,
@@ -217,7 +218,7 @@ impl<A> Run<A> {
     }
 }
 
-/// A future's registration in the list of waiters. Dropping it removes the waker.
+/// A future's entry in the list of waiters. Dropping it removes the waker.
 struct Waiting<'a, A> {
     run: &'a Run<A>,
     waiter: Option<WaiterId>,
@@ -230,7 +231,7 @@ impl<A> Drop for Waiting<'_, A> {
 }
 
 impl<A> State<A> {
-    /// Registers the waker of this waiter, or replaces the registered one.
+    /// Registers the waker of this waiter, or replaces the waker that is registered.
     fn wait(&mut self, waiter: &mut Option<WaiterId>, cx: &Context<'_>) {
         let waiters = &mut self.waiters;
         let waiter = *waiter.get_or_insert_with(|| {
@@ -254,7 +255,7 @@ impl<A> Drop for Run<A> {
     }
 }
 
-/// Reads the answer of a running call from its beginning, as the body of a response.
+/// A response body that reads the response of an in-flight call from its beginning.
 pub(super) struct Reader<A> {
     run: Arc<Run<A>>,
     at: usize,
@@ -329,7 +330,9 @@ impl<A: Body<Data = Bytes, Error = Error> + Unpin> Body for Reader<A> {
                 Stage::Broken(error) => {
                     let error = error.take_if(|_| this.is_first);
                     Some(error.unwrap_or_else(|| {
-                        Error::VendorBroken("the answer of the joined call broke off".into())
+                        Error::VendorBroken(
+                            "this request joined a call whose response broke off".into(),
+                        )
                     }))
                 }
             };
@@ -375,7 +378,7 @@ impl<A> Drop for Reader<A> {
         state.readers -= 1;
         state.first_has_left |= self.is_first;
         let was_last = state.readers == 0;
-        // If this was the last reader, the body is dropped, which ends the call like the disconnect of a client.
+        // If this was the last reader, the body is dropped, which ends the call as a client disconnect does.
         let rest = match &mut state.stage {
             Stage::TooLong(rest) if was_last => rest.take(),
             _ => None,
@@ -412,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn stalled_readers_of_one_account_leave_answer_memory_for_other_accounts() {
+    fn stalled_readers_of_one_account_leave_buffer_memory_for_other_accounts() {
         let buffered = Arc::<Buffered>::default();
         let push = |run: &Run<AnswerBody>, bytes| {
             let chunk = Bytes::from(vec![0; bytes]);
@@ -437,9 +440,9 @@ mod tests {
         assert_eq!((left.all, left.accounts.len()), (0, 0));
     }
 
-    /// Usually the first client timed out and sent the call again.
+    /// Typically, the first client has timed out and has sent the call again.
     #[test]
-    fn answer_too_long_to_store_is_completed_for_its_remaining_reader() {
+    fn response_too_long_to_store_is_completed_for_its_remaining_reader() {
         let read = |reader: &mut Reader<AnswerBody>| {
             let polled = Pin::new(reader).poll_frame(&mut Context::from_waker(Waker::noop()));
             match polled {
@@ -501,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn disconnected_reader_is_not_woken_but_the_others_are() {
+    fn waker_of_a_disconnected_reader_is_removed_and_other_readers_are_woken() {
         let run = run("acme", &Arc::default());
         let waiting = || run.lock().wakers.len();
         {
@@ -510,7 +513,7 @@ mod tests {
                 assert!(!poll(one.as_mut()) && !poll(two.as_mut()));
             }
             assert_eq!(waiting(), 2);
-            // One of two waiters that a single task polls is dropped; the other stays registered.
+            // A single task polls two waiters. When one is dropped, the other stays registered.
             drop(one);
             assert_eq!(waiting(), 1);
         }

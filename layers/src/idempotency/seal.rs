@@ -1,8 +1,8 @@
-//! Derives keys from the caller's secret, and encrypts stored answers with them.
+//! Derives keys from the caller's secret, and encrypts stored responses with them.
 //!
-//! The keys come from HKDF (RFC 5869) over the secret that the caller presents, which is stored nowhere. Answers are
-//! sealed with ChaCha20-Poly1305 (RFC 8439). Each claim has its own key, so a random nonce of 96 bits is never used
-//! twice with the same key.
+//! HKDF (RFC 5869) derives the keys from the secret that the caller presents, which is stored nowhere. Responses are
+//! encrypted with ChaCha20-Poly1305 (RFC 8439). Each claim has its own key, so no pair of a key and a random 96-bit
+//! nonce is used twice.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response::Parts};
@@ -21,7 +21,8 @@ use crate::{
 
 const VERSION: u8 = 1;
 
-/// The id of one caller's idempotency key in the store, and the key that seals its answer.
+/// The id under which the store keeps the response for a caller's idempotency key, and the key that encrypts this
+/// response.
 pub(super) struct Seal {
     pub(super) id: Digest,
     fingerprints: hmac::Key,
@@ -40,8 +41,11 @@ impl Seal {
             let filled = secret
                 .expand(what, hkdf::HKDF_SHA256)
                 .and_then(|okm| okm.fill(&mut bytes));
-            filled
-                .map_err(|_| Error::Internal("the encryption key could not be derived".into()))?;
+            filled.map_err(|_| {
+                Error::Internal(
+                    "the key that encrypts stored responses could not be derived".into(),
+                )
+            })?;
             Ok(bytes)
         };
         let ids = hmac::Key::new(hmac::HMAC_SHA256, &expand(&[b"id"])?);
@@ -49,8 +53,9 @@ impl Seal {
         let name = [caller.account.as_bytes(), caller.id.as_bytes(), presented].join(&b'\0');
         let id = digest(hmac::sign(&ids, &name));
         let key = expand(&[b"answer", &id.0])?;
-        let key = UnboundKey::new(&aead::CHACHA20_POLY1305, &key)
-            .map_err(|_| Error::Internal("the encryption key could not be derived".into()))?;
+        let key = UnboundKey::new(&aead::CHACHA20_POLY1305, &key).map_err(|_| {
+            Error::Internal("the key that encrypts stored responses could not be derived".into())
+        })?;
         Ok(Self {
             id,
             fingerprints: hmac::Key::new(hmac::HMAC_SHA256, &expand(&[b"fingerprint"])?),
@@ -58,7 +63,7 @@ impl Seal {
         })
     }
 
-    /// Returns a hash of everything in the request that determines the answer.
+    /// Returns a hash of all parts of the request that determine the response.
     pub(super) fn fingerprint(&self, path: &str, headers: &HeaderMap, body: &[u8]) -> Digest {
         const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
         let mut context = hmac::Context::with_key(&self.fingerprints);
@@ -72,7 +77,7 @@ impl Seal {
         digest(context.sign())
     }
 
-    /// Seals an answer. Only a request with the same secret and fingerprint can open it.
+    /// Encrypts a response. Only a request with the same secret and the same fingerprint can decrypt it.
     pub(super) fn seal(&self, fingerprint: &Digest, answer: Vec<u8>) -> Result<Vec<u8>, BoxError> {
         let mut nonce = [0; aead::NONCE_LEN];
         getrandom::fill(&mut nonce)?;
@@ -84,13 +89,13 @@ impl Seal {
                 Aad::from(&fingerprint.0),
                 &mut sealed,
             )
-            .map_err(|_| "an answer could not be sealed")?;
+            .map_err(|_| "a response could not be encrypted for the store")?;
         sealed.extend_from_slice(tag.as_ref());
         sealed.extend_from_slice(&nonce);
         Ok(sealed)
     }
 
-    /// Decrypts a stored answer; `None` if it was modified, or belongs to another request.
+    /// Decrypts a stored response. `None` if it was modified or belongs to another request.
     pub(super) fn open(&self, fingerprint: &Digest, mut sealed: Vec<u8>) -> Option<Bytes> {
         let at = sealed.len().checked_sub(aead::NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(&sealed[at..]).ok()?;
@@ -108,7 +113,7 @@ fn digest(tag: hmac::Tag) -> Digest {
     Digest(bytes)
 }
 
-/// Serializes an answer for the store: status, format of the event stream, headers, body.
+/// Serializes a response for the store: its status, the format of its event stream, its headers and its body.
 pub(super) fn encode(head: &Parts, chunks: &[Bytes]) -> Vec<u8> {
     let body: usize = chunks.iter().map(Bytes::len).sum();
     let mut out = Vec::with_capacity(body + 1024);
@@ -125,7 +130,7 @@ pub(super) fn encode(head: &Parts, chunks: &[Bytes]) -> Vec<u8> {
     out.extend_from_slice(&count.to_be_bytes());
     for (name, value) in head.headers.iter().take(count.into()) {
         for part in [name.as_str().as_bytes(), value.as_bytes()] {
-            // Limits on headers keep each part far below this.
+            // The limits on headers keep each part far below 4 GiB.
             let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
             out.extend_from_slice(&length.to_be_bytes());
             out.extend_from_slice(part);
@@ -137,7 +142,7 @@ pub(super) fn encode(head: &Parts, chunks: &[Bytes]) -> Vec<u8> {
     out
 }
 
-/// Parses the bytes of [`encode`]; `None` if another version of the gateway wrote them in another form.
+/// Parses bytes that [`encode`] wrote. `None` if another version of the gateway wrote them in another form.
 pub(super) fn decode(mut stored: Bytes) -> Option<(Parts, Bytes)> {
     fn take(stored: &mut Bytes, bytes: usize) -> Option<Bytes> {
         (stored.len() >= bytes).then(|| stored.split_to(bytes))
@@ -186,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn sealed_answer_opens_only_with_the_same_secret_and_request() {
+    fn stored_response_decrypts_only_with_the_same_secret_and_request() {
         let one = seal("tg-secret", "k", b"1");
         let requested = one.fingerprint("/v1/messages", &HeaderMap::new(), b"hello");
         let sealed = one.seal(&requested, b"the answer".to_vec()).unwrap();
@@ -218,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn request_fingerprint_depends_on_everything_that_changes_the_answer() {
+    fn request_fingerprint_depends_on_everything_that_determines_the_response() {
         let one = seal("tg-secret", "k", b"1");
         let none = HeaderMap::new();
         let beta: HeaderMap = [("anthropic-beta", "b")]
@@ -242,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn sealed_answer_opens_unchanged() {
+    fn stored_response_is_decrypted_unchanged() {
         let mut res = http::Response::builder()
             .status(201)
             .header("content-type", "text/event-stream")

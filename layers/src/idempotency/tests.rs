@@ -1,4 +1,4 @@
-//! Drops the futures of calls at every await, and stops the renewal of claims.
+//! Tests that drop the futures of calls at every await, and that stop the renewal of claims.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -21,7 +21,7 @@ use crate::{
 
 const CHUNKS: usize = 4;
 
-/// A ledger that returns the same [`Fate`] for every call whose process has died.
+/// A ledger that returns this [`Fate`] for every call whose process has died.
 #[derive(Clone, Copy)]
 struct Says(Fate);
 
@@ -35,7 +35,7 @@ impl Money for Says {
     }
 }
 
-/// An error type from outside these layers. [`Error::from_below`] restores the error that it contains.
+/// An error type that is not of this crate. [`Error::from_below`] finds the [`Error`] in it.
 struct Foreign(Error);
 
 impl From<Foreign> for BoxError {
@@ -48,7 +48,7 @@ struct Given {
     store: MemoryAnswers,
     layer: IdempotencyLayer<MemoryAnswers, Says>,
     made: Arc<AtomicUsize>,
-    /// The cost of each call, and whether the answer of each call breaks off.
+    /// The cost of each call. The next field: whether each call's response breaks off.
     cost: MicroRub,
     breaks: bool,
     caller: Arc<KeyRecord>,
@@ -98,7 +98,8 @@ impl Given {
         req
     }
 
-    /// Sends a call with this body to a service whose answer is pending once before its head and before each chunk.
+    /// Sends a call with this body to a service whose response is pending once before its head and once before each
+    /// chunk.
     async fn ask(&self, body: &'static str) -> Result<Response<AnswerBody>, Error> {
         self.answer(self.request(body)).await
     }
@@ -125,7 +126,8 @@ impl Given {
         service.oneshot(req).await
     }
 
-    /// Creates a request with a pending rate limit whose decision is `answer`, and a counter of these decisions.
+    /// Creates a request with a pending rate limit, whose decision is `answer`, and a counter of the decisions that
+    /// were awaited.
     fn limited(&self, answer: Result<(), Duration>) -> (Request<Call>, Arc<AtomicUsize>) {
         let (mut req, answered) = (self.request("{}"), Arc::<AtomicUsize>::default());
         let counted = Arc::clone(&answered);
@@ -141,7 +143,7 @@ impl Given {
         (req, answered)
     }
 
-    /// Calls the service and reads this many chunks of the answer.
+    /// Calls the service and reads at most this many chunks of the response.
     async fn read(&self, chunks: usize) -> Result<String, Error> {
         let mut body = self.ask("{}").await?.into_body();
         let mut text = String::new();
@@ -169,7 +171,7 @@ impl Given {
     }
 }
 
-/// Lets the other tasks run until all of them wait.
+/// Lets the other tasks run until all of them are idle.
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -177,7 +179,7 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_is_made_once_and_its_answer_stored_even_if_its_client_leaves() {
+async fn call_is_made_once_and_its_response_is_stored_even_if_its_client_leaves() {
     let mut dropped = 0;
     for polls in 0.. {
         let given = Given::new(Fate::Open);
@@ -192,7 +194,8 @@ async fn call_is_made_once_and_its_answer_stored_even_if_its_client_leaves() {
             tokio::task::yield_now().await;
         }
         drop(reading);
-        // The repeated request joins the running call or gets the stored answer, depending on how far the call is.
+        // The repeated request joins the in-flight call or gets the stored response, depending on how far the call has
+        // got.
         assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
         settle().await;
         assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
@@ -221,7 +224,7 @@ async fn simultaneous_calls_with_one_idempotency_key_reach_the_vendor_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_that_broke_off_runs_again_only_if_it_was_free() {
+async fn call_whose_response_broke_off_runs_again_only_if_it_was_free() {
     for (cost, made) in [(MicroRub::ZERO, 2), (MicroRub::new(1), 1)] {
         let given = Given {
             breaks: true,
@@ -277,7 +280,7 @@ async fn call_of_a_crashed_gateway_runs_again_only_if_it_was_free() {
         }
         assert_eq!(answer.unwrap(), "0,1,2,3,");
         settle().await;
-        // The first process counted as dead. It cannot record an end any more.
+        // The first process counts as dead, so it can no longer record that the call has ended.
         let late = given.store.finish(&claim, Outcome::Unanswered).await;
         assert_eq!(late.unwrap(), Finished::NotMine);
         assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
@@ -285,7 +288,7 @@ async fn call_of_a_crashed_gateway_runs_again_only_if_it_was_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_is_renewed_while_its_call_runs() {
+async fn claim_is_renewed_while_its_call_runs() {
     let given = Given::new(Fate::Free);
     let claim = given.claim("{}");
     let service = given.layer.layer(service_fn(|_: Request<Call>| async {
@@ -309,9 +312,9 @@ async fn a_claim_is_renewed_while_its_call_runs() {
     assert_eq!(answer.to_bytes(), "late");
 }
 
-/// The layer leaves the pending limits of a new call to the layers below; only repeats wait for them here.
+/// For a new call, the layers below await the pending rate limits. For a repeated call, this layer awaits them.
 #[tokio::test(start_paused = true)]
-async fn repeat_and_joined_call_wait_for_their_own_rate_limits() {
+async fn repeated_calls_wait_for_their_own_rate_limits_even_during_the_first_call() {
     let no = Err(Duration::from_secs(7));
     for joins in [true, false] {
         let given = Given::new(Fate::Open);
@@ -346,14 +349,15 @@ async fn repeat_and_joined_call_wait_for_their_own_rate_limits() {
     }
 }
 
-/// A store that fails to renew claims while `cut` is set, and that loses as many acknowledgements and ends as the
-/// counters below state.
+/// A store that can fail. While `cut` is set, it fails to renew claims. The two counters state how many of the next
+/// commands lose their response or are lost.
 #[derive(Clone)]
 struct CutOff {
     store: MemoryAnswers,
     cut: Arc<AtomicBool>,
-    /// How many of the next claims lose their acknowledgement, and how many of the next ends are not recorded.
+    /// How many of the next claims are stored but get an error as their response.
     claims_lost: Arc<AtomicUsize>,
+    /// How many of the next commands to record that a call has ended fail without being stored.
     ends_lost: Arc<AtomicUsize>,
 }
 
@@ -399,7 +403,7 @@ impl AnswerStore for CutOff {
     }
 }
 
-/// Records that it was dropped. Everything else that the call owns is dropped with it.
+/// Records that it was dropped. The call owns this value, so everything else that the call owns is dropped too.
 struct Held(Arc<AtomicBool>);
 
 impl Drop for Held {
@@ -409,7 +413,7 @@ impl Drop for Held {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_stops_without_an_answer_if_another_gateway_takes_over_its_claim() {
+async fn call_stops_without_a_response_if_another_gateway_takes_over_its_claim() {
     for head_first in [false, true] {
         let given = Given::new(Fate::Free);
         let store = CutOff::from(&given.store);
@@ -447,7 +451,7 @@ async fn call_stops_without_an_answer_if_another_gateway_takes_over_its_claim() 
             answer.into_body().collect().await.map(drop)
         });
         settle().await;
-        // The call's process cannot renew its claim, so another process takes the claim over.
+        // The call's process cannot renew its claim, so another process takes over the claim.
         store.cut.store(true, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_secs(4)).await;
         let other = given.claim("{}");
@@ -477,9 +481,10 @@ async fn call_stops_without_an_answer_if_another_gateway_takes_over_its_claim() 
     }
 }
 
-/// A claim can get lost in a failover of the store, or an operator can delete it. No other process has made the call.
+/// A claim can be lost in a failover of the store, or an operator can delete it. In this test no other process has made
+/// the call.
 #[tokio::test(start_paused = true)]
-async fn call_whose_claim_was_lost_claims_its_key_again_and_continues() {
+async fn call_whose_claim_was_lost_claims_its_idempotency_key_again_and_continues() {
     for claimed_by_another in [false, true] {
         let given = Given::new(Fate::Free);
         let service = given.layer.layer(service_fn(|_: Request<Call>| async {
@@ -500,7 +505,7 @@ async fn call_whose_claim_was_lost_claims_its_key_again_and_continues() {
         }
         let answer = running.await;
         if claimed_by_another {
-            // The other process may have ended the hold of this call, so this call must not be answered.
+            // The other process may have ended this call's hold, so this call must not return a response.
             assert!(matches!(answer, Err(Error::IdempotencyKeyInUse { .. })));
         } else {
             let answer = answer.unwrap().into_body().collect().await.unwrap();
@@ -520,9 +525,9 @@ async fn call_whose_claim_was_lost_claims_its_key_again_and_continues() {
     }
 }
 
-/// A claim or an end gets lost because the store is slow, or unreachable for a moment.
+/// A claim or the record that a call has ended is lost, because the store is slow or cannot be reached for a moment.
 #[tokio::test(start_paused = true)]
-async fn end_of_a_call_that_could_not_be_recorded_is_recorded_later() {
+async fn end_of_a_call_is_recorded_later_if_it_could_not_be_recorded_at_once() {
     for (claims_lost, ends_lost) in [(1, 0), (1, 1), (0, 1), (0, 2)] {
         let given = Given::new(Fate::Open);
         let store = CutOff::from(&given.store);
@@ -548,7 +553,7 @@ async fn end_of_a_call_that_could_not_be_recorded_is_recorded_later() {
         } else {
             first.unwrap().into_body().collect().await.unwrap();
         }
-        // The claim has not expired at this time. If it had, the ledger would decide about the repeat.
+        // The claim has not expired yet. If it had, the ledger would decide about the repeated call.
         tokio::time::sleep(Duration::from_millis(2500)).await;
         let again = ask().await.unwrap().into_body().collect().await.unwrap();
         assert_eq!(again.to_bytes(), "x");

@@ -1,5 +1,5 @@
-//! The task of a call with an idempotency key: claims the call, runs it and stores its answer. The task goes on if the
-//! client disconnects.
+//! The task of a call with an idempotency key. It claims the call, runs it and stores its response. The task continues
+//! if the client disconnects.
 
 use std::{
     future::{pending, poll_fn},
@@ -38,7 +38,7 @@ use crate::{
     key::KeyRecord,
 };
 
-/// The number of times that a claim is renewed during its lifetime.
+/// How many times a claim is renewed during its lifetime.
 const RENEWALS: u32 = 3;
 
 pub(super) struct Work<S, K, M> {
@@ -49,12 +49,12 @@ pub(super) struct Work<S, K, M> {
     to_client: oneshot::Sender<WorkMessage<S>>,
 }
 
-/// Keeps a run in the map of running calls. Dropping it removes the run from the map and ends it.
+/// Keeps an in-flight call in the map of runs. Dropping it removes the run from the map and ends the run.
 struct Entered<K, M> {
     shared: Arc<Shared<K, M>>,
     name: Name,
     run: Arc<Run<AnswerBody>>,
-    /// Whether the task has begun to record the end of the call.
+    /// Whether the task has begun to record that the call has ended.
     ending: AtomicBool,
 }
 
@@ -69,7 +69,7 @@ impl<K, M> Entered<K, M> {
         }
     }
 
-    /// Ends the run without an answer. Requests that waited for its answer make the call themselves.
+    /// Ends the run without a response. Requests that waited for its response make the call themselves.
     fn end(&self) {
         self.leave();
         self.run.broken(None);
@@ -82,7 +82,7 @@ impl<K, M> Drop for Entered<K, M> {
     }
 }
 
-/// The result of claiming a call.
+/// The result of claiming a call in the store.
 enum Begin {
     Run,
     NotStored,
@@ -149,13 +149,13 @@ where
                 return;
             }
             Begin::Unclaimed(error) => {
-                // Drops the request and the service before the retries below, which may take a while.
+                // The request and the service are dropped before the retries below, which may take a while.
                 drop((inner, req));
                 entered.end();
                 let unavailable = Err(Error::LedgerUnavailable(error));
                 drop(to_client.send(WorkMessage::Answer(Box::new(unavailable))));
-                // The claim may exist although the store failed. Until its end is recorded, a repeat would be refused
-                // because the call seems to run.
+                // The claim may exist although the store failed. Until the store records that the call has ended, a
+                // repeated call would be refused as if the call were running.
                 insist(&entered, &claim, Outcome::Free).await;
                 return;
             }
@@ -169,13 +169,13 @@ where
             poll_fn(|cx| match calling.as_mut().poll(cx) {
                 Poll::Ready(()) => Poll::Ready(()),
                 // The process that took over the claim has ended this call's hold and makes the call itself. The ledger
-                // soon rejects charges for that hold. This run must stop: if it ended after the ledger had forgotten
-                // the hold, it could be charged as well.
+                // now rejects charges for that hold, but forgets the hold after a while. This run must stop: if it
+                // ended after the ledger has forgotten the hold, the call could be charged twice.
                 Poll::Pending => taken_over.as_mut().poll(cx),
             })
             .await;
         }
-        // The answer has not begun, so the client gets the error that another process runs the call.
+        // No response has begun, so the client gets the error that another process runs the call.
         if let Some(to_client) = to_client {
             shared.report(Event::Conflict);
             let retry_after = claim.lease;
@@ -185,7 +185,8 @@ where
         }
     }
 
-    /// Claims the call. If the call was claimed before, returns the stored answer or the error for this request.
+    /// Claims the call in the store. If the call was claimed before, returns the stored response or the error for this
+    /// request.
     async fn begin(&self, req: &mut Request<Call>) -> Begin {
         let shared = &self.entered.shared;
         let mut from = None;
@@ -247,9 +248,9 @@ where
 }
 
 /// Renews the claim, and completes if another process has taken it over, because that process may have ended this
-/// call's hold. If the claim is missing although this process renewed it in time, the claim was lost or deleted. The
-/// call then continues with a new claim, if the store has room for it. While the end of the call is being recorded
-/// (`ending`), a missing claim means that the end was recorded.
+/// call's hold. If the claim is missing although this process renewed it in time, it was lost or deleted. The call then
+/// continues with a new claim, if the store has room for one. If the task has begun to record that the call has ended
+/// (`ending`), a missing claim means that the store has recorded it.
 async fn taken_over<K: AnswerStore>(
     store: &K,
     claim: &Claim,
@@ -267,7 +268,7 @@ async fn taken_over<K: AnswerStore>(
             Ok(false) => match store.claim(claim, None).await {
                 Ok(Claimed::Mine) => renewed_at = asked_at,
                 Ok(Claimed::Earlier(_)) => return,
-                // The store has no room for a claim: the call continues, but its answer is not stored.
+                // The store has no room for a claim. The call continues, but its response is not stored.
                 Ok(Claimed::Full) => return pending().await,
                 Err(_) => {}
             },
@@ -276,7 +277,7 @@ async fn taken_over<K: AnswerStore>(
     }
 }
 
-/// Makes the call, passes its answer to all readers, and stores the answer.
+/// Makes the call, passes its response to all readers, and stores the response.
 async fn call<S, A, K, M>(
     entered: &Entered<K, M>,
     claim: &Claim,
@@ -304,8 +305,8 @@ async fn call<S, A, K, M>(
     let (head, mut body) = match answered {
         Ok(res) => res.map(boxed).into_parts(),
         Err(error) => {
-            // The end is recorded before the client gets the error: a client that repeats the call at once must find it
-            // recorded.
+            // The store records that the call has ended before the client gets the error, so that a client can repeat
+            // the call at once.
             let outcome = outcome_without_answer(&cost);
             let written = finish(entered, claim, outcome).await;
             entered.end();
@@ -360,7 +361,7 @@ async fn call<S, A, K, M>(
     }
 }
 
-/// Returns the outcome of a call that has no complete answer: it may run again only if it was not charged.
+/// Returns the outcome of a call without a complete response. The call may run again only if it was not charged.
 fn outcome_without_answer(cost: &CallCost) -> Outcome<'static> {
     if cost.is_charged() {
         Outcome::Unanswered
@@ -369,7 +370,7 @@ fn outcome_without_answer(cost: &CallCost) -> Outcome<'static> {
     }
 }
 
-/// Records the end of a call. Returns `false` if it is unknown whether it was recorded.
+/// Records that a call has ended. Returns `false` if it is unknown whether the store recorded it.
 async fn finish<K: AnswerStore, M>(
     entered: &Entered<K, M>,
     claim: &Claim,
@@ -383,7 +384,7 @@ async fn finish<K: AnswerStore, M>(
         (Finished::Kept, Outcome::Answered(sealed)) => {
             entered.shared.report(Event::Stored(sealed.len() as u64));
         }
-        // A call that cost nothing has nothing to store, so a missing claim is correct.
+        // The store keeps nothing for a call that cost nothing, so a missing claim is correct.
         (Finished::Kept, _) | (Finished::NotMine, Outcome::Free) => {}
         (Finished::TooMuch, _) => entered.shared.report(Event::NotStored),
         (Finished::NotMine, _) => entered.shared.report(Event::NotWritten),
@@ -391,8 +392,8 @@ async fn finish<K: AnswerStore, M>(
     true
 }
 
-/// Records the end of a call, and retries for about the lifetime of a claim. After that the claim expires, and the
-/// ledger decides whether the call may run again.
+/// Records that a call has ended, and retries for about the lifetime of a claim. After that the claim has expired, and
+/// the ledger decides whether the call may run again.
 async fn insist<K: AnswerStore, M>(entered: &Entered<K, M>, claim: &Claim, outcome: Outcome<'_>) {
     for again in 0..RENEWALS {
         if again > 0 {
@@ -402,7 +403,7 @@ async fn insist<K: AnswerStore, M>(entered: &Entered<K, M>, claim: &Claim, outco
             return;
         }
     }
-    // The end of a call that cost nothing need not be reported as lost: the ledger has no charge for it.
+    // If the call cost nothing, the failure need not be reported, because the ledger has no charge for the call.
     if outcome != Outcome::Free {
         entered.shared.report(Event::NotWritten);
     }

@@ -1,4 +1,4 @@
-//! Finds the next significant byte in a JSON string, eight bytes at a time.
+//! Finds the next quote, backslash or control character in a JSON string, eight bytes at a time.
 
 use std::ops::Range;
 
@@ -8,18 +8,20 @@ use memchr::memchr2;
 const ONES: u64 = u64::MAX / 255;
 /// A 64-bit word in which the highest bit of each byte is set.
 const HIGH: u64 = ONES << 7;
-/// The number of words (of eight bytes) that are checked inline; most names and short values end within them.
+/// The number of eight-byte words that are checked inline. Most names and short values end within them.
 pub(super) const NEAR: usize = 2;
-/// The number of words that are checked before the vectorised search, which is slow to start; most strings, including
-/// ids, end within them.
+/// The number of eight-byte words that are checked before the vectorised search, which is slow to start. Most strings,
+/// including ids, end within them.
 pub(super) const WORDS: usize = 6;
-/// Bytes per block of the search for control characters. At most the number of bytes that the search by words covers.
+/// Bytes per block of the search for control characters. It must not exceed the number of bytes that the search by
+/// words covers.
 const BLOCK: usize = 32;
 const _: () = assert!(BLOCK <= 8 * WORDS);
 
-/// Returns the index of the first significant byte of a string from `at` on: a quote, a backslash or, with `CONTROLS`,
-/// a control character. Returns the length of the text if there is no such byte.
-// `IN_PLACE` is the number of words that are checked inline. More words would need too many registers in every caller.
+/// Returns the index of the first quote, backslash or (with `CONTROLS`) control character from the position `at` on.
+/// Returns the length of the text if there is no such byte.
+// `IN_PLACE` is the number of words that are checked inline. With more words, every caller would need too many
+// registers.
 #[inline(always)]
 pub(super) fn special<const CONTROLS: bool, const IN_PLACE: usize>(
     json: &[u8],
@@ -51,7 +53,8 @@ fn special_beyond<const CONTROLS: bool>(json: &[u8], at: usize, words: usize) ->
     at + control.unwrap_or(end)
 }
 
-/// Returns the index of the first significant byte within this range of words, counted from `at`.
+/// Returns the index of the first byte for which [`special`] searches within this range of words, which are counted
+/// from `at`.
 #[inline(always)]
 fn in_words<const CONTROLS: bool>(json: &[u8], at: usize, words: Range<usize>) -> Option<usize> {
     let mut rest = json.get(at + 8 * words.start..)?;
@@ -66,14 +69,14 @@ fn in_words<const CONTROLS: bool>(json: &[u8], at: usize, words: Range<usize>) -
     None
 }
 
-/// Sets the highest bit of each significant byte of a word. Only the lowest bit that is set is certainly correct: a
-/// borrow of the subtraction may set wrong bits above it.
+/// Sets the highest bit (0x80) of each byte of the word for which [`special`] searches, and clears all other bits. Only
+/// the lowest bit that is set is certainly correct, because a borrow of the subtraction may wrongly set bits above it.
 #[inline]
 const fn specials<const CONTROLS: bool>(word: u64) -> u64 {
     let backslashes = (word ^ (ONES * b'\\' as u64)).wrapping_sub(ONES);
     let others = if CONTROLS {
-        // Flipping bit 1 swaps the quote and the blank, and maps control characters to control characters. After that,
-        // exactly the significant bytes are below an exclamation mark.
+        // Flipping bit 1 (0x02) swaps the quote (0x22) and the space (0x20), and maps control characters to control
+        // characters. After that, exactly the quotes and the control characters are below an exclamation mark (0x21).
         (word ^ (ONES * 2)).wrapping_sub(ONES * b'!' as u64)
     } else {
         (word ^ (ONES * b'"' as u64)).wrapping_sub(ONES)
@@ -83,8 +86,8 @@ const fn specials<const CONTROLS: bool>(word: u64) -> u64 {
 
 /// Returns the index of the first control character in a text whose first [`BLOCK`] bytes contain none.
 fn first_control(text: &[u8]) -> Option<usize> {
-    // The compiler vectorises the minimum of a block. Blocks are counted from the end of the text, so the bytes that
-    // fill no block are at the front, which is already searched.
+    // The compiler vectorises the minimum of a block. Blocks are counted from the end of the text, so any bytes that
+    // fill no block are at the front, which was already searched.
     let (_, blocks) = text.as_rchunks::<BLOCK>();
     let least = blocks
         .as_flattened()

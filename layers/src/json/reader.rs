@@ -1,16 +1,16 @@
-//! A strict JSON reader: reads the text once, and builds no values.
+//! A strict JSON reader. It reads the text once and builds no values.
 
 use std::borrow::Cow;
 
 use super::bytes::{NEAR, WORDS, special};
 
-/// The text is not JSON. Contains the position of the first invalid byte.
+/// The error for a text that is not JSON, with the position of the first invalid byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not JSON at {line}:{column}")]
+#[error("invalid JSON at line {line}, column {column}")]
 pub struct NotJson {
-    /// The line of the error, from 1.
+    /// The line of the first invalid byte, counted from 1.
     pub line: usize,
-    /// The column of the error in bytes, from 1.
+    /// The column of the first invalid byte, in bytes counted from 1.
     pub column: usize,
 }
 
@@ -28,7 +28,7 @@ impl NotJson {
     }
 }
 
-/// Reads a JSON text (RFC 8259) value by value. The text before the current position is valid; the text after it is not
+/// Reads a JSON text (RFC 8259) value by value. The text before the current position is valid. The text after it is not
 /// checked yet.
 ///
 /// ```
@@ -57,15 +57,15 @@ pub struct Reader<'a> {
 pub enum Value<'a> {
     /// The literal `null`.
     Null,
-    /// `true` or `false`.
+    /// The literal `true` or `false`.
     Boolean(bool),
-    /// A number as it is written, because no Rust type holds all JSON numbers.
+    /// A number as written in the text, because no Rust type holds all JSON numbers.
     Number(&'a str),
     /// A string, which is decoded only when its text is requested.
     String(Str<'a>),
-    /// The opening bracket of an array; continue with [`Reader::element`].
+    /// The opening bracket of an array, whose elements are read with [`Reader::element`].
     Array,
-    /// The opening brace of an object; continue with [`Reader::key`].
+    /// The opening brace of an object, whose fields are read with [`Reader::key`].
     Object,
 }
 
@@ -78,13 +78,13 @@ pub struct Str<'a> {
 }
 
 impl<'a> Str<'a> {
-    /// Returns whether the string can be decoded. A string with the escape of a lone surrogate cannot.
+    /// Returns whether the string can be decoded, which is not the case if it contains the escape of a lone surrogate.
     #[must_use]
     pub const fn is_text(&self) -> bool {
         self.is_text
     }
 
-    /// Returns the text between the quotes, with its escapes.
+    /// Returns the text between the quotes, with its escapes not decoded.
     #[must_use]
     pub const fn raw(&self) -> &'a str {
         self.raw
@@ -97,7 +97,7 @@ impl<'a> Str<'a> {
         self.decoded_bytes as u64
     }
 
-    /// Returns the decoded string. If it has a lone surrogate, returns the text with its escapes.
+    /// Returns the decoded string. If the string has a lone surrogate, returns its text with the escapes.
     #[inline]
     #[must_use]
     pub fn decoded(&self) -> Cow<'a, str> {
@@ -113,22 +113,23 @@ impl<'a> Str<'a> {
     }
 }
 
-/// Byte offset of a syntax error.
+/// The byte offset of a syntax error.
 struct Wrong(usize);
 
-/// A string that was skipped: the text between its quotes.
+/// A string that was skipped: its position, how much shorter it becomes when it is decoded, and whether it can be
+/// decoded.
 #[derive(Clone, Copy)]
 struct Quoted {
     start: usize,
     end: usize,
-    /// The number of bytes by which the escapes are longer than the characters that they encode.
+    /// The number of bytes by which the string's escapes are longer than the characters that they encode.
     longer_bytes: usize,
     is_text: bool,
 }
 
 impl Quoted {
-    /// Returns the bytes that decoding removes: those of the two quotes, and those by which escapes are longer than the
-    /// characters that they encode.
+    /// Returns the number of bytes that decoding removes: the two quotes, and the bytes by which escapes are longer
+    /// than the characters that they encode.
     const fn dress_bytes(self) -> usize {
         2 + self.longer_bytes
     }
@@ -141,7 +142,7 @@ impl<'a> Reader<'a> {
         Self { text, at: 0 }
     }
 
-    /// Returns the current position, in bytes from the beginning.
+    /// Returns the current position, in bytes from the beginning of the text.
     #[must_use]
     pub const fn at(&self) -> usize {
         self.at
@@ -153,37 +154,37 @@ impl<'a> Reader<'a> {
         self.text.get(start..self.at).unwrap_or_default()
     }
 
-    /// Returns an error at the current position, for a value that the caller does not expect there.
+    /// Returns an error at the current position, for a value that the caller does not accept there.
     #[cold]
     #[must_use]
     pub fn fault(&self) -> NotJson {
         NotJson::at(self.text.as_bytes(), self.at)
     }
 
-    /// Reads the next value completely; of an array or an object, only its opening bracket or brace.
+    /// Reads the next value completely. If it is an array or an object, reads only its opening bracket or brace.
     ///
     /// # Errors
-    /// If no valid value follows.
+    /// [`NotJson`] if no valid value follows.
     pub fn begin(&mut self) -> Result<Value<'a>, NotJson> {
         self.value().map_err(|wrong| self.wrong(wrong))
     }
 
-    /// Reads the next name in an object, up to the beginning of its value; returns `None` at the end of the object.
-    /// `first` must be true after the opening brace, and is set to false.
+    /// Reads the name of an object's next field, up to the beginning of its value. Returns `None` at the end of the
+    /// object. `first` must be true directly after the opening brace, and is set to false.
     ///
     /// # Errors
-    /// When neither a name nor the end of the object follows.
+    /// [`NotJson`] if neither a name nor the end of the object follows.
     #[inline]
     pub fn key(&mut self, first: &mut bool) -> Result<Option<Str<'a>>, NotJson> {
         self.name(std::mem::take(first))
             .map_err(|wrong| self.wrong(wrong))
     }
 
-    /// Returns whether the array has another element, which the caller must then read. `first` must be true after the
-    /// opening bracket, and is set to false.
+    /// Returns whether the array has another element, which the caller must then read. `first` must be true directly
+    /// after the opening bracket, and is set to false.
     ///
     /// # Errors
-    /// When neither a comma nor the end of the array follows.
+    /// [`NotJson`] if neither a comma nor the end of the array follows.
     #[inline]
     pub fn element(&mut self, first: &mut bool) -> Result<bool, NotJson> {
         let (at, has_more) = more(self.json(), self.at, std::mem::take(first), b']')
@@ -192,29 +193,29 @@ impl<'a> Reader<'a> {
         Ok(has_more)
     }
 
-    /// Skips the next value. Returns its length in bytes, in which strings count decoded and without quotes. Returns
-    /// `None` if the value is nested deeper than `depth_max`.
+    /// Skips the next value. Returns its length in bytes; each string in it counts as decoded and without its quotes.
+    /// Returns `None` if the value is nested deeper than `depth_max`.
     ///
     /// # Errors
-    /// If no valid value follows.
+    /// [`NotJson`] if no valid value follows.
     pub fn skip(&mut self, depth_max: usize) -> Result<Option<u64>, NotJson> {
         self.pass(depth_max).map_err(|wrong| self.wrong(wrong))
     }
 
-    /// Skips the next value and returns its text as it is written.
+    /// Skips the next value, and returns its text as written.
     ///
     /// # Errors
-    /// If no valid value follows.
+    /// [`NotJson`] if no valid value follows.
     pub fn raw(&mut self) -> Result<&'a str, NotJson> {
         let (start, _) = peek(self.json(), self.at);
         self.skip(usize::MAX)?;
         Ok(&self.text[start..self.at])
     }
 
-    /// Checks that only whitespace follows.
+    /// Checks that only whitespace follows the current position.
     ///
     /// # Errors
-    /// If anything else is left.
+    /// [`NotJson`] if anything other than whitespace follows.
     pub fn end(&mut self) -> Result<(), NotJson> {
         (self.at, _) = peek(self.json(), self.at);
         if self.at < self.text.len() {
@@ -223,7 +224,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Sets the current position to that of a syntax error, and returns the error.
+    /// Sets the current position to that of the syntax error, and returns the error.
     #[cold]
     fn wrong(&mut self, Wrong(at): Wrong) -> NotJson {
         self.at = at;
@@ -234,7 +235,7 @@ impl<'a> Reader<'a> {
         self.text.as_bytes()
     }
 
-    /// Implements [`Reader::begin`].
+    /// Reads the next value, as [`Reader::begin`] documents it.
     #[inline]
     fn value(&mut self) -> Result<Value<'a>, Wrong> {
         let json = self.json();
@@ -264,7 +265,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Implements [`Reader::key`].
+    /// Reads a field's name, as [`Reader::key`] documents it.
     #[inline]
     fn name(&mut self, first: bool) -> Result<Option<Str<'a>>, Wrong> {
         let json = self.json();
@@ -278,7 +279,7 @@ impl<'a> Reader<'a> {
         Ok(Some(self.str(name)))
     }
 
-    /// Implements [`Reader::skip`].
+    /// Skips a value, as [`Reader::skip`] documents it.
     #[inline]
     fn pass(&mut self, depth_max: usize) -> Result<Option<u64>, Wrong> {
         let json = self.json();
@@ -304,7 +305,7 @@ impl<'a> Reader<'a> {
                 }
                 _ => at = plain(json, at)?,
             }
-            // Closes arrays and objects that end here, up to the next value.
+            // This loop closes the arrays and objects that end here, up to the next value.
             loop {
                 if open.depth == 0 {
                     self.at = at;
@@ -343,8 +344,8 @@ impl<'a> Reader<'a> {
 // The following functions take a position and return the new position. If they are inlined, the text and the position
 // stay in registers, which halves the time.
 
-/// Returns the next byte that is not whitespace, and its position. At the end of the text the byte is 0, which is valid
-/// nowhere.
+/// Returns the next byte that is not whitespace, and its position. At the end of the text the byte is 0, which is not
+/// valid at any place.
 #[inline(always)]
 fn peek(json: &[u8], mut at: usize) -> (usize, u8) {
     loop {
@@ -355,7 +356,7 @@ fn peek(json: &[u8], mut at: usize) -> (usize, u8) {
     }
 }
 
-/// Returns the position after `byte`, which must be the next byte that is not whitespace.
+/// Returns the position after the next byte that is not whitespace, which must be `byte`.
 #[inline(always)]
 fn expect(json: &[u8], at: usize, byte: u8) -> Result<usize, Wrong> {
     if json.get(at) == Some(&byte) {
@@ -372,8 +373,8 @@ fn expect_behind_blanks(json: &[u8], at: usize, byte: u8) -> Result<usize, Wrong
     }
 }
 
-/// Returns whether an array or object that ends with `end` has another element or field, and the position after the
-/// comma or the end.
+/// Returns whether another element or field follows in an array or object that ends with the byte `end`, and the
+/// position after the comma or after `end`.
 #[inline(always)]
 fn more(json: &[u8], at: usize, first: bool, end: u8) -> Result<(usize, bool), Wrong> {
     match peek(json, at) {
@@ -407,7 +408,8 @@ fn quoted(json: &[u8], start: usize) -> Result<Quoted, Wrong> {
     Ok(text)
 }
 
-/// Reads a string that has no escapes before `at`. Few strings have escapes, but such strings have many.
+/// Reads a string that has no escapes before `at`. Few strings have escapes, but a string with escapes usually has
+/// many.
 #[inline(never)]
 fn escaped(json: &[u8], start: usize, mut at: usize) -> Result<Quoted, Wrong> {
     let mut escapes = Escapes::default();
@@ -436,7 +438,7 @@ fn escaped(json: &[u8], start: usize, mut at: usize) -> Result<Quoted, Wrong> {
     }
 }
 
-/// Returns the position after an escape with four hexadecimal digits, whose backslash is at `begin`.
+/// Returns the position after an escape with four hexadecimal digits (`\uXXXX`), whose backslash is at `begin`.
 fn unit(json: &[u8], begin: usize, escapes: &mut Escapes) -> Result<usize, Wrong> {
     let end = begin + 6;
     let mut code = 0;
@@ -509,7 +511,7 @@ fn number(json: &[u8], mut at: usize) -> Result<usize, Wrong> {
     Ok(at)
 }
 
-/// Skips digits, at least one, and returns the position after them.
+/// Skips at least one digit, and returns the position after the digits.
 fn digits(json: &[u8], start: usize) -> Result<usize, Wrong> {
     let mut at = start;
     while let Some(b'0'..=b'9') = json.get(at) {
@@ -521,23 +523,23 @@ fn digits(json: &[u8], start: usize) -> Result<usize, Wrong> {
     Ok(at)
 }
 
-/// Counts how much shorter a string becomes when its escapes are decoded, and finds lone surrogates.
+/// Counts how much shorter a string becomes when its escapes are decoded, and detects lone surrogates.
 #[derive(Default)]
 struct Escapes {
     /// The number of bytes by which the escapes are longer than the characters that they encode.
     longer_bytes: usize,
-    /// The end of a high surrogate, if the low surrogate must follow there.
+    /// The position after the escape of a high surrogate, at which the escape of a low surrogate must follow.
     half_ends: Option<usize>,
     /// Whether the string has a lone surrogate.
     halved: bool,
 }
 
-/// Stack of open arrays and objects, one bit for each; the lowest bit is the innermost.
+/// A stack of the open arrays and objects, with one bit for each. The lowest bit is the innermost.
 #[derive(Default)]
 struct Open {
     depth: usize,
     objects: u64,
-    /// The outer levels, which do not fit into one word.
+    /// The bits of outer levels, which do not fit into one word.
     outer: Vec<u64>,
 }
 
@@ -565,10 +567,10 @@ impl Open {
     }
 }
 
-/// Returns the raw values of an object's fields of these names.
+/// Returns the values of an object's fields with these names, as written in the text.
 ///
 /// # Errors
-/// When the text is not JSON, is not an object, or has one of the fields twice.
+/// [`NotJson`] if the text is not JSON, is not an object, or has one of the fields twice.
 pub fn members<'a, const N: usize>(
     json: &'a str,
     names: &[&str; N],

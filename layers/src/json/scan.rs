@@ -1,15 +1,15 @@
-//! A fast scan for strings in bytes that may not be JSON.
+//! A fast scan for strings in bytes that may be invalid JSON.
 
 use super::bytes::{NEAR, special};
 
-/// A string in bytes that may not be JSON.
+/// A string that was found in bytes which may be invalid JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found<'a> {
     /// The bytes between the string's quotes.
     pub text: &'a [u8],
-    /// Whether the string has escapes.
+    /// Whether the string contains escapes.
     pub escaped: bool,
-    /// The position after the closing quote.
+    /// The position after the string's closing quote.
     pub end: usize,
 }
 
@@ -17,7 +17,7 @@ pub struct Found<'a> {
 #[inline]
 #[must_use]
 pub fn string(json: &[u8], at: usize) -> Option<Found<'_>> {
-    // A byte-by-byte search suffices: usually only one or two bytes are between two strings.
+    // A byte-by-byte search suffices, because usually only one or two bytes are between two strings.
     let quote = json.get(at..)?.iter().position(|byte| *byte == b'"')?;
     let start = at + quote + 1;
     let mut end = special::<false, NEAR>(json, start);
@@ -33,7 +33,7 @@ pub fn string(json: &[u8], at: usize) -> Option<Found<'_>> {
     })
 }
 
-/// Returns the length of a JSON string after decoding, in UTF-8 bytes.
+/// Returns the length of a JSON string in UTF-8 bytes after its escapes are decoded.
 #[must_use]
 pub fn decoded_len(text: &[u8]) -> u64 {
     let (mut at, mut bytes) = (0, 0);

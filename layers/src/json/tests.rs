@@ -3,7 +3,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 
-/// Skips one value and checks that nothing follows it.
+/// Skips one value, and checks that nothing follows it.
 fn whole(json: &str) -> Result<u64, NotJson> {
     let mut json = Reader::new(json);
     let bytes = json.skip(usize::MAX)?;
@@ -95,7 +95,7 @@ fn json_reader_accepts_exactly_what_serde_accepts() {
 }
 
 #[test]
-fn invalid_byte_in_a_string_is_found_at_every_position() {
+fn invalid_byte_in_a_string_is_found_at_any_position() {
     for length in 0..200 {
         for (byte, ok) in [
             ("\"", false),
@@ -119,8 +119,8 @@ fn invalid_byte_in_a_string_is_found_at_every_position() {
 }
 
 #[test]
-fn string_is_decoded_like_serde_with_escapes_at_any_position() {
-    // With text after the string, the last word that is read reaches beyond the string; without such text it cannot.
+fn string_with_escapes_at_any_position_is_decoded_as_serde_decodes_it() {
+    // With text after the string, the last machine word that is read contains bytes beyond the string.
     for behind in ["", ",\"0123456789\""] {
         let places = (0..40).flat_map(|length| (0..=length).map(move |at| (length, at)));
         for (length, at) in places {
@@ -170,7 +170,7 @@ fn string_is_decoded_like_serde_with_escapes_at_any_position() {
 }
 
 #[test]
-fn string_ends_where_serde_ends_it_with_escapes_at_any_position() {
+fn string_with_escapes_at_any_position_ends_where_serde_ends_it() {
     let places = (0..=130).flat_map(|at| [0, 1, 7, 40, 130].map(|behind| (at, behind)));
     for (at, behind) in places {
         for what in [
@@ -196,7 +196,7 @@ fn string_ends_where_serde_ends_it_with_escapes_at_any_position() {
 }
 
 #[test]
-fn string_of_escapes_is_decoded_like_serde() {
+fn string_with_many_escapes_is_decoded_like_serde() {
     for gap in 0..=130 {
         for escape in ["\\n", "\\\"", "\\\\", "\\u0436", "\\ud83e\\udd80"] {
             let plain = "x".repeat(gap % 2) + &"ж".repeat(gap / 2);
@@ -293,7 +293,7 @@ fn json_value_is_skipped_only_up_to_the_allowed_depth() {
 }
 
 #[test]
-fn field_is_found_by_its_decoded_name_and_a_duplicate_refused() {
+fn field_is_found_by_its_decoded_name_and_a_duplicate_is_refused() {
     let json = r#"{"x":{"a":0},"\u0061" : [1, 2] ,"b":null}"#;
     assert_eq!(
         members(json, &["a", "b", "c"]),
@@ -313,10 +313,10 @@ fn field_is_found_by_its_decoded_name_and_a_duplicate_refused() {
 
 proptest! {
     #[test]
-    fn json_text_is_counted_by_the_length_of_decoded_strings(texts in proptest::collection::vec(".{0,60}", 0..4)) {
+    fn length_of_a_json_text_counts_its_strings_as_decoded(texts in proptest::collection::vec(".{0,60}", 0..4)) {
         let json = serde_json::json!({ "texts": texts }).to_string();
         let bytes: usize = texts.iter().map(String::len).sum();
-        // The bytes of everything except the texts: brackets, name, colon and commas.
+        // The number of bytes of everything except the texts: brackets, name, colon and commas.
         let around = 10 + texts.len().saturating_sub(1);
         prop_assert_eq!(whole(&json), Ok((bytes + around) as u64));
     }

@@ -1,36 +1,38 @@
-//! How a model differs from others that speak the same wire format.
+//! Differences between models that use the same wire format.
 
-/// Differences between models that speak the same wire format. Operators set them in the config, per vendor format.
+/// Differences between models that use the same wire format. Operators set them in the configuration, per vendor
+/// format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dialect {
-    /// Chat: the field in which the gateway sends the output-token ceiling if the caller set none, or speaks another
+    /// Chat Completions: the field in which the gateway sends the output limit if the caller set none, or uses another
     /// format.
     pub output_field: OutputField,
-    /// Chat, responses: the role of instructions. `None`: the role that the caller sent, or `system` if the caller's
-    /// format has no role for instructions.
+    /// Chat Completions and Responses: the role of messages with instructions. If `None`, the caller's role is kept, or
+    /// is `system` if the caller's format has no role for instructions.
     pub system_role: Option<SystemRole>,
-    /// Chat: whether the model accepts `reasoning_effort`; if not, the gateway removes the field.
+    /// Chat Completions: whether the model accepts `reasoning_effort`. If not, the gateway removes the field.
     pub reasoning_effort: bool,
-    /// Whether the model accepts `temperature`, `top_p` and `top_k`; if not, the gateway removes them.
+    /// Whether the model accepts `temperature`, `top_p` and `top_k`. If not, the gateway removes these fields.
     pub sampling: bool,
-    /// The field with which reasoning is requested of a messages vendor.
+    /// Messages: the field in which a request turns on reasoning.
     pub thinking: Thinking,
-    /// Whether the model can restrict answers to a JSON schema; if not, a request for a schema is refused with 400.
+    /// Whether the model can restrict responses to a JSON schema. If not, a request with a schema is refused with 400.
     pub json_schema: bool,
-    /// Chat: whether the model accepts `verbosity`; if not, the gateway removes the field.
+    /// Chat Completions: whether the model accepts `verbosity`. If not, the gateway removes the field.
     pub verbosity: bool,
-    /// Responses: whether a reasoning summary is requested if a caller of another format wants to see reasoning.
+    /// Responses: whether the gateway requests a reasoning summary if a caller of another format wants to see
+    /// reasoning.
     pub reasoning_summary: bool,
-    /// Responses: whether the gateway requests encrypted reasoning from the vendor. The caller must then send it back,
-    /// because the vendor stores nothing.
+    /// Responses: whether the gateway requests encrypted reasoning from the vendor. The caller must then return it in
+    /// the next request, because the vendor stores nothing.
     pub encrypted_reasoning: bool,
-    /// Messages: whether the gateway adds cache marks for callers whose format has none.
+    /// Messages: whether the gateway adds cache marks for callers whose format has no cache marks.
     pub cache_marks: CacheMarks,
-    /// Chat: whether tools are sent as `functions`, with one call per message, as GigaChat requires.
+    /// Chat Completions: whether tools are sent as `functions`, with one call per message, as GigaChat requires.
     pub functions: bool,
-    /// Chat and responses: whether the model accepts `prompt_cache_key`. `None`: the gateway forwards a caller's key,
-    /// and derives a key from the session only for responses vendors.
+    /// Chat Completions and Responses: whether the model accepts `prompt_cache_key`. If `None`, the gateway forwards a
+    /// caller's key, and derives a key from the session only for Responses vendors.
     pub prompt_cache_key: Option<bool>,
 }
 
@@ -70,33 +72,35 @@ impl Dialect {
     }
 }
 
-/// Whether the gateway adds cache marks (`cache_control`) for messages vendors. Callers of other formats send none,
+/// Whether the gateway adds cache marks (`cache_control`) for Messages vendors. Callers of other formats send no marks,
 /// because vendors of those formats cache automatically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CacheMarks {
-    /// Adds marks after the tools, the instructions and the user's last turns, unless the caller has set marks itself.
+    /// The gateway adds marks after the tools, the instructions and the user's last turns, unless the caller has set
+    /// marks.
     #[default]
     Auto,
-    /// Forwards only marks that the caller has set.
+    /// The gateway forwards only the marks that the caller has set.
     Never,
 }
 
-/// The chat format has two names for the output-token ceiling; each vendor accepts one of them.
+/// The field that limits the output tokens in the Chat Completions format. The format has two names for it, and each
+/// vendor accepts one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OutputField {
-    /// `max_completion_tokens`, the field's current name.
+    /// `max_completion_tokens`, the current name of the field.
     #[default]
     MaxCompletionTokens,
-    /// `max_tokens`, the field's older name.
+    /// `max_tokens`, the older name of the field.
     MaxTokens,
 }
 
 impl OutputField {
-    /// Returns the field's name in a request.
+    /// Returns the name of the request's field.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -106,7 +110,7 @@ impl OutputField {
     }
 }
 
-/// The role that the chat format uses for instructions.
+/// The role that the Chat Completions format uses for instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -118,16 +122,16 @@ pub enum SystemRole {
     Developer,
 }
 
-/// The field with which reasoning is requested of a messages model.
+/// The field in which a request to a Messages model turns on reasoning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Thinking {
-    /// Reasoning is requested by the field `output_config.effort`.
+    /// The field `output_config.effort` requests reasoning.
     #[default]
     Effort,
-    /// Reasoning is requested by the field `thinking.budget_tokens`.
+    /// The field `thinking.budget_tokens` requests reasoning.
     Budget,
-    /// The model does not reason.
+    /// The model does not reason, so no field requests reasoning.
     None,
 }

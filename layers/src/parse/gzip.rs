@@ -10,21 +10,21 @@ use crate::{
     error::{Error, Problem},
 };
 
-/// The number of bytes that are decompressed before other tasks may run.
+/// The number of bytes that are decompressed before other tasks get a turn.
 const STEP_BYTES: usize = 256 * 1024;
 
-/// Decompresses a body of at most `bytes_max` bytes, and reserves memory for them as they are decompressed.
+/// Decompresses a body into at most `bytes_max` bytes, and reserves memory for the bytes as they are decompressed.
 ///
 /// # Errors
-/// [`Error::BodyTooLarge`] if the decompressed body is larger than that, [`Error::Overloaded`] if the memory budget has
-/// no room for it, [`Error::Invalid`] if the body is not gzip.
+/// [`Error::BodyTooLarge`] if the decompressed body is larger than `bytes_max`, [`Error::Overloaded`] if the memory
+/// budget has no room for it, [`Error::Invalid`] if the body is not gzip.
 pub(super) async fn decompressed(
     packed: &Bytes,
     bytes_max: u64,
     room: &mut ReservedBytes,
 ) -> Result<Bytes, Error> {
     let invalid = || {
-        let problem = Problem::NotJson("it does not decompress as gzip".to_owned());
+        let problem = Problem::NotJson("the body does not decompress as gzip".to_owned());
         Error::invalid("", problem)
     };
     let mut decoder = MultiGzDecoder::new(&packed[..]);
@@ -42,7 +42,7 @@ pub(super) async fn decompressed(
         if bytes > bytes_max {
             return Err(Error::BodyTooLarge { bytes_max });
         }
-        // The compressed body stays in memory until the decompressed body is complete, so both are counted.
+        // The compressed body stays in memory until it is completely decompressed, so the bytes of both bodies count.
         room.make(packed.len() as u64 + bytes)?;
         body.extend_from_slice(&buffer[..filled]);
         if filled < buffer.len() {
@@ -52,7 +52,7 @@ pub(super) async fn decompressed(
     }
 }
 
-/// Lets other tasks of the runtime run.
+/// Yields to the other tasks of the runtime.
 async fn pause() {
     let mut has_paused = false;
     poll_fn(|cx| {
@@ -100,7 +100,7 @@ mod tests {
             assert!(unpacked == body, "{}", body.len());
             assert_eq!(all.taken(), 0, "the reservation was dropped");
         }
-        // A gzip body may consist of several members, which together are one body.
+        // A gzip body may have several members; their decompressed contents together are the body.
         let two: Bytes = [packed(b"{\"a\":"), packed(b"1}")].concat().into();
         let unpacked = decompressed(&two, 100, &mut room(&BodyBudget::default()))
             .await

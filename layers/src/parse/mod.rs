@@ -41,20 +41,7 @@
 //! # }
 //! ```
 
-mod base64;
-mod cache;
-mod chat;
-mod content;
-mod embeddings;
-mod fields;
 mod gzip;
-mod json;
-mod media;
-mod messages;
-mod pdf;
-mod responses;
-mod shapes;
-mod sound;
 
 use std::{
     future::poll_fn,
@@ -64,7 +51,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request,
     header::{CONTENT_ENCODING, CONTENT_TYPE},
@@ -74,35 +61,39 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tower_layer::Layer;
 use tower_service::Service;
 
+pub use crate::formats::reading::DEPTH_MAX;
 #[cfg(test)]
-pub(crate) use self::base64::encode;
+pub(crate) use crate::formats::reading::encode;
 use crate::{
     body_budget::{BodyBudget, ReservedBytes},
     call::{Call, Format, Operation},
     error::{BoxError, Error, Problem},
     facts::{AnswerKey, Caller},
+    formats::{chat, messages, responses},
     json::members,
     key::{Funds, KeyRecord, WithoutLedger},
+    pieces::Pieces,
     session,
     setting::Setting,
 };
 
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
-/// The limits of a request.
+/// The limits of a request's body.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ParseLimits {
-    /// The largest size of one body, in bytes.
+    /// The maximum size of one body, in bytes.
     pub body_bytes_max: u64,
-    /// The largest number of bytes of all bodies that are being read or still in use, over all services of a layer. If
-    /// a body would exceed this, even after its first half, the request fails with [`Error::Overloaded`]. It also fails
-    /// if the bodies of its account would take more than the space that remains free, or the bodies of its key more
-    /// than half of that space. Each account and each key may always have two bodies of the largest size.
+    /// The maximum number of bytes of all bodies that are being read or still used, over all services of a layer. A
+    /// request fails with [`Error::Overloaded`] when its body would exceed this maximum, even if a part of the body has
+    /// already arrived. It also fails if the bodies of its account would take more than the bytes that remain free, or
+    /// the bodies of its key more than half of these. Each account and each key may always have two bodies of the
+    /// maximum size.
     pub bodies_bytes_max: u64,
-    /// The longest time in which the whole body must arrive.
+    /// The maximum time in which the whole body must arrive.
     pub body_time_max: Duration,
-    /// The minimum average bytes per second at which a body must arrive, once [`SLOW_START`] is over.
+    /// The minimum average rate at which a body must arrive after [`SLOW_START`], in bytes per second.
     pub body_rate_min: u64,
     /// The maximum number of messages of a conversation, or of inputs of an embeddings call.
     pub messages_max: u64,
@@ -126,19 +117,16 @@ impl ParseLimits {
     }
 }
 
-/// How long a body may arrive at any rate, before the minimum rate applies.
+/// How long a body may arrive slowly before the minimum rate applies.
 pub const SLOW_START: Duration = Duration::from_secs(5);
 
-/// The largest number of bytes that are allocated in advance for a body of several frames, even if its declared length
+/// The maximum number of bytes that are allocated in advance for a body of several frames, even if its declared length
 /// is larger.
 const DECLARED_BYTES_MAX: u64 = 128 * 1024;
 
-/// The number of bytes up to which a body is read before the funds of its key are checked. Most bodies are shorter; the
-/// hold of such a call checks the funds.
+/// The number of bytes up to which a body is read without a check of its key's funds. Most bodies are shorter; for
+/// their calls, the hold checks the funds.
 const UNCHECKED_BYTES_MAX: u64 = 1 << 20;
-
-/// The deepest nesting of JSON in a body that is accepted.
-pub const DEPTH_MAX: usize = 64;
 
 /// Parses calls of all formats, including embeddings. The path selects the format ([`Operation::of_path`]).
 #[derive(Clone, Debug)]
@@ -165,8 +153,8 @@ impl ParseLayer {
         }
     }
 
-    /// Returns a layer that refuses a large body before reading it if its key has nothing to spend. The returned layer
-    /// shares the memory limit of this layer. Do not use it if keys without money may still get answers.
+    /// Returns a layer that refuses a large body unread if its key has nothing to spend. The returned layer shares this
+    /// layer's memory limit. Do not use it if keys without money may still get responses.
     #[must_use]
     pub fn with_funds<F: Funds + Clone>(self, funds: F) -> ParseLayer<F> {
         ParseLayer {
@@ -192,7 +180,7 @@ impl<S, F: Clone> Layer<S> for ParseLayer<F> {
 #[derive(Clone, Debug)]
 pub struct Parse<S, F = WithoutLedger> {
     inner: S,
-    /// Shared by all clones of the service, because every call clones it.
+    /// The layer. All clones of the service share it, because every call clones the service.
     layer: Arc<ParseLayer<F>>,
 }
 
@@ -219,16 +207,17 @@ where
         let limits = self.layer.limits.get();
         let key = req.extensions().get().map(|Caller(key)| Arc::clone(key));
         let room = limits.reserve(&self.layer.taken, key.clone());
-        // A repeated answer costs nothing, so its key needs no money; an owner key is refused later with an error of
-        // its own.
+        // A repeated call with an idempotency key costs nothing, so its key needs no money. An owner key is refused
+        // later, with an error of its own.
         let is_checked = req.extensions().get::<AnswerKey>().is_none();
         let payer = key.filter(|key| is_checked && !key.is_owner());
         let mut payer = payer.map(|key| (self.layer.funds.clone(), key));
-        // Split outside the future, which would otherwise store both the whole request and its parts.
+        // The request is split outside the future, because the future would otherwise store the whole request and its
+        // parts.
         let (parts, body) = req.into_parts();
         Box::pin(async move {
             let operation = Operation::of_path(parts.uri.path()).ok_or(Error::PathUnknown)?;
-            // The value of `content-length`, if the request has one.
+            // The exact size is the value of `content-length`, if the request has one.
             let declared = body.size_hint().exact();
             let is_packed = check_headers(
                 &parts.headers,
@@ -247,25 +236,25 @@ where
     }
 }
 
-/// Parses the body of a request for this operation. Headers are not checked.
+/// Parses the request body of this operation. Does not check headers.
 ///
 /// # Errors
-/// [`Error::Invalid`], which names the field.
+/// [`Error::Invalid`], which names the invalid field.
 pub fn call(operation: Operation, body: &Bytes, messages_max: u64) -> Result<Call, Error> {
     let mut call = match operation {
-        Operation::Chat => chat::call(body, messages_max),
-        Operation::Messages => messages::call(body, messages_max),
-        Operation::CountTokens => messages::count(body, messages_max),
-        Operation::Responses => responses::call(body, messages_max),
-        Operation::ChatOrResponses if has_input(body) => responses::call(body, messages_max),
-        Operation::ChatOrResponses => chat::call(body, messages_max),
-        Operation::Embeddings => embeddings::call(body, messages_max),
+        Operation::Chat => chat::parse::call(body, messages_max),
+        Operation::Messages => messages::parse::call(body, messages_max),
+        Operation::CountTokens => messages::parse::count(body, messages_max),
+        Operation::Responses => responses::parse::call(body, messages_max),
+        Operation::ChatOrResponses if has_input(body) => responses::parse::call(body, messages_max),
+        Operation::ChatOrResponses => chat::parse::call(body, messages_max),
+        Operation::Embeddings => chat::embeddings::call(body, messages_max),
     }?;
     call.body = body.clone();
     Ok(call)
 }
 
-/// Returns whether the body has the field `input` and not `messages`, which makes it a request of the responses format.
+/// Returns whether the body has the field `input` but not `messages`, which makes it a request of the Responses format.
 fn has_input(body: &Bytes) -> bool {
     let Ok(body) = std::str::from_utf8(body) else {
         return false;
@@ -274,7 +263,7 @@ fn has_input(body: &Bytes) -> bool {
     matches!(found, Ok([None, Some(_)]))
 }
 
-/// Checks the headers and the declared length. Returns whether the body is compressed with gzip.
+/// Checks the headers and the declared length of the body. Returns whether the body is compressed with gzip.
 fn check_headers(
     headers: &HeaderMap,
     format: Format,
@@ -284,13 +273,10 @@ fn check_headers(
     if declared.is_some_and(|bytes| bytes > bytes_max) {
         return Err(Error::BodyTooLarge { bytes_max });
     }
-    let json = |value: &http::HeaderValue| {
-        let kind = value
-            .as_bytes()
-            .split(|byte| *byte == b';')
-            .next()
-            .unwrap_or_default();
-        kind.trim_ascii().eq_ignore_ascii_case(b"application/json")
+    let json = |value: &HeaderValue| {
+        let mut parts = value.as_bytes().split(|byte| *byte == b';');
+        let kind = parts.next().unwrap_or_default().trim_ascii();
+        kind.eq_ignore_ascii_case(b"application/json")
     };
     if headers.get(CONTENT_TYPE).is_some_and(|value| !json(value)) {
         return Err(Error::ContentType);
@@ -302,18 +288,15 @@ fn check_headers(
         (Some(coding), None) if coding.eq_ignore_ascii_case(b"gzip") => true,
         _ => return Err(Error::ContentEncoding),
     };
-    let versioned = || {
-        headers
-            .get(ANTHROPIC_VERSION)
-            .is_some_and(|version| !version.as_bytes().trim_ascii().is_empty())
-    };
+    let version = headers.get(ANTHROPIC_VERSION).map(HeaderValue::as_bytes);
+    let versioned = || version.is_some_and(|version| !version.trim_ascii().is_empty());
     if format == Format::Messages && !versioned() {
         return Err(Error::invalid("anthropic-version", Problem::HeaderMissing));
     }
     Ok(is_packed)
 }
 
-/// Refuses a key with nothing to spend if the body is large. Checks the key at most once per request.
+/// If the body is large, refuses a key with nothing to spend. Checks the key at most once per request.
 async fn check_funds<F: Funds>(
     bytes: u64,
     payer: &mut Option<(F, Arc<KeyRecord>)>,
@@ -321,7 +304,7 @@ async fn check_funds<F: Funds>(
     if bytes > UNCHECKED_BYTES_MAX
         && let Some((funds, key)) = payer.take()
     {
-        // Boxed, because few calls run this future, and every call's future would have to reserve space for it.
+        // This future is boxed because few calls run it. Otherwise every call's future would reserve space for it.
         Box::pin(async move { funds.check(&key).await }).await?;
     }
     Ok(())
@@ -342,9 +325,9 @@ where
     let bytes_max = limits.body_bytes_max;
     let mut body = std::pin::pin!(body);
     let mut alarm = None;
-    let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
+    let mut pieces = Pieces::default();
     loop {
-        let bytes = (first.len() + rest.len()) as u64;
+        let bytes = pieces.len() as u64;
         let earned = Duration::from_millis(bytes * 1000 / limits.body_rate_min.max(1));
         let patience = limits.body_time_max.min(SLOW_START + earned);
         let data = match next_frame(body.as_mut(), &mut alarm, patience).await? {
@@ -356,31 +339,19 @@ where
         let Ok(data) = data else {
             continue;
         };
-        if (first.len() + rest.len() + data.len()) as u64 > bytes_max {
+        let bytes = (pieces.len() + data.len()) as u64;
+        if bytes > bytes_max {
             return Err(Error::BodyTooLarge { bytes_max });
         }
-        let bytes = (first.len() + rest.len() + data.len()) as u64;
         check_funds(bytes, &mut payer).await?;
         room.make(bytes)?;
-        // A body that arrives in a single frame, the usual case, is not copied.
-        if first.is_empty() && rest.is_empty() {
-            first = data;
-        } else {
-            if rest.is_empty() {
-                let declared = declared.unwrap_or(0).min(DECLARED_BYTES_MAX);
-                rest.reserve(usize::try_from(declared).unwrap_or_default());
-            }
-            rest.extend_from_slice(&std::mem::take(&mut first));
-            rest.extend_from_slice(&data);
-        }
+        // Most bodies arrive in a single frame, which is not copied.
+        let declared = declared.unwrap_or(0).min(DECLARED_BYTES_MAX);
+        pieces.push_within(data, usize::try_from(declared).unwrap_or_default());
     }
-    let body = if rest.is_empty() {
-        first
-    } else {
-        rest.freeze()
-    };
+    let body = pieces.joined();
     if is_packed {
-        // Boxed, because few bodies are compressed.
+        // This future is boxed because few bodies are compressed.
         let unpacked = Box::pin(gzip::decompressed(&body, bytes_max, &mut room)).await?;
         check_funds(unpacked.len() as u64, &mut payer).await?;
         return Ok(room.kept_by(unpacked));
@@ -388,7 +359,8 @@ where
     Ok(room.kept_by(body))
 }
 
-/// Timer for a body. It is created when the first frame is not ready at once: most bodies arrive with their head.
+/// The timer of a body. It is created when the first frame is not ready at once, which is rare: most bodies arrive with
+/// their request's head.
 struct Alarm {
     begin: Instant,
     sleep: Pin<Box<Sleep>>,
@@ -404,8 +376,8 @@ impl Alarm {
     }
 }
 
-/// Returns the next frame if it arrives within `patience`, counted from the first wait for the body. A frame does not
-/// reset the timer: when the timer fires too early, it is set to the current deadline.
+/// Returns the next frame if it arrives within `patience`, counted from the first wait for the body. Frames do not
+/// reset the timer. If the timer fires before the current deadline, it is set to that deadline.
 async fn next_frame<B: Body>(
     mut body: Pin<&mut B>,
     alarm: &mut Option<Alarm>,
@@ -451,10 +423,10 @@ mod tests {
             (3, 1, Some(3)),
             (50, 1, None),
             (50, 800, None),
-            // At the minimum rate the body would be a little more than a second too slow, but the slow start allows
-            // that.
+            // This body is slower than the minimum rate, but it arrives only a little more than a second too late,
+            // which [`SLOW_START`] allows.
             (50, 1000, Some(50_000)),
-            // The rate of the body is high enough, but it takes longer than the maximum time.
+            // This body arrives fast enough, but takes longer than the maximum time.
             (70, 5000, None),
         ] {
             let limits = ParseLimits::default();

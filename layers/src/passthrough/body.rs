@@ -6,49 +6,48 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use serde::de::IgnoredAny;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
-use super::{
-    broken,
-    usage::{Reader, Seen, ceiling},
-};
+use super::usage::{Reader, Seen};
 use crate::{
     error::{BoxError, Error},
+    formats::errors::broken,
+    pieces::Pieces,
     sse::{Event, SILENCE_MAX, Splitter},
     usage::{End, Meter},
 };
 
-/// The maximum number of consecutive bytes without data, such as comments and blank lines; enough for hours of
+/// The maximum number of consecutive bytes without data, such as comments and blank lines. It suffices for hours of
 /// keep-alives.
 const NOTHING_BYTES_MAX: usize = 1024 * 1024;
 
-/// The maximum bytes of comments before the first event that are kept until the head is sent.
+/// The maximum number of bytes of comments before the first event that are kept until the response's head is sent.
 const HELD_BYTES_MAX: usize = 64 * 1024;
 
-/// A vendor's answer: an event stream, or a plain answer that was read completely.
+/// A vendor's response: an event stream, or a plain response that has been read completely.
 #[derive(Debug)]
 pub struct ResponseBody<A>(Inner<A>);
 
 #[derive(Debug)]
 enum Inner<A> {
-    /// Boxed, because the layers above move the answer, and the stream's state is most of its size.
+    /// The stream is boxed, because its state is large and the layers above move the response.
     Stream(Pin<Box<Stream<A>>>),
-    /// A plain answer, complete; empty after it was returned.
+    /// A complete plain response. Empty after its bytes were returned.
     Whole(Bytes),
 }
 
 pin_project! {
     #[derive(Debug)]
     struct Stream<A> {
-        // `None` once the gateway has stopped the call, which cancels it at the vendor.
+        // `None` once the gateway has stopped the call; dropping the inner body cancels the call at the vendor.
         #[pin]
         inner: Option<A>,
         tap: Tap,
-        // Bytes to return first: events that arrived before the head was sent, or a keep-alive.
+        // The bytes to return first: a keep-alive, or events that arrived before the head was sent.
         first: Bytes,
     }
 }
@@ -79,10 +78,10 @@ impl<A> ResponseBody<A> {
         })))
     }
 
-    /// Waits for the first event of the stream, and keeps it. If the first event is an error, the head of the answer is
-    /// not sent yet. So the error can determine the status of the answer, or the call can be retried at another vendor.
-    /// Waits at most `patience`, because a proxy between the gateway and the caller may otherwise treat the gateway as
-    /// dead.
+    /// Waits for the stream's first event and keeps it. The response's head is sent only after that. If the first event
+    /// is an error, the error can therefore determine the response's status, or the call can be retried at another
+    /// vendor. The wait is at most `patience`, because a proxy between the gateway and the caller may otherwise treat
+    /// the gateway as dead.
     pub(super) async fn begun(mut self, patience: Duration) -> Result<Self, Error>
     where
         A: Body<Data = Bytes, Error: Into<BoxError> + 'static>,
@@ -170,7 +169,7 @@ where
                 return Poll::Ready(None);
             };
             let Poll::Ready(frame) = vendor.poll_frame(cx) else {
-                // Before the head is sent and after the last event, no keep-alive is sent.
+                // No keep-alive is sent before the head is sent, and none after the last event.
                 if tap.held || tap.reader.finished() {
                     return Poll::Pending;
                 }
@@ -210,100 +209,92 @@ where
     }
 }
 
-/// Reads the usage and the end of a stream from the bytes that are forwarded.
+/// Reads the usage of a stream, and whether it has ended, from the bytes that are forwarded.
 #[derive(Debug)]
 struct Tap {
     splitter: Splitter,
     reader: Reader,
     meter: Meter,
     strip_usage: bool,
-    /// The last event with data that is not a ping, if the gateway may have to stop the call.
+    /// The last event that has data and is not a ping. It is kept only if the gateway may have to stop the call.
     last: Option<Bytes>,
     failure: Option<Error>,
-    /// Whether the vendor sent an event that is too long to forward, for which the call is charged.
+    /// Whether the vendor sent an event that is too long to forward. The call is then charged.
     too_long: bool,
     ended: bool,
-    /// The time since which nothing was forwarded; `None` until the stream waits for the vendor for the first time.
+    /// The time since which nothing was forwarded. `None` until the stream waits for the vendor for the first time.
     quiet: Option<Instant>,
-    /// Timer for keep-alives, created at the first wait. A frame does not reset it: when it fires too early, it is set
-    /// to the current deadline.
+    /// The timer for keep-alives, created at the first wait. Frames do not reset it. If it fires before the current
+    /// deadline, it is set to that deadline.
     alarm: Option<Pin<Box<Sleep>>>,
-    /// Whether the answer's head is still held back; until it is sent, no keep-alives are needed.
+    /// Whether the response's head is still held back. Until it is sent, no keep-alives are needed.
     held: bool,
     /// The number of bytes that have arrived since the last event with data.
     nothing_bytes: usize,
 }
 
 impl Tap {
-    /// Returns a keep-alive if nothing was forwarded for a while, so that no proxy treats the stream as dead. Only
-    /// whole events are forwarded, so a keep-alive is never in the middle of an event.
+    /// Returns a keep-alive if nothing was forwarded for a while, so that no proxy treats the stream as dead. The
+    /// keep-alive is never inside an event, because only whole events are forwarded.
     fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
         let due = *self.quiet.get_or_insert_with(Instant::now) + SILENCE_MAX;
         let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(due)));
         while alarm.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             if now < due {
-                // Frames were forwarded after the timer was set.
+                // Frames were forwarded after the timer was set, so it is set to a later time.
                 alarm.as_mut().reset(due);
                 continue;
             }
             self.quiet = Some(now);
             alarm.as_mut().reset(now + SILENCE_MAX);
-            // Polls the alarm again so that it wakes the task the next time.
+            // The alarm is polled again so that it wakes the task the next time.
             let _ = alarm.as_mut().poll(cx);
             return Poll::Ready(self.reader.keep_alive());
         }
         Poll::Pending
     }
 
-    /// Returns the bytes to forward now: the events that this chunk completes, except those that must be removed. An
-    /// incomplete event is kept back: its end may prove that it is an error, and the caller must not get its beginning.
+    /// Returns the bytes to forward now: the events that this chunk completes, without those that must be removed. An
+    /// incomplete event is kept back, because its end may prove that it is an error, of which the caller must not get
+    /// the beginning.
     fn pass(&mut self, chunk: &Bytes) -> Bytes {
-        let Self {
-            splitter,
-            reader,
-            meter,
-            strip_usage,
-            last,
-            failure,
-            too_long,
-            nothing_bytes,
-            ..
-        } = self;
-        // The end of the events to forward, and the ranges of events to remove or replace.
+        // `end` is where the events to forward end. `replaced` has the ranges of events to remove or replace.
         let (mut end, mut replaced) = (0, Vec::new());
-        let split = splitter.push(chunk, |event| {
-            // Bytes after the last event are not part of the answer.
-            if failure.is_some() || reader.finished() {
+        let split = self.splitter.push(chunk, |event| {
+            // Bytes after the last event are not part of the response.
+            if self.failure.is_some() || self.reader.finished() {
                 return;
             }
             let place = end..end + event.raw().len();
-            let seen = reader.event(&event);
-            *nothing_bytes = match seen {
-                Seen::Nothing | Seen::CostComment => *nothing_bytes + event.raw().len(),
+            let seen = self.reader.event(&event);
+            self.nothing_bytes = match seen {
+                Seen::Nothing | Seen::CostComment => self.nothing_bytes + event.raw().len(),
                 _ => 0,
             };
-            if *nothing_bytes > NOTHING_BYTES_MAX {
-                *failure = Some(broken("a stream of comments and blank lines"));
+            if self.nothing_bytes > NOTHING_BYTES_MAX {
+                self.failure = Some(broken("the stream has only comments and blank lines"));
                 return;
             }
             match seen {
                 Seen::Failure(error) => {
-                    *failure = Some(error);
+                    self.failure = Some(error);
                     return;
                 }
-                Seen::UsageAlone if *strip_usage => replaced.push((place.clone(), Bytes::new())),
+                Seen::UsageAlone if self.strip_usage => {
+                    replaced.push((place.clone(), Bytes::new()))
+                }
                 Seen::CostComment => replaced.push((place.clone(), Bytes::new())),
                 _ => {
-                    if let Some(last) = last
-                        && ceiling::is_position(&event)
+                    if let Some(last) = &mut self.last
+                        && is_position(&event)
                     {
                         *last = event.raw().clone();
                     }
-                    // A caller that did not request usage gets no usage, even if the gateway ends the stream.
-                    let charged = match *strip_usage && reader.lacks_usage() {
+                    // A caller that did not request the usage does not get it, even if the gateway ends the stream.
+                    let charged = match self.strip_usage && self.reader.lacks_usage() {
                         true => None,
-                        false => reader.charged(&event, meter),
+                        false => self.reader.charged(&event, &self.meter),
                     };
                     replaced.extend(charged.map(|charged| (place.clone(), charged)));
                 }
@@ -313,10 +304,11 @@ impl Tap {
         let mut rest = match split {
             Ok(whole) => whole,
             Err(error) => {
-                // The call is charged as answered: some events repeat the request, so a caller could otherwise avoid
-                // payment by a very long request.
-                *too_long = failure.is_none();
-                failure.get_or_insert_with(|| Error::AnswerTooLong(error.into()));
+                // The call is charged as if it was answered. Otherwise a caller could avoid payment by a very long
+                // request, because some events repeat the request.
+                self.too_long = self.failure.is_none();
+                self.failure
+                    .get_or_insert_with(|| Error::AnswerTooLong(error.into()));
                 replaced.clear();
                 Bytes::new()
             }
@@ -347,10 +339,9 @@ impl Tap {
             && self.meter.look(|reading| reading.stopped_by.is_some())
     }
 
-    /// Ends the stream like a vendor that has reached the request's ceiling of output. Returns the bytes to forward
-    /// last.
+    /// Ends the stream as a vendor does at the request's output limit. Returns the bytes to forward last.
     fn stop(&mut self) -> Bytes {
-        // The beginning of an event whose end has not arrived is dropped.
+        // If the end of an event has not arrived, its beginning is dropped.
         self.splitter = Splitter::default();
         let last = self.last.take().unwrap_or_default();
         let events = self.reader.ceiling(last);
@@ -359,11 +350,11 @@ impl Tap {
         bytes
     }
 
-    /// Handles the end of the vendor's stream; `error` if the stream failed. Returns the bytes to forward last.
+    /// Handles the end of the vendor's stream. `error` is set if the stream failed. Returns the bytes to forward last.
     fn end(&mut self, error: Option<Error>) -> Bytes {
         self.ended = true;
         let mut rest = Bytes::new();
-        // Some vendors omit the blank line after the last event.
+        // Some vendors omit the blank line after the last event, so that the event seems incomplete.
         if let Some(event) = self.splitter.finish().filter(is_whole)
             && !self.reader.finished()
         {
@@ -376,14 +367,13 @@ impl Tap {
                 }
             }
         }
-        // An error after the last event is only the way in which the vendor closes the connection.
+        // An error after the last event is ignored: it is only the vendor's way to close the connection.
         if self.failure.is_none() && !self.reader.may_end() {
-            self.failure = Some(error.unwrap_or_else(|| broken("the stream ended in the middle")));
+            self.failure =
+                Some(error.unwrap_or_else(|| broken("the stream ended before its last event")));
         }
         if self.failure.is_none() && !self.reader.finished() {
-            // Clients expect this line at the end of a chat stream, so it is added if the vendor omits it.
-            let usage = self.reader.missing_usage(&self.meter).unwrap_or_default();
-            rest = [&rest[..], &usage[..], b"data: [DONE]\n\n"].concat().into();
+            rest = [rest, self.reader.closing(&self.meter)].concat().into();
         }
         self.record();
         rest
@@ -392,7 +382,7 @@ impl Tap {
     fn record(&self) {
         let reader = &self.reader;
         let end = match &self.failure {
-            // The caller's request may have caused the vendor's error, so the error must not open the route's breaker
+            // The caller's request may have caused the vendor's error. So the error must not open the route's breaker
             // for other callers.
             Some(
                 Error::VendorUnavailable(_)
@@ -411,8 +401,14 @@ impl Tap {
     }
 }
 
-/// Returns whether an event at the end of the stream, which has no blank line, is complete. A truncated event is
-/// ignored.
+/// Returns whether an event has a position in its stream, that is, has data and is not a ping.
+fn is_position(event: &Event) -> bool {
+    let (name, data) = event.parts();
+    name != b"ping" && data.is_some()
+}
+
+/// Returns whether the last bytes of a stream, without a blank line at their end, are a complete event. A truncated
+/// event is ignored.
 fn is_whole(event: &Event) -> bool {
     event.data().is_some_and(|data| {
         let data = data.trim_ascii();
@@ -420,7 +416,7 @@ fn is_whole(event: &Event) -> bool {
     })
 }
 
-/// Returns the event with the blank line that it lacks.
+/// Returns the event with the blank line that its vendor omitted.
 fn closed(event: &Bytes) -> Bytes {
     let blank: &[u8] = if event.ends_with(b"\n") {
         b"\n"
@@ -428,47 +424,6 @@ fn closed(event: &Bytes) -> Bytes {
         b"\n\n"
     };
     [event, blank].concat().into()
-}
-
-/// Byte slices that are forwarded as one frame. They are copied only if there are several.
-#[derive(Debug, Default)]
-pub(super) struct Pieces {
-    only: Bytes,
-    more: BytesMut,
-}
-
-impl Pieces {
-    pub(super) fn push(&mut self, piece: Bytes) {
-        self.push_within(piece, 0);
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.only.len() + self.more.len()
-    }
-
-    /// As [`Pieces::push`], but allocates at least `least` bytes if a second piece makes a copy necessary.
-    pub(super) fn push_within(&mut self, piece: Bytes, least: usize) {
-        if piece.is_empty() {
-            return;
-        }
-        if self.only.is_empty() && self.more.is_empty() {
-            self.only = piece;
-            return;
-        }
-        if self.more.capacity() < least {
-            self.more.reserve(least - self.more.len());
-        }
-        self.more.extend_from_slice(&std::mem::take(&mut self.only));
-        self.more.extend_from_slice(&piece);
-    }
-
-    pub(super) fn joined(self) -> Bytes {
-        if self.more.is_empty() {
-            self.only
-        } else {
-            self.more.freeze()
-        }
-    }
 }
 
 #[cfg(test)]

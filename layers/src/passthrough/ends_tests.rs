@@ -1,4 +1,4 @@
-//! Checks what the meter records for answers whose callers get an error.
+//! Tests what the meter records for responses whose callers get an error.
 
 use std::{io, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::{
 
 const BYTES_MAX: usize = 1 << 20;
 
-/// Forwards this answer. Returns the meter's reading, and the error with which the call failed.
+/// Forwards this response. Returns what the meter recorded, and the error with which the call failed.
 async fn read(format: Format, answer: impl Into<Bytes>, stream: bool) -> (Reading, Option<Error>) {
     let meter = Meter::default();
     let outbound = outbound(format, stream, &meter);
@@ -65,7 +65,7 @@ fn outbound(format: Format, stream: bool, meter: &Meter) -> Outbound {
 }
 
 #[tokio::test]
-async fn error_of_a_foreign_vendor_service_or_its_body_is_an_internal_error() {
+async fn error_that_is_not_a_layer_error_becomes_an_internal_error() {
     for (stream, breaks) in [(false, false), (false, true), (true, false), (true, true)] {
         let vendor = move |_: Request<Outbound>| async move {
             if !breaks {
@@ -103,7 +103,7 @@ fn counted() -> Usage {
 }
 
 #[tokio::test]
-async fn vendor_error_that_reports_usage_is_charged_for_it() {
+async fn usage_that_a_vendor_error_reports_is_charged() {
     let usage = r#""usage":{"input_tokens":9,"output_tokens":5}"#;
     let created = r#"data: {"type":"response.created","response":{"id":"resp_1"}}"#;
     for (format, answer, stream) in [
@@ -149,9 +149,10 @@ async fn vendor_error_that_reports_usage_is_charged_for_it() {
     }
 }
 
-/// The caller's request may have caused the error, so it must not open the route's breaker for other callers.
+/// The caller's request may have caused the vendor's error. So the error must not open the route's breaker for other
+/// callers.
 #[tokio::test]
-async fn error_event_about_the_request_is_recorded_as_an_error_answer_of_the_vendor() {
+async fn error_event_that_the_request_may_have_caused_is_recorded_as_a_vendor_error() {
     let chat = |error: &str| {
         format!(
             "data: {{\"choices\":[{{\"delta\":{{\"content\":\"a\"}}}}]}}\n\ndata: {{\"error\":{error}}}\n\n"
@@ -168,10 +169,10 @@ async fn error_event_about_the_request_is_recorded_as_an_error_answer_of_the_ven
     }
 }
 
-/// In the responses format, an error event may also have usage, which is charged. In the other formats, a stream that
-/// begins with an error is a rejection, even if it has usage.
+/// In the Responses format, an error event may have usage too, which is charged. In the other formats, a stream that
+/// begins with an error is a rejection, which is free even if it has usage.
 #[tokio::test]
-async fn stream_that_begins_with_an_error_is_a_free_refusal() {
+async fn stream_that_begins_with_an_error_counts_as_a_refusal_and_is_free() {
     for (format, answer) in [
         (
             Format::Chat,
@@ -216,9 +217,9 @@ async fn vendor_error_without_usage_is_free() {
 }
 
 #[tokio::test]
-async fn answer_that_is_too_long_is_charged_although_not_delivered() {
+async fn response_that_is_too_long_is_charged_although_it_is_not_delivered() {
     let long = "x".repeat(crate::sse::LINE_BYTES_MAX + 1);
-    // The event is not complete, but the received part is already longer than the maximum.
+    // The event is incomplete, but its received part is already longer than the maximum.
     let created =
         format!("data: {{\"type\":\"response.created\",\"response\":{{\"instructions\":\"{long}");
     let plain = format!("{{\"instructions\":\"{long}\"}}");
@@ -234,7 +235,7 @@ async fn answer_that_is_too_long_is_charged_although_not_delivered() {
 }
 
 #[tokio::test]
-async fn plain_answer_dropped_at_any_await_releases_its_memory() {
+async fn plain_response_dropped_at_any_await_releases_its_memory() {
     const ANSWER: &[u8] = br#"{"choices":[{"message":{"content":"Hello, and more"}}],"usage":{}}"#;
     let mut most = 0;
     for translated in [false, true] {

@@ -1,9 +1,9 @@
-//! Meters the answers of a service that is not a gateway: a client of a vendor's API, or a handler of your own.
+//! Meters the responses of a service that is not this gateway: a client of a vendor's API, or a handler of your own.
 //!
-//! The answer is forwarded unchanged. Its usage is written to the [`Meter`] in the extensions of the request, where
-//! `reserve`'s tariff has inserted it. The meter also records how the answer ended. The end is not [`End::Finished`] if
-//! the service failed, returned a status other than 2xx, or its body broke off, so a bill can leave such an answer
-//! free.
+//! The response is forwarded unchanged. The layer writes the usage in the response to the [`Meter`] that `reserve` has
+//! inserted into the request's extensions. It also records how the response ended. The recorded end is not
+//! [`End::Finished`] if the service failed, if it returned a status other than 2xx, or if its body broke off. The
+//! tariff's `Bill` can make such a response free.
 //!
 //! ```
 //! use http::{Request, Response, header::CONTENT_TYPE};
@@ -56,7 +56,7 @@ use crate::{
     usage::{End, Meter},
 };
 
-/// Meters the answers of any service, not only those of vendors.
+/// Meters the responses of any service, not only those of vendors.
 #[derive(Clone, Copy, Debug)]
 pub struct MeteredLayer {
     format: Format,
@@ -64,8 +64,8 @@ pub struct MeteredLayer {
 }
 
 impl MeteredLayer {
-    /// Creates a layer that reads the usage of answers in `format`: of event streams, and of JSON, which it copies. If
-    /// a JSON answer is longer than `answer_bytes_max` bytes, its usage is not read.
+    /// Creates a layer that reads the usage of responses in `format`, from event streams and from JSON. It copies JSON
+    /// responses to read them. It does not read the usage of a JSON response with more than `answer_bytes_max` bytes.
     #[must_use]
     pub const fn new(format: Format, answer_bytes_max: usize) -> Self {
         Self {
@@ -151,12 +151,12 @@ where
 }
 
 pin_project! {
-    /// An answer body that reads the usage while its bytes are forwarded.
+    /// A response body whose usage is read while its bytes are forwarded.
     #[derive(Debug)]
     pub struct ResponseBody<A> {
         #[pin]
         inner: A,
-        // `None` once the answer has ended.
+        // `None` after the response has ended.
         tap: Option<Box<Tap>>,
     }
 }
@@ -178,7 +178,8 @@ impl<A: Body<Data = Bytes>> Body for ResponseBody<A> {
                 tap.pass(data);
             }
             let broken = matches!(frame, Some(Err(_)));
-            // A server does not poll the body again after the body has reported its end, so the usage is recorded now.
+            // A server does not poll the body again after the body has reported its end, so the usage is recorded
+            // before.
             if (frame.is_none() || broken || this.inner.is_end_stream())
                 && let Some(tap) = this.tap.take()
             {
@@ -197,7 +198,7 @@ impl<A: Body<Data = Bytes>> Body for ResponseBody<A> {
     }
 }
 
-/// Reads the usage of an answer from its bytes.
+/// Reads the usage of a response from its bytes.
 #[derive(Debug)]
 struct Tap {
     meter: Meter,
@@ -207,25 +208,28 @@ struct Tap {
 
 #[derive(Debug)]
 enum Kind {
-    Events {
-        splitter: Splitter,
-        reader: Box<Reader>,
-        failed: bool,
-    },
+    Events(EventTap),
     Json(BytesMut),
-    /// An answer of a type from which no usage can be read.
+    /// A response of a content type from which no usage can be read.
     Other,
+}
+
+#[derive(Debug)]
+struct EventTap {
+    splitter: Splitter,
+    reader: Box<Reader>,
+    failed: bool,
 }
 
 impl Tap {
     fn new<A>(res: &Response<A>, layer: MeteredLayer, meter: Meter) -> Self {
         let media_type = media_type(res.headers());
         let kind = if media_type.eq_ignore_ascii_case(b"text/event-stream") {
-            Kind::Events {
+            Kind::Events(EventTap {
                 splitter: Splitter::default(),
                 reader: Box::new(Reader::new(layer.format)),
                 failed: false,
-            }
+            })
         } else if media_type.eq_ignore_ascii_case(b"application/json") {
             Kind::Json(BytesMut::new())
         } else {
@@ -236,22 +240,17 @@ impl Tap {
 
     fn pass(&mut self, data: &Bytes) {
         match &mut self.kind {
-            Kind::Events {
-                splitter,
-                reader,
-                failed,
-            } => {
-                let split = splitter.push(data, |event| {
-                    *failed |= matches!(reader.event(&event), Seen::Failure(_));
+            Kind::Events(tap) => {
+                let split = tap.splitter.push(data, |event| {
+                    tap.failed |= matches!(tap.reader.event(&event), Seen::Failure(_));
                 });
                 self.meter.update(|reading| {
-                    reader.note(reading);
-                    reading.usage_due = reader.usage_due();
-                    if reader.finished() {
-                        reading.end = Some(if *failed {
-                            End::VendorError
-                        } else {
-                            End::Finished
+                    tap.reader.note(reading);
+                    reading.usage_due = tap.reader.usage_due();
+                    if tap.reader.finished() {
+                        reading.end = Some(match tap.failed {
+                            true => End::VendorError,
+                            false => End::Finished,
                         });
                     }
                 });
@@ -269,16 +268,12 @@ impl Tap {
 
     fn end(mut self, broken: bool) {
         let end = match &mut self.kind {
-            Kind::Events {
-                splitter,
-                reader,
-                failed,
-            } => {
-                if let Some(event) = splitter.finish() {
-                    *failed |= matches!(reader.event(&event), Seen::Failure(_));
+            Kind::Events(tap) => {
+                if let Some(event) = tap.splitter.finish() {
+                    tap.failed |= matches!(tap.reader.event(&event), Seen::Failure(_));
                 }
-                self.meter.update(|reading| reader.note(reading));
-                match (*failed, reader.may_end()) {
+                self.meter.update(|reading| tap.reader.note(reading));
+                match (tap.failed, tap.reader.may_end()) {
                     (true, _) => End::VendorError,
                     (false, true) => End::Finished,
                     (false, false) => End::VendorCut,
@@ -314,7 +309,7 @@ mod tests {
     const USAGE: &str = r#"data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
     const DONE: &str = "data: [DONE]";
 
-    /// Returns the meter's reading after an answer that consists of these pieces and may break off.
+    /// Returns what the meter recorded for a response that consists of these pieces and may break off.
     async fn metered(status: u16, kind: &'static str, pieces: &[&str], breaks: bool) -> Reading {
         let pieces: Vec<Bytes> = pieces
             .iter()
@@ -342,11 +337,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn usage_and_end_reason_are_read_from_any_answer_and_failures_are_free() {
+    async fn usage_and_end_of_any_response_are_recorded_and_failed_responses_are_free() {
         let stream = [TEXT, "\n\n", USAGE, "\n\n", DONE, "\n\n"];
         let long = "x".repeat(2000);
-        // Columns: status, content type, pieces of the body, whether the body breaks off; whether usage is recorded,
-        // and the end.
+        // Columns: the status, the content type, the pieces of the body, and whether the body breaks off; then the
+        // expected results: whether usage is recorded, and how the response ended.
         type Case<'a> = (u16, &'static str, &'a [&'a str], bool, bool, Option<End>);
         let cases: &[Case<'_>] = &[
             (

@@ -1,15 +1,15 @@
-//! Forwards a vendor's answer unchanged, and reads the usage from its bytes.
+//! Forwards a vendor's response unchanged, and reads the usage from its bytes.
 //!
 //! A stream is forwarded event by event. Each event is forwarded with the frame that completes it, and frames that
-//! consist of whole events are not copied. An incomplete event is kept back: its end may prove that it is the vendor's
-//! error, whose text is not meant for the caller. Nothing is forwarded after the last event. The head waits for the
-//! first event for a limited time, so that an error in the first event can still set the status. Comments and pings do
-//! not count as events.
+//! consist of whole events are not copied. An incomplete event is kept back, because its end may prove that it is an
+//! error of the vendor, whose text is not meant for the caller. Nothing is forwarded after the last event. The
+//! response's head waits for the first event for a limited time, so that an error in this event can still set the
+//! status. Comments and pings do not count as events.
 //!
-//! A plain answer is read completely before any byte is forwarded, because only a complete answer can be checked. If
-//! its usage is missing or contradictory, and the call has a hold that determines the charge, the charged usage is
-//! written into the answer. Every other byte is forwarded unchanged. In a stream, usage that the vendor states is
-//! replaced in the same way; missing usage is added only if the stream is translated.
+//! A plain response is read completely before any byte is forwarded, because only a complete response can be checked.
+//! If its usage is missing or contradictory, and the call has a hold that determines the charge, the charged usage is
+//! written into the response. All other bytes are forwarded unchanged. In a stream, usage that the vendor reports is
+//! replaced in the same way. Missing usage is added only to a stream that is translated.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -72,11 +72,7 @@ mod body;
 #[cfg(test)]
 mod ends_tests;
 pub mod metered;
-mod responses;
-mod text;
-mod tool_calls;
 pub mod usage;
-mod vendor_error;
 
 use std::{
     pin::Pin,
@@ -96,16 +92,18 @@ use http_body_util::BodyExt;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use self::body::Pieces;
 pub use self::body::ResponseBody;
 use crate::{
     body_budget::{AnswerRoom, BodyBudget, ReservedBytes},
     call::{Format, Outbound},
     error::{BoxError, Error},
     facts::{Caller, EventStream, NothingSaid},
+    formats::{errors::broken, scan::text_size},
     heads::emptied,
     model::ModelKind,
+    pieces::Pieces,
     setting::Setting,
+    stream_progress::StreamProgress,
     text_size::TextSize,
     unix_time::unix_ms,
     usage::{End, Meter, Reading},
@@ -119,17 +117,17 @@ const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, no-store");
 const NO: HeaderValue = HeaderValue::from_static("no");
 
-/// Default limit of the bytes of all plain answers in memory.
+/// The default limit of the bytes of all plain responses in memory.
 const ANSWERS_BYTES_MAX: u64 = 256 << 20;
 
-/// The time for which an answer waits for memory. In the meantime, no more of it is read from the vendor.
+/// How long a response waits for memory. Meanwhile the gateway reads no more of it from the vendor.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// If a plain answer declares its length, or is longer than this many bytes, all of its memory is allocated at once. A
-/// buffer that grows would copy the answer, and memory that is never written costs nothing.
+/// If a plain response declares its length, or is longer than this many bytes, all of its memory is allocated at once.
+/// A growing buffer would copy the response, whereas memory that is never written costs nothing.
 const GROWN_BYTES_MAX: usize = 1 << 20;
 
-/// Forwards the answers of vendors, and reads their usage into the call's meter.
+/// Forwards the responses of vendors, and reads their usage into the call's meter.
 #[derive(Clone, Debug)]
 pub struct PassthroughLayer {
     answer_bytes_max: Setting<usize>,
@@ -138,7 +136,7 @@ pub struct PassthroughLayer {
 }
 
 impl PassthroughLayer {
-    /// Creates a layer that forwards plain answers of at most `answer_bytes_max` bytes.
+    /// Creates a layer that forwards plain responses of at most `answer_bytes_max` bytes.
     #[must_use]
     pub fn new(answer_bytes_max: impl Into<Setting<usize>>) -> Self {
         Self {
@@ -148,10 +146,10 @@ impl PassthroughLayer {
         }
     }
 
-    /// Sets the limit of the bytes of all plain answers in memory, 256 MiB by default; one answer at a time may exceed
-    /// it. An account may use at most as many bytes as remain free, and a key half of that, but each may always have
-    /// two answers of the largest size. An answer waits up to 30 seconds for memory; then the call fails as if the
-    /// answer were too long.
+    /// Sets the limit of the bytes of all plain responses in memory, which is 256 MiB by default. One response at a
+    /// time may exceed it. An account may use at most as many bytes as remain free, and a key half as many, but each of
+    /// them may always have two responses of the maximum size. A response waits for memory for up to 30 seconds; after
+    /// that, the call fails as if the response were too long.
     #[must_use]
     pub fn answers_bytes_max(mut self, answers_bytes_max: impl Into<Setting<u64>>) -> Self {
         self.answers_bytes_max = answers_bytes_max.into();
@@ -192,19 +190,11 @@ where
     }
 
     fn call(&mut self, req: Request<Outbound>) -> Self::Future {
-        let Outbound {
-            route,
-            stream,
-            choices,
-            kind,
-            strip_usage,
-            meter,
-            ..
-        } = req.body();
-        let (format, stream, strip_usage, meter) =
-            (route.vendor.format, *stream, *strip_usage, meter.clone());
-        let (choices, requested) = (*choices, *kind);
-        let head_timeout = route.vendor.head_timeout;
+        let outbound = req.body();
+        let (format, stream) = (outbound.route.vendor.format, outbound.stream);
+        let (choices, requested, strip_usage) =
+            (outbound.choices, outbound.kind, outbound.strip_usage);
+        let (meter, head_timeout) = (outbound.meter.clone(), outbound.route.vendor.head_timeout);
         let bytes_max = self.layer.answer_bytes_max.get();
         let key = req.extensions().get().map(|Caller(key)| Arc::clone(key));
         let reserved = ReservedBytes::new(
@@ -215,53 +205,28 @@ where
         );
         let call = self.inner.call(req);
         Box::pin(async move {
-            // The head is dropped here, except its headers, which are needed while the body is read.
+            // The head is dropped here except for its headers, which are needed while the body is read.
             let res = call.await.map_err(Error::from_below)?;
             meter.update(|reading| reading.first_byte_at_ms = Some(unix_ms()));
             let (Parts { headers, .. }, mut body) = res.into_parts();
-            if is_packed(&headers) {
-                meter.refused();
-                return Err(broken("a content-encoding that was not requested"));
-            }
-            let kind = media_type(&headers);
-            let expected: &[u8] = match stream {
-                true => b"text/event-stream",
-                false => b"application/json",
-            };
-            if !kind.eq_ignore_ascii_case(expected) {
-                meter.refused();
-                let kind = String::from_utf8_lossy(kind).to_ascii_lowercase();
-                return Err(broken(format!(
-                    "content-type {kind:?} for stream = {stream}"
-                )));
-            }
+            check_type(&headers, stream).inspect_err(|_| meter.refused())?;
             let headers = emptied(headers);
             if stream {
                 let reader = usage::Reader::new(format).choices(choices);
                 let progress = reader.progress();
                 let body = ResponseBody::stream(body, reader, strip_usage, meter.clone());
-                // Boxed, because plain answers would otherwise reserve space for this future, too. A stream that ends
-                // before the client gets its head is free, unless the vendor counted its usage.
+                // This future is boxed, because otherwise plain responses would also reserve space for it. If a stream
+                // ends before the client gets its head, the call is free, unless the vendor has reported usage.
                 let begun = Box::pin(body.begun(head_timeout)).await;
                 let begun = begun.inspect_err(|_| {
-                    // Except in the responses format, a stream that begins with an error is a rejection and free, even
-                    // if it has usage.
+                    // In every format except Responses, a stream that begins with an error is a rejection. It is free
+                    // even if it has usage.
                     if format != Format::Responses {
                         meter.update(|reading| reading.usage = None);
                     }
                     meter.failed();
                 })?;
-                let nothing_said = !begun.spoke();
-                let mut res = answer(begun, headers, (EVENTS, NO_CACHE));
-                if nothing_said {
-                    res.extensions_mut().insert(NothingSaid);
-                }
-                res.headers_mut().insert(X_ACCEL_BUFFERING, NO);
-                res.extensions_mut().insert(EventStream(format));
-                if let Some(progress) = progress {
-                    res.extensions_mut().insert(progress);
-                }
-                return Ok(res);
+                return Ok(events(begun, headers, format, progress));
             }
             let whole = whole(&mut body, format, bytes_max, reserved, &meter).await;
             let (bytes, room) = match whole.and_then(|(bytes, reserved)| {
@@ -287,7 +252,46 @@ where
     }
 }
 
-/// Records in the meter how much text was received so far.
+/// Refuses a response whose content encoding or content type was not requested.
+fn check_type(headers: &HeaderMap, stream: bool) -> Result<(), Error> {
+    if is_packed(headers) {
+        return Err(broken("a content-encoding that was not requested"));
+    }
+    let kind = media_type(headers);
+    let expected: &[u8] = match stream {
+        true => b"text/event-stream",
+        false => b"application/json",
+    };
+    if kind.eq_ignore_ascii_case(expected) {
+        return Ok(());
+    }
+    let kind = String::from_utf8_lossy(kind).to_ascii_lowercase();
+    Err(broken(format!(
+        "content-type {kind:?} for stream = {stream}"
+    )))
+}
+
+/// Builds the response whose body is an event stream.
+fn events<A>(
+    begun: ResponseBody<A>,
+    headers: HeaderMap,
+    format: Format,
+    progress: Option<StreamProgress>,
+) -> Response<ResponseBody<A>> {
+    let nothing_said = !begun.spoke();
+    let mut res = answer(begun, headers, (EVENTS, NO_CACHE));
+    if nothing_said {
+        res.extensions_mut().insert(NothingSaid);
+    }
+    res.headers_mut().insert(X_ACCEL_BUFFERING, NO);
+    res.extensions_mut().insert(EventStream(format));
+    if let Some(progress) = progress {
+        res.extensions_mut().insert(progress);
+    }
+    res
+}
+
+/// Records in the meter how much text has been received so far.
 fn note_text(text: &TextSize, reading: &mut Reading) {
     (reading.text_bytes, reading.text_tokens) = (text.bytes(), text.tokens());
 }
@@ -309,16 +313,17 @@ where
         let piece = frame.into_data().unwrap_or_default();
         let bytes = pieces.len() + piece.len();
         let too_much = if bytes > bytes_max {
-            Some(format!("an answer of more than {bytes_max} bytes"))
+            Some(format!("the response has more than {bytes_max} bytes"))
         } else {
             let room = reserved.wait_for(bytes as u64, ROOM_TIMEOUT).await;
-            room.err()
-                .map(|_| "no memory for the answer: all answers together reach their limit".into())
+            room.err().map(|_| {
+                "no memory for the response: all responses together reach their limit".into()
+            })
         };
         if let Some(why) = too_much {
-            // The call is charged as if it was answered: otherwise a caller could avoid payment by requesting an answer
-            // that is too long.
-            let text = text::text_size(format, &pieces.joined());
+            // The call is charged as if it was answered. Otherwise a caller could avoid payment by requesting a
+            // response that is too long.
+            let text = text_size(format, &pieces.joined());
             meter.update(|reading| {
                 reading.answered = true;
                 note_text(&text, reading);
@@ -344,14 +349,12 @@ fn media_type(headers: &HeaderMap) -> &[u8] {
     let value = headers
         .get(CONTENT_TYPE)
         .map_or(&b""[..], HeaderValue::as_bytes);
-    value
-        .split(|byte| *byte == b';')
-        .next()
-        .unwrap_or_default()
-        .trim_ascii()
+    let mut parts = value.split(|byte| *byte == b';');
+    parts.next().unwrap_or_default().trim_ascii()
 }
 
-/// Builds the answer's headers in the memory of the vendor's header map, without any header of the vendor.
+/// Builds the headers of the response to the caller in the memory of the vendor's header map. No header of the vendor
+/// remains in it.
 fn answer<A>(
     body: ResponseBody<A>,
     mut headers: HeaderMap,
@@ -362,8 +365,4 @@ fn answer<A>(
     let mut res = Response::new(body);
     *res.headers_mut() = headers;
     res
-}
-
-fn broken(why: impl Into<BoxError>) -> Error {
-    Error::VendorBroken(why.into())
 }

@@ -15,9 +15,9 @@ use crate::{
     undecided::{self, Verdict},
 };
 
-/// A [`RateLimitLayer`] that requests its limiter's decision and lets the request continue. A [`RateVerdictLayer`]
-/// below awaits the decision, so that the layers between the two do their work meanwhile. If the limiter can decide
-/// without waiting, this layer itself refuses requests over the limit.
+/// A [`RateLimitLayer`] that starts the limiter's decision and lets the request continue. A [`RateVerdictLayer`] below
+/// awaits the decision, so that the layers between the two work meanwhile. If the limiter can decide without waiting,
+/// this layer itself refuses requests over the limit.
 ///
 /// ```
 /// use http::{Request, Response};
@@ -108,7 +108,7 @@ where
         let limiter = self.layer.limiter.clone();
         let mut verdict: Verdict =
             Box::pin(async move { limiter.admit(id, quota).await.map_err(refused) });
-        // Sends the command to the store now; the noop waker is replaced when `RateVerdict` polls the future.
+        // This poll sends the command to the store now. `RateVerdict` replaces the noop waker when it polls the future.
         match verdict
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
@@ -121,13 +121,13 @@ where
     }
 }
 
-/// Awaits the decisions that [`EarlyRateLimitLayer`]s above have requested, and refuses the request if any of them is a
+/// Awaits the decisions that [`EarlyRateLimitLayer`]s above have started, and refuses the request if one of them is a
 /// refusal.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RateVerdictLayer;
 
 impl RateVerdictLayer {
-    /// Creates the layer.
+    /// Creates a layer that awaits the decisions of all early rate limits above it.
     #[must_use]
     pub const fn new() -> Self {
         Self
@@ -199,9 +199,8 @@ mod tests {
         }
     }
 
-    /// Sends a request through two early rate limits. They make the given decisions while the request is below both
-    /// limits and above the [`RateVerdictLayer`]. Returns whether the request was answered, and whether it reached the
-    /// service.
+    /// Sends a request through two early rate limits, which decide only when the request is between them and the
+    /// [`RateVerdictLayer`]. Returns whether the request was answered, and whether it reached the service.
     async fn answer(first: Result<(), Duration>, second: Result<(), Duration>) -> (bool, bool) {
         let everybody = |_: &Request<()>| Some(((), Quota::per_second(1)));
         let ((tell_first, told_first), (tell_second, told_second)) =
@@ -213,7 +212,7 @@ mod tests {
             .layer(RateLimitLayer::new(Slow(told_first), everybody).early())
             .layer(RateLimitLayer::new(Slow(told_second), everybody).early())
             .map_request(move |req: Request<()>| {
-                // The request is below both limits now, and neither has decided yet.
+                // The request has passed both early limits now, and neither limit has decided yet.
                 let (tell_first, tell_second) = passes.lock().unwrap().take().unwrap();
                 tell_second.send_replace(Some(second));
                 tell_first.send_replace(Some(first));
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rate_limit_started_early_overlaps_other_layers_and_refuses_where_it_is_awaited() {
+    async fn layers_between_an_early_rate_limit_and_its_verdict_run_while_the_limit_decides() {
         let no = Err(Duration::from_secs(1));
         assert_eq!(answer(Ok(()), Ok(())).await, (true, true));
         assert_eq!(answer(no, Ok(())).await, (false, false));

@@ -14,11 +14,11 @@ use tokio::time::Instant;
 
 use super::{Limiter, Quota};
 
-/// Counts requests in the memory of this process, in a table of bounded size. If the table is full, the callers seen
-/// longest ago are evicted, which can only admit more of their requests.
+/// Counts requests in the memory of this process, in a table of bounded size. If the table is full, it evicts the
+/// callers seen longest ago; an evicted caller may get more requests admitted, never fewer.
 pub struct Gcra<K> {
     begin: Instant,
-    /// Theoretical arrival time of each caller, in nanoseconds since `begin`.
+    /// The theoretical arrival time of each caller, in nanoseconds since `begin`.
     arrivals: Arc<Cache<K, Arc<AtomicU64>>>,
 }
 
@@ -50,8 +50,8 @@ impl<K: Eq + Hash + Clone> Gcra<K> {
     }
 }
 
-/// Returns the new theoretical arrival time if a request at `now` is admitted. Otherwise returns how long the caller
-/// must wait. All times are in nanoseconds. `gcra.lua` computes the same in microseconds.
+/// Returns the new theoretical arrival time if a request at `now` is admitted; otherwise returns how long the caller
+/// must wait. All times are in nanoseconds. `gcra.lua` makes the same computation in microseconds.
 fn arrive(arrival: u64, now: u64, quota: Quota) -> Result<u64, Duration> {
     let interval = quota.per.as_nanos() / u128::from(quota.count.max(1));
     let interval = u64::try_from(interval).unwrap_or(u64::MAX);
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn ten_catalog_requests_pass_at_once_then_one_per_100_ms() {
+    async fn one_request_per_100_ms_is_admitted_after_a_burst_of_ten() {
         let gcra = Gcra::new(100);
         let quota = Quota::per_second(10);
         for _ in 0..10 {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn burst_of_ten_seconds_worth_of_requests_is_admitted_then_one_at_a_time() {
+    async fn burst_of_a_quota_per_minute_is_ten_seconds_worth_of_requests() {
         let gcra = Gcra::new(100);
         let quota = Quota::per_minute(30);
         for _ in 0..5 {
@@ -121,7 +121,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(2)).await;
         assert_eq!(gcra.count(&"a", quota), Ok(()));
         assert_eq!(gcra.count(&"a", quota), Err(Duration::from_secs(2)));
-        // Even if the quota for ten seconds is less than one request, one request is admitted at once.
+        // If the quota for ten seconds is less than one request, the burst is still one request.
         let (one, few) = (Gcra::new(100), Quota::per_minute(1));
         assert_eq!(one.count(&"a", few), Ok(()));
         assert_eq!(one.count(&"a", few), Err(Duration::from_secs(60)));

@@ -1,7 +1,7 @@
-//! Limits requests per second or minute by the generic cell rate algorithm (GCRA, ITU-T I.371). For each caller it
-//! stores one instant, the *theoretical arrival time*, in a table of bounded size.
+//! Limits requests per second or minute by the generic cell rate algorithm (GCRA, ITU-T I.371). For each caller, the
+//! limiter stores one instant, the *theoretical arrival time*, in a table of bounded size.
 //!
-//! A closure decides which caller a request counts for, and which quota that caller has:
+//! A closure decides for which caller a request counts, and which quota that caller has:
 //!
 //! ```
 //! use http::{Request, Response};
@@ -32,10 +32,10 @@
 //! # }
 //! ```
 //!
-//! [`by_address`] is the closure for limits by the client's address. [`Gcra`] counts requests in this process, and
-//! [`PostPaid`] counts what requests use, such as tokens. You can implement [`Limiter`] for other ways to count. With
-//! the feature `redis`, `redis::RedisLimiter` counts over several processes. So do the limiters of `shared`, which
-//! decide most requests of busy callers in memory.
+//! [`by_address`] is the closure for limits by client address. [`Gcra`] counts requests in this process. [`PostPaid`]
+//! counts what requests use, such as tokens. To count in another way, implement [`Limiter`]. With the feature `redis`,
+//! `redis::RedisLimiter` and the limiters of `shared` count over several processes; those of `shared` decide most
+//! requests of busy callers in memory.
 
 mod early;
 mod gcra;
@@ -74,19 +74,19 @@ use crate::{
     facts::ClientAddr,
 };
 
-/// A rate limit: `count` requests per `per`, of which `burst` may arrive at once.
+/// A rate limit of `count` requests per `per`, of which `burst` may arrive at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// The number of requests per `per`, at least 1.
+    /// The number of requests per period `per`, at least 1.
     pub count: u32,
-    /// The period to which `count` applies.
+    /// The period for which `count` requests are allowed.
     pub per: Duration,
     /// The number of requests that may arrive at once, at least 1.
     pub burst: u32,
 }
 
 impl Quota {
-    /// Creates a quota of `count` requests per second, with a burst of `count`.
+    /// Creates a quota of `count` requests per second, all of which may arrive at once.
     #[must_use]
     pub const fn per_second(count: u32) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl Quota {
         }
     }
 
-    /// Creates a quota of `count` requests per minute. The burst is the number of requests in ten seconds.
+    /// Creates a quota of `count` requests per minute. The burst is the number of requests in ten seconds, `count` / 6.
     #[must_use]
     pub const fn per_minute(count: u32) -> Self {
         Self {
@@ -106,15 +106,15 @@ impl Quota {
         }
     }
 
-    /// Returns a quota with the same rate and another burst.
+    /// Returns a quota with the same rate and this burst.
     #[must_use]
     pub const fn with_burst(self, burst: u32) -> Self {
         Self { burst, ..self }
     }
 }
 
-/// Counts requests by the client's [`ClientAddr`], an IPv6 address by its /64. A request without an address passes
-/// uncounted. The first such request logs a warning, because it means that no layer above inserts the address.
+/// Counts requests by the client's [`ClientAddr`], an IPv6 address by its /64. A request without this extension is not
+/// counted. The first such request logs a warning, because it means that no layer above inserts the address.
 pub fn by_address<B>(
     quota: Quota,
 ) -> impl Fn(&Request<B>) -> Option<(IpAddr, Quota)> + Clone + Send + Sync {
@@ -123,20 +123,20 @@ pub fn by_address<B>(
         let address = req.extensions().get::<ClientAddr>();
         if address.is_none() && !has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "requests without a ClientAddr are not rate-limited by address: insert ClientAddr in a layer above"
+                "requests without a ClientAddr extension are not limited by address: insert ClientAddr in a layer above"
             );
         }
         Some((address?.block(), quota))
     }
 }
 
-/// Counts requests by caller, and decides whether a request is within its quota.
+/// Counts requests per caller, and decides whether a request is within the caller's quota.
 pub trait Limiter<K>: Clone + Send + Sync + 'static {
     /// Admits and counts a request of the caller `id`, or returns how long the caller should wait.
     fn admit(&self, id: K, quota: Quota) -> impl Future<Output = Result<(), Duration>> + Send;
 
-    /// Decides like [`Limiter::admit`] if that is possible without waiting, which saves a future. Returning `None` is
-    /// always correct: nothing was counted, and `admit` decides.
+    /// Decides like [`Limiter::admit`], if that is possible without waiting, which saves a future. Returning `None` is
+    /// always correct: it means that nothing was counted, and that `admit` must decide.
     fn admit_now(&self, _id: &K, _quota: Quota) -> Option<Result<(), Duration>> {
         None
     }
@@ -144,8 +144,8 @@ pub trait Limiter<K>: Clone + Send + Sync + 'static {
 
 /// Refuses requests over the quota with [`Error::TooManyRequests`].
 ///
-/// `by` returns the caller that a request counts for, and the caller's quota. If `by` returns `None`, the request
-/// passes uncounted.
+/// The closure `by` returns the caller for which a request counts, and the caller's quota. If it returns `None`, the
+/// request is not counted and passes.
 #[derive(Clone)]
 pub struct RateLimitLayer<L, F> {
     limiter: L,
@@ -163,14 +163,14 @@ impl<L, F> RateLimitLayer<L, F> {
         }
     }
 
-    /// Sets the limit that the error names to the caller.
+    /// Sets the limit that the error's text names to the caller.
     #[must_use]
     pub fn named(self, limit: Limit) -> Self {
         Self { limit, ..self }
     }
 
-    /// Converts this layer into an [`EarlyRateLimitLayer`], which requests the decision here; a [`RateVerdictLayer`]
-    /// further below refuses requests.
+    /// Converts this layer into an [`EarlyRateLimitLayer`], which only starts the limiter's decision. A
+    /// [`RateVerdictLayer`] further below awaits the decision and refuses requests.
     #[must_use]
     pub const fn early(self) -> EarlyRateLimitLayer<L, F> {
         EarlyRateLimitLayer::new(self)
@@ -200,7 +200,7 @@ impl<S, L: Clone, F: Clone> Layer<S> for RateLimitLayer<L, F> {
 #[derive(Clone)]
 pub struct RateLimit<S, L, F> {
     inner: S,
-    /// Shared by all clones of the service, because every call clones it.
+    /// The layer. All clones of the service share it, because every call clones the service.
     layer: Arc<RateLimitLayer<L, F>>,
 }
 
@@ -261,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often the warning was logged.
+    /// Counts how often the warning about a missing address was logged.
     struct Logged(Arc<AtomicU32>);
 
     impl tracing::Subscriber for Logged {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_client_address_is_logged_once_and_not_counted() {
+    fn requests_without_a_client_address_are_not_counted_and_one_warning_is_logged() {
         let logged = Arc::new(AtomicU32::new(0));
         let by = by_address(Quota::per_second(1));
         tracing::subscriber::with_default(Logged(Arc::clone(&logged)), || {
@@ -321,7 +321,7 @@ mod tests {
             let answered = service.oneshot(Request::new(())).await.map(|_| ());
             assert!(is_right(&answered), "{answered:?}");
         }
-        // The service below may have any error, for example `Infallible`, as axum's routes do.
+        // The service below may have any error type, for example `Infallible`, which axum's routes have.
         let nobody = |_: &Request<()>| None::<((), Quota)>;
         let service = ServiceBuilder::new()
             .layer(RateLimitLayer::new(Gcra::new(1), nobody))

@@ -11,15 +11,15 @@ use tokio::time::Instant;
 
 use super::{Limiter, Quota};
 
-/// Limits what requests use, for example tokens. The usage of a request is known only when it has ended; then
+/// Limits what requests use, for example tokens. The usage of a request is known only when the request has ended: then
 /// [`PostPaid::take`] takes the usage from the caller's bucket.
 ///
 /// The bucket holds the quota's burst and refills at the quota's rate. If a caller has taken more than the bucket held,
 /// the bucket is overdrawn: the caller's requests are refused until the overdraft is refilled. Concurrent requests are
 /// counted when they end, so together they can take more than the bucket holds.
 ///
-/// The buckets are in the memory of this process, in a table of bounded size. If the table is full, the callers seen
-/// longest ago are evicted, which can only admit more of their requests.
+/// The buckets are in the memory of this process, in a table of bounded size. If the table is full, it evicts the
+/// callers seen longest ago; an evicted caller may get more requests admitted, never fewer.
 ///
 /// ```
 /// use tollgate_layers::rate_limit::{Limiter, PostPaid, Quota};
@@ -40,16 +40,16 @@ pub struct PostPaid<K> {
     buckets: Arc<Cache<K, Arc<Mutex<Bucket>>>>,
 }
 
-/// Billionths of a unit, so that rounding loses nothing even if a bucket is refilled often.
+/// Billionths of a unit. They are fine enough that rounding loses nothing, however often a bucket is refilled.
 type Nanos = u128;
 
 pub(super) const UNIT: Nanos = 1_000_000_000;
 
 pub(super) struct Bucket {
     pub(super) quota: Quota,
-    /// The units that were taken and have not been refilled since.
+    /// The units that were taken from the bucket and are not refilled yet.
     pub(super) taken: Nanos,
-    /// The time up to which `taken` is refilled, in nanoseconds since `begin`.
+    /// The time up to which the refill is included in `taken`, in nanoseconds since `begin`.
     pub(super) at: u128,
 }
 
@@ -63,8 +63,8 @@ impl<K: Eq + Hash + Clone> PostPaid<K> {
         }
     }
 
-    /// Takes the units that a request of the caller `id` has used. Does nothing if no request of the caller was
-    /// admitted here.
+    /// Takes the units that a request of the caller `id` has used. Does nothing if this limiter has admitted no request
+    /// of the caller.
     pub fn take(&self, id: &K, units: u64) {
         if let Some(bucket) = self.buckets.get(id) {
             let now = self.begin.elapsed().as_nanos();
@@ -166,7 +166,7 @@ mod tests {
     async fn caller_that_overused_its_token_limit_waits_until_the_bucket_recovers() {
         let tokens = PostPaid::new(100);
         assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
-        // A caller may use the whole bucket and then one more request.
+        // A caller may use up the bucket, and a request that was admitted before may use still more.
         tokens.take(&"a", 60);
         assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
         tokens.take(&"a", 30);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn usage_of_an_unknown_caller_is_ignored_and_nothing_overflows() {
+    async fn usage_of_an_unknown_caller_is_ignored_and_huge_usage_does_not_overflow() {
         let tokens = PostPaid::new(100);
         tokens.take(&"a", 1_000);
         assert_eq!(tokens.look(&"a", QUOTA), Ok(()));

@@ -1,4 +1,4 @@
-//! Counts requests in Redis: all gateways share one count, by the clock of the Redis server.
+//! Counts requests in Redis. All gateways share one count, by the clock of the Redis server.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ impl RedisLimiter {
     /// Admits and counts a request of the caller `id`, or returns how long the caller should wait.
     ///
     /// # Errors
-    /// An error if Redis cannot be reached. The caller of this function may then count requests itself.
+    /// An error if Redis cannot be reached. The calling code may then count requests itself.
     pub async fn check(&self, id: &str, quota: Quota) -> Result<Result<(), Duration>, BoxError> {
         let interval = quota.per.as_micros() / u128::from(quota.count.max(1));
         let interval = u64::try_from(interval).unwrap_or(u64::MAX).max(1);

@@ -14,12 +14,12 @@ use tower_service::Service;
 use super::{Limiter, Quota};
 use crate::error::{BoxError, Error, Limit};
 
-/// Limits how often a caller is refused with a certain error. Once the quota is used up, [`Error::TooManyRequests`]
-/// replaces that error, while valid requests of the caller continue. This slows down the guessing of keys.
+/// Limits how often a caller is refused with certain errors. When the quota is used up, [`Error::TooManyRequests`]
+/// replaces such an error, while valid requests of the caller continue. This slows down the guessing of keys.
 ///
-/// Place this layer above the layer that refuses. So a refused request has already cost a look-up; only its error is
-/// replaced. `by` returns the caller that a request counts for, and the caller's quota. If `by` returns `None`, the
-/// refusal passes uncounted.
+/// Place this layer above the layer that refuses. When this layer sees a refusal, the look-up for the request is
+/// already done; this layer only replaces the error. The closure `by` returns the caller for which a request counts,
+/// and the caller's quota. If it returns `None`, the refusal is not counted.
 ///
 /// ```
 /// use http::{Request, Response};
@@ -55,8 +55,8 @@ pub struct RefusalLimitLayer<L, F, C> {
 }
 
 impl<L, F, C> RefusalLimitLayer<L, F, C> {
-    /// Creates a layer that counts the errors for which `counts` returns true. It counts them with `limiter`, for the
-    /// caller that `by` returns.
+    /// Creates a layer that counts the errors for which `counts` returns true. `limiter` counts them, for the caller
+    /// that `by` returns.
     pub const fn new(limiter: L, by: F, counts: C) -> Self {
         Self {
             limiter,
@@ -89,7 +89,7 @@ impl<S, L: Clone, F: Clone, C: Clone> Layer<S> for RefusalLimitLayer<L, F, C> {
 #[derive(Clone)]
 pub struct RefusalLimit<S, L, F, C> {
     inner: S,
-    /// Shared by all clones of the service, because every call clones it.
+    /// The layer. All clones of the service share it, because every call clones the service.
     layer: Arc<RefusalLimitLayer<L, F, C>>,
 }
 
@@ -134,7 +134,7 @@ pin_project! {
         call: A,
         // The caller for which a refusal counts, and its quota.
         counted: Option<(K, Quota, Arc<RefusalLimitLayer<L, F, C>>)>,
-        // The future that counts the refusal; present once the request was refused. It is boxed, because refusals are
+        // The future that counts the refusal; present once the request is refused. It is boxed because refusals are
         // rare.
         refusing: Option<Pin<Box<dyn Future<Output = Error> + Send>>>,
     }
@@ -171,7 +171,7 @@ where
         let refusing = this
             .refusing
             .as_mut()
-            .expect("a refused request has its state");
+            .expect("the state of a refused request is present until the refusal is returned");
         refusing.as_mut().poll(cx).map(Err)
     }
 }

@@ -1,5 +1,5 @@
-//! Changes the hold of a running call: lowers it when its vendor has counted the input, and raises it, slice by slice,
-//! if it grows with the output.
+//! Changes the hold of an in-flight call. Lowers it when the vendor has counted the input. Raises it slice by slice if
+//! it grows with the output.
 
 use std::{
     fmt,
@@ -26,13 +26,13 @@ use crate::{
     usage::{End, StoppedBy},
 };
 
-/// A smaller reduction does not justify another call of the ledger; nor does a reduction by less than an eighth of the
-/// hold.
+/// The smallest amount by which a hold is lowered. A smaller reduction does not justify another request to the ledger,
+/// nor does a reduction by less than an eighth of the hold.
 const REDUCTION_MIN: MicroRub = MicroRub::rubles(1);
 
 type Adjusting = Pin<Box<dyn Future<Output = (Adjustment, Result<Adjusted, LedgerError>)> + Send>>;
 
-/// Adjusts holds in a ledger whose type the body of the answer does not have as a parameter.
+/// Adjusts holds in a ledger, so that the body of a response needs no type parameter for the ledger.
 pub(super) trait AdjustHolds: Send + Sync {
     fn adjust(self: Arc<Self>, adjustment: Adjustment) -> Adjusting;
 }
@@ -46,24 +46,25 @@ impl<L: Ledger, T: Send + Sync + 'static> AdjustHolds for Shared<L, T> {
     }
 }
 
-/// Changes the hold of one call. The answer's body polls it, and waits for it only if a growing hold is used up. If it
-/// is dropped before the ledger has answered, the hold has its old amount or the new one; both cover the call.
+/// Changes the hold of one call. The response's body polls the adjuster, and waits for it only if a growing hold is
+/// used up. If the adjuster is dropped before the ledger has answered, the hold has either its old amount or the new
+/// one. Either amount suffices for the call.
 pub(super) struct Adjuster {
     ledger: Arc<dyn AdjustHolds>,
-    /// Whether the vendor has not reported usage yet, so that a reduction may still follow.
+    /// Whether the hold may still be lowered, because the vendor has not reported usage yet.
     is_watching: bool,
     running: Option<Adjusting>,
-    /// `None` if the hold covers the whole call.
+    /// The growth of the hold; `None` if the hold covers the whole call from the start.
     growing: Option<Box<Growing>>,
 }
 
-/// A hold that grows.
+/// A hold that grows with the output of its call.
 struct Growing {
     growth: Growth,
     since: Instant,
-    /// Wakes the call when the hold must be raised.
+    /// Wakes the call's task when the hold must be raised.
     timer: Pin<Box<Sleep>>,
-    /// Why the ledger did not grant the last request.
+    /// The ledger's error, if it did not grant the last request for a larger hold.
     error: Option<LedgerError>,
 }
 
@@ -77,7 +78,7 @@ impl Adjuster {
         }
     }
 
-    /// Creates the adjuster of a hold that grows; `None` if this hold does not grow.
+    /// Creates the adjuster of a growing hold; `None` if the hold of this call does not grow.
     pub(super) fn growing<L: Ledger, T: Send + Sync + 'static, B: Bill>(
         ledger: &Arc<Shared<L, T>>,
         call: &Granted<B>,
@@ -97,7 +98,7 @@ impl Adjuster {
         })
     }
 
-    /// Polls `work`, which has not begun to answer, and raises the hold meanwhile.
+    /// Polls `work` until the response begins, and raises the hold meanwhile.
     pub(super) async fn while_growing<T: Bill, R, E: Into<BoxError> + 'static>(
         &mut self,
         call: Arc<Granted<T>>,
@@ -105,7 +106,7 @@ impl Adjuster {
     ) -> Result<R, Error> {
         let mut work = pin!(work);
         poll_fn(|cx| {
-            // Until the answer begins, a hold that is used up does not need to delay anything.
+            // Before the response begins, nothing is forwarded, so a hold that is used up need not delay anything.
             let _ = self.grow(&call, cx);
             if call.meter.look(|reading| reading.stopped_by.is_some()) {
                 call.meter.update(|reading| {
@@ -118,14 +119,16 @@ impl Adjuster {
         .await
     }
 
-    /// The error of a call that is stopped before its answer has begun.
+    /// Returns the error of a call that is stopped before its response has begun.
     fn refused<T: Bill>(&mut self, call: &Granted<T>) -> Error {
         let error = self.growing.as_mut().and_then(|it| it.error.take());
-        let error = error.unwrap_or_else(|| LedgerError::Unavailable("no answer in time".into()));
+        let error = error.unwrap_or_else(|| {
+            LedgerError::Unavailable("the ledger did not answer in time".into())
+        });
         refusal(error, call.held_now().unwrap_or_default(), true)
     }
 
-    /// Lowers the hold, at most once, when the vendor has counted the input.
+    /// Lowers the hold when the vendor has counted the input, at most once.
     pub(super) fn poll<T: Bill>(&mut self, call: &Granted<T>, cx: &mut Context<'_>) {
         if self.is_watching
             && self.running.is_none()
@@ -145,7 +148,8 @@ impl Adjuster {
             return;
         };
         self.running = None;
-        // Without an answer, the hold may have either amount; both cover the call, so nothing is recorded.
+        // If the ledger did not answer, the hold has either its old amount or the new one. Either amount suffices for
+        // the call, so nothing is recorded.
         if let Ok(answer) = &answer {
             call.adjusted(&adjustment, *answer);
         }
@@ -154,9 +158,9 @@ impl Adjuster {
         }
     }
 
-    /// Raises a hold that grows, ahead of need. Pending while the covered output may be used up and the ledger has not
-    /// answered: then nothing may be forwarded. If the hold cannot be raised, records in the meter that the call must
-    /// stop.
+    /// Raises a growing hold ahead of need. Pending while the covered output may be used up and the ledger has not
+    /// answered; nothing may be forwarded during that time. If the hold cannot be raised, records in the meter that the
+    /// call must stop.
     pub(super) fn grow<T: Bill>(&mut self, call: &Granted<T>, cx: &mut Context<'_>) -> Poll<()> {
         if self.growing.is_none() {
             return Poll::Ready(());
@@ -193,7 +197,8 @@ impl Adjuster {
                         return Poll::Ready(());
                     };
                     growing.growth.requested(now, seen, tokens);
-                    // A reduction that has no answer yet is replaced: this adjustment has a higher number.
+                    // A reduction that the ledger has not answered yet is replaced: this adjustment has a higher
+                    // number.
                     self.running = Some(Arc::clone(&self.ledger).adjust(adjustment));
                 }
                 Move::Stop(why) => {
@@ -213,7 +218,8 @@ impl Adjuster {
         let (has_usage, has_text) = call
             .meter
             .look(|reading| (reading.usage.is_some(), reading.text_bytes > 0));
-        // If text arrives before any usage, the vendor counts only at the end, when a reduction has no use.
+        // If text arrives before any usage, the vendor reports usage only at the end of the stream, when lowering the
+        // hold is useless.
         self.is_watching = !has_usage && !has_text;
         if !has_usage {
             return None;
@@ -225,11 +231,11 @@ impl Adjuster {
 }
 
 impl Growing {
-    /// Records the ledger's answer to the last request. Until it has granted a request, the meter charges at most the
-    /// output that was covered before.
+    /// Records the ledger's answer to the last request for a larger hold. Until the ledger has granted it, the meter
+    /// charges at most the output that was covered before.
     fn answered<T: Bill>(&mut self, call: &Granted<T>, answer: Result<Adjusted, LedgerError>) {
         if !self.growth.is_requested() {
-            // The answer is to a reduction, by which the covered output does not change.
+            // The ledger answered a reduction, which does not change the covered output.
             return;
         }
         let now = self.since.elapsed();
@@ -260,7 +266,7 @@ impl Growing {
     }
 }
 
-/// Returns why a call stops whose larger hold the ledger did not grant.
+/// Returns the reason for stopping a call whose larger hold the ledger did not grant.
 const fn reason(error: &LedgerError) -> StoppedBy {
     match error {
         LedgerError::Unavailable(_) => StoppedBy::Ledger,

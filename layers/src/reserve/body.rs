@@ -20,23 +20,24 @@ use crate::{
     usage::{End, Meter},
 };
 
-/// If the client disconnects after the last text, how long the gateway waits for the vendor's usage.
+/// How long the gateway waits for the vendor's usage if the client disconnects after the last text.
 const USAGE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The owner of a hold, created before the hold is made. Dropping it settles or releases the hold, exactly once.
+/// The owner of a hold, created before the ledger is called. Dropping the owner settles or releases the hold, exactly
+/// once.
 #[derive(Debug)]
 pub(super) struct Guard<T: Bill> {
-    /// The place in the settler's queue, reserved in advance; `None` once the hold has ended.
+    /// The place in the settler's queue, reserved in advance. `None` after the hold has ended.
     permit: Option<QueuePermit>,
     call: Arc<Granted<T>>,
-    /// The call's entry in the list of running calls, once the ledger has granted the hold.
+    /// The call's entry in the list of in-flight calls; set after the ledger has granted the hold.
     entry: Option<RunningEntry>,
-    /// If the answer will be stored, receives the cost of the call.
+    /// Receives the cost of the call, if the call's response will be stored.
     reported: Option<CallCost>,
 }
 
 impl<T: Bill> Guard<T> {
-    /// Returns `None` if the settler's queue is full, because then no hold may be made: it could not be ended.
+    /// Returns `None` if the settler's queue is full. Then no hold may be made, because it could not be ended.
     pub(super) fn new(settler: &Settler, hold: Hold, meter: Meter, bill: T) -> Option<Self> {
         Some(Self {
             permit: Some(settler.permit()?),
@@ -54,7 +55,7 @@ impl<T: Bill> Guard<T> {
         })
     }
 
-    /// Writes the cost to `told` when the call ends.
+    /// Sets where the cost of the call is written when the call ends.
     pub(super) fn tell_cost_to(&mut self, reported: Option<CallCost>) {
         self.reported = reported;
     }
@@ -64,7 +65,7 @@ impl<T: Bill> Guard<T> {
         &self.call
     }
 
-    /// As [`Self::call`], for a future that must own it.
+    /// Returns the same call as [`Self::call`], for a future that must own it.
     pub(super) fn shared_call(&self) -> Arc<Granted<T>> {
         Arc::clone(&self.call)
     }
@@ -74,23 +75,23 @@ impl<T: Bill> Guard<T> {
         &self.call.hold
     }
 
-    /// Records that the ledger granted `held`, and adds the call to the running calls. `fit` limits the bill to the
-    /// usage that `held` pays for.
+    /// Records that the ledger granted `held`, and adds the call to the list of in-flight calls. `fit` limits the bill
+    /// to the usage that `held` pays for.
     pub(super) fn granted(&mut self, settler: &Settler, held: MicroRub, fit: impl FnOnce(&mut T)) {
         let call = Arc::get_mut(&mut self.call);
-        let call = call.expect("this is the only reference to the call");
+        let call = call.expect("no other reference to the call exists yet");
         call.held = Some(held);
         call.held_at = Some(Instant::now());
         fit(&mut call.bill);
         self.entry = Some(settler.tend(Arc::clone(&self.call)));
     }
 
-    /// Records that the ledger refused the hold, so that there is none to end.
+    /// Records that the ledger refused the hold, so no hold needs to be ended.
     pub(super) fn refused(&mut self) {
         self.permit = None;
     }
 
-    /// Runs `work`, until the settler orders the call to end.
+    /// Runs `work` until it completes or the settler orders the call to end.
     pub(super) async fn unless_cut<R, E: Into<BoxError> + 'static>(
         &mut self,
         work: impl Future<Output = Result<R, E>>,
@@ -105,7 +106,7 @@ impl<T: Bill> Guard<T> {
         .await
     }
 
-    /// Ends the call if the settler has ordered that; returns whether it has.
+    /// Returns whether the settler has ordered the call to end. If so, ends the call.
     fn is_cut(&mut self, cx: &Context<'_>) -> bool {
         if self.permit.is_none() || !self.call.cut.is_ordered(cx) {
             return false;
@@ -117,7 +118,7 @@ impl<T: Bill> Guard<T> {
         true
     }
 
-    /// Returns the state of the call, in case its client disconnects now.
+    /// Returns the state of the call for the case that its client disconnects now.
     fn left_now(&self) -> Left {
         self.call.meter.look(|reading| {
             if self.permit.is_none() || reading.end.is_some() {
@@ -130,33 +131,33 @@ impl<T: Bill> Guard<T> {
         })
     }
 
-    /// Returns whether the answer has ended normally.
+    /// Returns whether the response has ended normally.
     fn is_finished(&self) -> bool {
         self.call
             .meter
             .look(|reading| reading.end == Some(End::Finished))
     }
 
-    /// Ends the hold if the whole answer has arrived, before the client reads it. Returns the cost; `None` if the
-    /// answer has not ended.
+    /// Ends the hold if the whole response has arrived, even before the client has read it. Returns the cost; `None` if
+    /// the response has not ended.
     pub(super) fn end_if_over(&mut self) -> Option<MicroRub> {
         self.call.meter.look(|reading| reading.end)?;
         self.end()
     }
 
-    /// Returns whether the stream of the vendor that answers is read to its end if the client disconnects.
+    /// Returns whether the vendor's stream is read to its end if the client disconnects.
     fn outlives_client(&self) -> bool {
         self.call.meter.look(|reading| reading.outlives_client)
     }
 
-    /// Ends the hold and returns the cost; `None` if the hold has already ended.
+    /// Ends the hold and returns the cost. `None` if the hold has already ended.
     fn end(&mut self) -> Option<MicroRub> {
         let permit = self.permit.take()?;
         self.entry = None;
         let Granted { hold, meter, .. } = &*self.call;
         let (cost, ending) = match self.call.ended(&meter.read()) {
             Some(settlement) => (settlement.cost, Ending::Settle(Arc::new(settlement))),
-            // The ledger did not acknowledge the hold, or nothing was used.
+            // The hold is released: the ledger did not acknowledge it, or nothing was used.
             None => (
                 MicroRub::ZERO,
                 Ending::Release {
@@ -174,7 +175,7 @@ impl<T: Bill> Guard<T> {
     }
 }
 
-/// The state of a call when its client disconnects, which decides how long the call continues.
+/// The state of a call when its client disconnects. It decides how long the call continues.
 enum Left {
     Ended,
     UsageDue,
@@ -187,39 +188,41 @@ impl<T: Bill> Drop for Guard<T> {
     }
 }
 
-/// The body of an answer. It ends the call's hold when the answer ends, fails or is dropped.
+/// A response body that ends the call's hold when the response ends, fails or is dropped.
 ///
 /// If a call continues without its client, the settler reads the rest of the body. If a stream reports its cost, the
-/// hold ends with the last event, and the cost is inserted before that event, because nothing may follow it.
+/// hold ends with the stream's last event. The cost is inserted before that event, because nothing may follow the last
+/// event.
 #[derive(Debug)]
 pub struct ResponseBody<A, T>
 where
     A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + Unpin + 'static,
     T: Bill,
 {
-    /// The vendor's body; `None` if the call was ordered to end, or during the drop.
+    /// The vendor's body. `None` during the drop, and if the call was ordered to end.
     inner: Option<A>,
-    /// The call's hold; `None` during the drop, or if the hold ended with the answer's head.
+    /// The call's hold. `None` during the drop, and if the hold has already ended with the response's head.
     held: Option<Held<T>>,
-    /// Set for a stream that must still report its cost. Its frames are complete events.
+    /// The format of the stream, if the stream must still report its cost. Its frames are complete events.
     tells_cost: Option<EventStream>,
-    /// Whether the inner body is being polled. If that panics, the inner body must not be polled again.
+    /// Whether the inner body is being polled. If the poll panics, the inner body must not be polled again.
     polling: bool,
 }
 
-/// The hold of a running answer, and what is needed to end it.
+/// The hold of a response that is being sent, and what is needed to end it.
 #[derive(Debug)]
 struct Held<T: Bill> {
     guard: Guard<T>,
     settler: Settler,
     finish_without_client: bool,
-    /// Changes the hold while the answer runs. `None` if the answer is not an event stream, or if the hold has ended.
+    /// Changes the hold while the response is sent. `None` if the response is not an event stream, or if the hold has
+    /// ended.
     adjuster: Option<Adjuster>,
 }
 
 impl<T: Bill> Held<T> {
     fn end(&mut self) -> Option<MicroRub> {
-        // An adjustment without an answer is cancelled: the end of the hold makes it pointless.
+        // An adjustment that the ledger has not answered is cancelled, because the hold ends now.
         self.adjuster = None;
         self.guard.end()
     }
@@ -241,7 +244,7 @@ where
         body
     }
 
-    /// Changes the hold while the answer runs.
+    /// Lets `adjuster` change the hold while the response is sent.
     pub(super) fn adjusted_by(mut self, adjuster: Adjuster) -> Self {
         if let Some(held) = &mut self.held {
             held.adjuster = Some(adjuster);
@@ -259,7 +262,7 @@ where
         }
     }
 
-    /// Sets whether the call continues to its end if its client disconnects.
+    /// Sets whether the call continues to its end if the client disconnects.
     pub(super) fn finish_without_client(mut self, finish: bool) -> Self {
         if let Some(held) = &mut self.held {
             held.finish_without_client = finish;
@@ -267,14 +270,14 @@ where
         self
     }
 
-    /// Makes this stream report its cost in a comment before its last event.
+    /// Makes this stream report its cost, in a comment before its last event.
     pub(super) fn tell_cost(mut self, stream: Option<EventStream>) -> Self {
         self.tells_cost = stream;
         self
     }
 
-    /// If these events include the stream's last event, ends the hold and returns the events with the cost before the
-    /// last.
+    /// If these events include the stream's last event, ends the hold, and returns the events with the cost inserted
+    /// before the last event.
     fn reported(&mut self, events: &Bytes) -> Option<Bytes> {
         let stream = self.tells_cost?;
         let held = self.held.as_mut()?;
@@ -309,7 +312,8 @@ where
             this.inner = None;
             return Poll::Ready(Some(Err(Error::Draining)));
         }
-        // If the hold cannot be raised, this is noted in the meter, and `passthrough` ends the stream at a ceiling.
+        // If the hold cannot be raised, the adjuster records this in the meter, and `passthrough` ends the stream as if
+        // the output limit was reached.
         if let Some(held) = &mut this.held
             && let Some(adjuster) = &mut held.adjuster
             && adjuster.grow(held.guard.call(), cx).is_pending()
@@ -317,7 +321,7 @@ where
             return Poll::Pending;
         }
         this.polling = true;
-        // Matched by reference, because moving a frame costs time.
+        // The result is matched by reference, because moving a frame costs time.
         let polled = Pin::new(&mut *inner).poll_frame(cx);
         this.polling = false;
         if let Some(held) = &mut this.held
@@ -328,7 +332,7 @@ where
         let Poll::Ready(frame) = &polled else {
             return Poll::Pending;
         };
-        // hyper does not poll the body again after trailers, or once the body has reported its end, so the hold ends
+        // hyper does not poll the body again after trailers, or after the body has reported its end. So the hold ends
         // now.
         let ended = !matches!(frame, Some(Ok(frame)) if frame.is_data()) || inner.is_end_stream();
         let data = frame
@@ -351,7 +355,7 @@ where
     fn size_hint(&self) -> SizeHint {
         match (self.tells_cost, &self.inner) {
             (None, Some(inner)) => inner.size_hint(),
-            // The comment with the cost makes the body longer than the inner body states.
+            // The comment with the cost makes the body longer than the inner body's size hint.
             _ => SizeHint::default(),
         }
     }
@@ -380,7 +384,7 @@ where
         }
         let patience = match guard.left_now() {
             Left::Ended => return,
-            // All text was delivered: the usage arrives soon, or never.
+            // All text was delivered, so the usage arrives soon or never.
             Left::UsageDue => USAGE_PATIENCE,
             Left::Running if finish_without_client || guard.outlives_client() => Duration::MAX,
             Left::Running => return,
@@ -426,7 +430,7 @@ mod tests {
     const COST: MicroRub = MicroRub::new(859);
     const TOLD: &str = ": cost_rub 0.000859\n\n";
 
-    /// A tariff with a fixed fee for each answer of which at least a part arrived.
+    /// A tariff with a fixed fee for each response of which at least a part has arrived.
     #[derive(Clone)]
     struct Fee {
         payer: (AccountId, KeyId),
@@ -481,11 +485,11 @@ mod tests {
         }
     }
 
-    /// Frames of the vendor's answer, each with the end that the meter records before the frame is forwarded.
+    /// The frames of the vendor's response. Each has the end that the meter records before the frame is forwarded.
     type Frames = Vec<(&'static str, Option<End>)>;
 
-    /// Makes a call with these frames, and reads at most `taken` frames. Returns the frames that the client gets, and
-    /// the cost and end of each hold.
+    /// Makes a call whose vendor sends these frames, and reads at most `taken` frames. Returns the frames that the
+    /// client gets, and the cost and end of each hold.
     async fn answer(
         format: Format,
         tells_cost: bool,
@@ -541,7 +545,7 @@ mod tests {
         {
             out.push(frame.into_data().unwrap());
         }
-        // The settler's task ends when the last handle of the settler is dropped.
+        // The settler's task ends after the last handle of the settler is dropped.
         drop((body, layer));
         settling.run().await;
         let ends = ends.lock().unwrap().clone();
@@ -553,7 +557,8 @@ mod tests {
     const PING: &str = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
     const STOP: &str = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
 
-    /// Complete streams: the format, the frames, the text before the last event, and the text from the last event on.
+    /// Complete streams: each has its format, its frames, the text before its last event, and the text from its last
+    /// event on.
     fn finished() -> Vec<(Format, Frames, String, String)> {
         let over = Some(End::Finished);
         vec![
@@ -600,7 +605,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn client_that_receives_the_last_event_gets_its_cost_exactly_once() {
+    async fn client_that_receives_the_last_event_gets_the_cost_of_the_call_exactly_once() {
         for (format, frames, ..) in finished() {
             for taken in 0..=frames.len() {
                 let (out, ends) = answer(format, true, frames.clone(), taken).await;
@@ -615,12 +620,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unfinished_stream_reports_no_cost() {
+    async fn stream_that_does_not_finish_reports_no_cost() {
         for frames in [
             vec![(CHUNK, None), ("cut", Some(End::VendorCut))],
-            // `[DONE]` is not the last event here, because the meter has not recorded an end.
+            // In this case `[DONE]` does not end the stream, because the meter has not recorded that the response
+            // ended.
             vec![(DONE, None), ("cut", Some(End::VendorCut))],
-            // The meter has recorded the end, but a layer above it loses the last frame.
+            // The meter has recorded that the response ended, but a layer above it loses the last frame.
             vec![
                 (CHUNK, Some(End::Finished)),
                 ("cut", Some(End::VendorError)),
@@ -633,7 +639,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answer_body_that_awaits_its_cost_reports_no_length() {
+    async fn response_body_that_will_report_its_cost_has_no_exact_length() {
         let settings = SettlerSettings::default();
         let (settler, _settling) = Settler::new(MemoryLedger::new(), settings, |_| {});
         let number = crate::facts::RequestNumber::now_v7();

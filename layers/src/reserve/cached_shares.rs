@@ -1,5 +1,5 @@
-//! Remembers which share of a conversation's last input was in the vendor's cache, to estimate the cost of its next
-//! call.
+//! Remembers which share of a conversation's last input was in the vendor's cache, to estimate the cost of the
+//! conversation's next call.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -11,28 +11,28 @@ use tokio::time::Instant;
 
 use crate::{key::KeyId, price::Class, session::SessionId, usage::Usage};
 
-/// The number of places for conversations. Conversations whose hashes give the same index replace each other.
+/// The number of entries for conversations. Conversations whose hashes lead to the same entry replace each other.
 const PLACES: usize = 4096;
-/// The shortest time for which vendors cache a prompt; after it, a remembered share is not used.
+/// The shortest time for which vendors cache a prompt. An older share is not used.
 const LIFETIME: Duration = Duration::from_secs(5 * 60);
 
-/// For each conversation, the cached share of its last call. Contains no text.
+/// The cached share of the last call of each conversation. Contains no text.
 #[derive(Debug)]
 pub(super) struct CachedShares {
     places: Mutex<Vec<Option<Last>>>,
     hasher: RandomState,
 }
 
-/// The hash of a session, its key and its model: it identifies a conversation.
+/// The hash of a session, its key and its model, which together identify a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Conversation(u64);
 
 #[derive(Clone, Copy, Debug)]
 struct Last {
     conversation: Conversation,
-    /// The number of tokens that were read from the cache or written to it.
+    /// The number of input tokens that were read from the cache or written to it.
     cached: u64,
-    /// The number of all input tokens.
+    /// The total number of input tokens.
     input: u64,
     at: Instant,
 }
@@ -76,7 +76,7 @@ impl CachedShares {
     }
 
     /// Estimates how many of the next call's `input` tokens are in the vendor's cache: the same share as in the last
-    /// call, and at most as many tokens as were cached then.
+    /// call, but at most as many tokens as were cached then.
     pub(super) fn cached(&self, conversation: Conversation, input: u64) -> u64 {
         let last = self.place(conversation, |place| *place);
         let Some(last) = last.filter(|last| {
@@ -92,7 +92,7 @@ impl CachedShares {
     }
 
     fn place<T>(&self, conversation: Conversation, look: impl FnOnce(&mut Option<Last>) -> T) -> T {
-        // No panic can leave an entry half written, so the lock may be used after a panic.
+        // A panic cannot leave an entry half written, so the lock may be used after a panic.
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let index = conversation.0 % PLACES as u64;
         look(&mut places[index as usize])

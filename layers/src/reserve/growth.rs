@@ -1,75 +1,78 @@
-//! Decides when a hold that covers a slice of a stream's output is raised by the next slice, and when the stream must
+//! Decides when a hold that covers one slice of a stream's output is raised by the next slice, and when the stream must
 //! stop.
 //!
-//! A vendor has generated at most the larger of two amounts: the output that was seen, and the model's top speed times
-//! the time since the hold was granted. The time also bounds reasoning that the vendor does not show. A vendor that is
-//! cancelled may generate for a while until it notices. The stream stops while the hold still covers all of that.
+//! The output that a vendor has generated is at most the larger of two amounts: the output that has arrived, and the
+//! model's top speed times the time since the hold was granted. The second amount also bounds reasoning that the vendor
+//! does not show. After a cancellation, a vendor may generate for a while until it notices. The stream is stopped while
+//! the hold still covers the output of this time too.
 
 use std::time::Duration;
 
 use crate::usage::StoppedBy;
 
-/// The smallest slice of output.
+/// The smallest slice of output, in tokens.
 const SLICE_TOKENS_MIN: u64 = 4_096;
-/// The smallest slice lasts at least this long at the model's top speed.
+/// The shortest time that a slice lasts, at the model's top speed.
 const SLICE_LASTS: Duration = Duration::from_secs(8);
-/// The time until a vendor has noticed that its call was cancelled, and generates nothing more.
+/// The time that a vendor needs to notice that its call was cancelled. After this time, the vendor generates nothing
+/// more.
 const CANCEL: Duration = Duration::from_secs(1);
-/// How long before a slice is used up the next one is requested. So long the ledger has to answer.
+/// How long before a slice is used up the next slice is requested. The ledger has this time to answer.
 const AHEAD: Duration = Duration::from_secs(4);
-/// The time between a refusal and the next request. A refusal is valid for twice this time.
+/// The time between a refusal and the next request for a larger hold. If the covered output is used up less than twice
+/// this time after a refusal, the call is stopped for the reason of the refusal.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Returns the output tokens that a hold covers first.
+/// Returns the number of output tokens that a hold covers at first.
 pub(super) fn slice(tokens_per_second_max: u64) -> u64 {
     SLICE_TOKENS_MIN.max(generated(tokens_per_second_max, SLICE_LASTS))
 }
 
-/// The most output that a model of this speed generates in this time.
+/// Returns the most output tokens that a model of this speed can generate in this time.
 fn generated(tokens_per_second_max: u64, time: Duration) -> u64 {
     let tokens = u128::from(tokens_per_second_max) * time.as_millis();
     u64::try_from(tokens.div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
-/// The growth of one hold. Times are counted from the moment at which the hold was granted.
+/// The growth of one hold. All times count from the moment at which the hold was granted.
 #[derive(Debug)]
 pub(super) struct Growth {
     tokens_per_second_max: u64,
-    /// The output tokens that the request allows.
+    /// The maximum number of output tokens that the request allows.
     output_max: u64,
-    /// The output tokens that the hold covers.
+    /// The number of output tokens that the hold covers now.
     covered: u64,
-    /// The output tokens by which the next request raises the hold.
+    /// The number of output tokens by which the next request raises the hold.
     step: u64,
-    /// The last request, if the ledger has not answered it.
+    /// The last request, while the ledger has not answered it.
     requested: Option<Request>,
-    /// The last answer, if it was a refusal.
+    /// The time and the reason of the last refusal, if the last answer was a refusal.
     refused: Option<(Duration, StoppedBy)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Request {
     at: Duration,
-    /// The output tokens that the requested hold covers.
+    /// The number of output tokens that the requested hold covers.
     tokens: u64,
-    /// Whether the covered output was used up already: nobody polled the answer for a while, because its client did not
-    /// read it, or the model is faster than stated.
+    /// Whether the covered output was already used up when the request was made. This happens if nobody polled the
+    /// response for a while, because its client did not read it, or if the model is faster than stated.
     is_late: bool,
 }
 
-/// The next action.
+/// The next action for a growing hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     /// The hold covers all output that the request allows.
     Finished,
-    /// Nothing, until this time.
+    /// Do nothing until this time.
     WaitUntil(Duration),
     /// Request a hold that covers this number of output tokens.
     Raise(u64),
-    /// The covered output may be used up, and the ledger has not answered. Forward nothing until it does, at most until
-    /// this time.
+    /// The covered output may be used up, and the ledger has not answered. Forward nothing until the ledger answers,
+    /// but at most until this time.
     BlockUntil(Duration),
-    /// Cancel the vendor.
+    /// Cancel the call at the vendor, for this reason.
     Stop(StoppedBy),
 }
 
@@ -85,7 +88,7 @@ impl Growth {
         }
     }
 
-    /// Returns what has to be done at this time, after `seen` output tokens have arrived.
+    /// Returns what to do at this time, after `seen` output tokens have arrived.
     pub(super) fn next(&self, now: Duration, seen: u64) -> Move {
         if self.covered >= self.output_max {
             return Move::Finished;
@@ -115,7 +118,7 @@ impl Growth {
         }
     }
 
-    /// Records that a hold which covers this number of output tokens was requested at this time.
+    /// Records that a hold that covers this number of output tokens was requested at this time.
     pub(super) fn requested(&mut self, now: Duration, seen: u64, tokens: u64) {
         let is_late = self.needed(now, seen) > self.covered;
         if is_late {
@@ -128,12 +131,12 @@ impl Growth {
         });
     }
 
-    /// Returns whether the ledger has not answered the last request.
+    /// Returns whether a request has been made that the ledger has not answered.
     pub(super) const fn is_requested(&self) -> bool {
         self.requested.is_some()
     }
 
-    /// Records that the ledger granted the last request. Returns the output tokens that the hold covers now.
+    /// Records that the ledger granted the last request. Returns the number of output tokens that the hold covers now.
     pub(super) fn granted(&mut self) -> u64 {
         if let Some(request) = self.requested.take() {
             self.covered = self.covered.max(request.tokens);
@@ -143,7 +146,7 @@ impl Growth {
         self.covered
     }
 
-    /// Records that the ledger did not grant the last request. The next one is for less.
+    /// Records that the ledger did not grant the last request. The next request is for less.
     pub(super) fn refused(&mut self, now: Duration, why: StoppedBy) {
         self.requested = None;
         self.refused = Some((now, why));
@@ -160,15 +163,15 @@ impl Growth {
         self.needed(now, seen.saturating_add(ahead)) > self.covered
     }
 
-    /// The output that must be covered at this time: what was generated, and what is generated until the vendor has
-    /// noticed that it was cancelled.
+    /// Returns the output that must be covered at this time: what has been generated, and what will be generated until
+    /// the vendor has noticed a cancellation.
     fn needed(&self, now: Duration, seen: u64) -> u64 {
         let generated = self.generated(now).max(seen);
         let all = generated.saturating_add(self.generated(CANCEL));
         all.min(self.output_max)
     }
 
-    /// The time at which the covered output is used up if the vendor is as fast as possible.
+    /// Returns the time at which the covered output is used up if the vendor generates at top speed.
     fn used_up(&self) -> Duration {
         let tokens = self.covered.saturating_sub(self.generated(CANCEL));
         let ms = u128::from(tokens) * 1000 / u128::from(self.tokens_per_second_max.max(1));
@@ -191,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn next_slice_is_requested_ahead_of_need() {
-        // 100 tokens a second: 4 096 tokens last for 40.96 s, 1 s of which is left for the cancellation.
+    fn next_slice_of_a_growing_hold_is_requested_ahead_of_need() {
+        // At 100 tokens per second, 4 096 tokens last for 40.96 s. One second of it is kept for the cancellation.
         let mut growth = Growth::new(100, 32_000, slice(100));
         assert_eq!(growth.next(ms(0), 0), Move::WaitUntil(ms(35_960)));
         assert_eq!(growth.next(ms(35_960), 900), Move::Raise(8_192));
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_slice_is_requested_again_for_less_and_stops_the_call_when_it_is_used_up() {
+    fn refused_slice_is_requested_again_with_a_smaller_amount_and_a_used_up_hold_stops_the_call() {
         let mut growth = Growth::new(100, 32_000, 4_096);
         let mut requests = Vec::new();
         let mut now = ms(35_960);
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn request_without_an_answer_stops_the_call() {
+    fn call_stops_if_the_ledger_does_not_answer() {
         let mut growth = Growth::new(100, 32_000, 4_096);
         growth.requested(ms(35_960), 0, 8_000);
         assert_eq!(
@@ -240,7 +243,8 @@ mod tests {
             Move::Stop(StoppedBy::Ledger),
             "after the time in which the ledger has to answer"
         );
-        // A client that did not read for a minute: the call continues once the ledger has granted what was used since.
+        // The client did not read for a minute. The call continues after the ledger has granted what was used in that
+        // time.
         let mut growth = Growth::new(100, 32_000, 4_096);
         let Move::Raise(tokens) = growth.next(ms(90_000), 300) else {
             panic!("the hold is not raised");
@@ -260,11 +264,12 @@ mod tests {
     }
 
     proptest! {
-        /// A stream of a vendor that is at most as fast as stated, polled at random times at most a second apart, and
-        /// whenever a wait ends. Whatever the ledger answers and however late, all that the vendor has generated, and
-        /// will have generated once it has noticed a cancellation, is covered until the call stops or ends.
+        /// Simulates a stream of a vendor that is at most as fast as stated. The stream is polled at random times at
+        /// most a second apart, and whenever a wait ends. Whatever the ledger answers, and however late, the hold must
+        /// cover all output until the call stops or ends, including what the vendor generates until it notices a
+        /// cancellation.
         #[test]
-        fn output_is_covered_until_the_call_stops(
+        fn growing_hold_covers_all_output_until_the_call_stops(
             rate in 1_u64..3_000,
             output_max in 1_u64..60_000,
             polls in prop::collection::vec((1_u64..1_000, 0_u64..=100), 1..300),
@@ -290,7 +295,7 @@ mod tests {
                     if matches!(next, Move::Stop(_)) {
                         break 'stream;
                     }
-                    // The call continues, so all that can be generated is covered until a second from now.
+                    // The call continues, so the hold must cover all that can be generated until a second from now.
                     let noticed = generated(rate, now + CANCEL).min(output_max);
                     prop_assert!(noticed <= growth.covered, "{noticed} > {}: {next:?}", growth.covered);
                     prop_assert!(!matches!(next, Move::BlockUntil(_)));

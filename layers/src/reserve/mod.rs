@@ -1,10 +1,10 @@
-//! Reserves the maximum cost of a call before it is made, and charges its actual cost afterwards, even if the call
-//! fails or is dropped.
+//! Reserves the maximum cost of a call before the call is made, and charges the actual cost afterwards, even if the
+//! call fails or is dropped.
 //!
-//! The layer does not depend on what is sold: a [`Tariff`] computes the most that a request can cost, and its [`Bill`]
-//! computes the actual cost. [`tokens::ByTokens`] is the tariff of model calls; the tariff below charges a fee for each
-//! page. [`Bill::charge`] also runs if a call fails, so the fee is charged only if the [`Meter`] recorded that the page
-//! was delivered.
+//! The layer does not depend on what is sold. A [`Tariff`] computes the most that a request can cost, and its [`Bill`]
+//! computes the actual cost. [`tokens::ByTokens`] is the tariff of model calls. The tariff below charges a fee for each
+//! page. [`Bill::charge`] also runs if a call fails, so this tariff charges the fee only if the [`Meter`] recorded that
+//! the page was delivered.
 //!
 //! ```
 //! use std::time::Duration;
@@ -107,15 +107,15 @@
 //! # }
 //! ```
 //!
-//! Every hold must be ended, so no code outside this module gets one: a guard owns the hold from before the ledger is
-//! called until the answer's body has ended or was dropped. Dropping the guard neither waits nor fails, because its
+//! Every hold must be ended, so no code outside this module gets one. A guard owns the hold from before the ledger is
+//! called until the response's body has ended or was dropped. Dropping the guard neither waits nor fails, because its
 //! place in the [`Settler`]'s queue was reserved before the hold was made.
 //!
-//! # Cost in the answer
+//! # Cost in the response
 //!
-//! If the usage of a plain answer is known when its head is sent, the header [`X_COST_RUB`] states its cost in decimal
-//! rubles. An event stream can state its cost only at its end, in a comment, which clients ignore. The comment is sent
-//! before the last event, because nothing may follow that event:
+//! If the usage of a plain response is known when its head is sent, the header [`X_COST_RUB`] states the cost of the
+//! call in decimal rubles. An event stream can state its cost only at its end, in a comment, which clients ignore. The
+//! comment precedes the last event, because nothing may follow that event:
 //!
 //! ```text
 //! : cost_rub 0.000859
@@ -123,8 +123,8 @@
 //! data: [DONE]
 //! ```
 //!
-//! This is the cost that the layer sends to the ledger. If the cost is higher than the hold and the account cannot pay
-//! the difference, the ledger charges less, and the receipt states the difference.
+//! The stated cost is the cost that the layer sends to the ledger. If it is higher than the hold and the account cannot
+//! pay the difference, the ledger charges less, and the receipt states the difference.
 
 #![warn(clippy::float_arithmetic)]
 
@@ -178,22 +178,22 @@ use crate::{
     usage::Meter,
 };
 
-/// Header of a plain answer that states its cost, in decimal rubles.
+/// Header of a plain response with the cost of the call, in decimal rubles.
 pub const X_COST_RUB: HeaderName = HeaderName::from_static("x-cost-rub");
 
-/// Prices requests of type `B`: the most that a request can cost before the call, and its actual cost after it.
+/// Prices requests of type `B`: before a call, the most that its request can cost; after the call, its actual cost.
 pub trait Tariff<B>: Send + Sync + 'static {
-    /// Data of the request from which the charge is computed after the call.
+    /// The data of a request from which the charge is computed after the call.
     type Bill: Bill;
 
-    /// Returns the hold that this request needs.
+    /// Returns the hold that the request needs.
     ///
     /// # Errors
-    /// If the request cannot be sold, for example because its cost has no bound.
+    /// An error if the request cannot be sold, for example because its cost has no bound.
     fn quote(&self, req: &Request<B>) -> Result<Quote<Self::Bill>, Error>;
 
-    /// Called when the ledger has granted the hold; `held` is between the quote's `least` and `want`. Limits the
-    /// request to the usage that `held` pays for.
+    /// Limits the request to the usage that `held` pays for. Called when the ledger has granted the hold; `held` is
+    /// between the quote's `least` and `want`.
     fn granted(&self, req: &mut Request<B>, bill: &mut Self::Bill, held: MicroRub);
 }
 
@@ -201,29 +201,30 @@ pub trait Tariff<B>: Send + Sync + 'static {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Quote<T> {
-    /// The account that pays.
+    /// The account that pays for the request.
     pub account: AccountId,
     /// The key with which the call is made.
     pub key: KeyId,
     /// The most that the request can cost.
     pub want: MicroRub,
-    /// The smallest hold with which the request can be sent; the layer then limits the request's usage.
+    /// The smallest hold with which the request can be sent. If the granted hold is smaller than `want`, the layer limits
+    /// the request's usage.
     pub least: MicroRub,
-    /// The meter, to which layers below write the usage.
+    /// The call's meter, to which the layers below write the usage.
     pub meter: Meter,
-    /// Whether the call runs to its end if its client disconnects, whichever vendor answers. The meter may request this
-    /// only for the vendor that answers (`Reading::outlives_client`).
+    /// Whether the call runs to its end if its client disconnects, whichever vendor answers. For a single vendor, the
+    /// meter can request this (`Reading::outlives_client`).
     pub finish_without_client: bool,
-    /// Whether an [`EventStream`] states its cost at its end. Its frames must be complete events.
+    /// Whether an [`EventStream`] states the cost of the call at its end. Its frames must be complete events.
     pub tells_cost: bool,
-    /// Whether the hold includes output. If so, the caller can lower the maximum output when the hold does not fit.
+    /// Whether the hold includes output. If so, and the hold does not fit, a lower output limit can reduce it.
     pub has_output: bool,
-    /// Data of the request from which the charge is computed after the call.
+    /// The data of the request from which the charge is computed after the call.
     pub bill: T,
 }
 
 impl<T> Quote<T> {
-    /// Creates a quote for exactly `amount`, with a new meter. The other fields are false.
+    /// Creates a quote for exactly `amount`, with a new meter. All boolean fields are false.
     pub fn new(account: AccountId, key: KeyId, amount: MicroRub, bill: T) -> Self {
         Self {
             account,
@@ -239,7 +240,7 @@ impl<T> Quote<T> {
     }
 }
 
-/// Checks in a ledger whether a key has money to spend; for the `parse` and `select` layers.
+/// Asks a ledger whether a key has money to spend, for the `parse` and `select` layers.
 #[derive(Clone, Debug)]
 pub struct LedgerFunds<L>(pub L);
 
@@ -250,10 +251,10 @@ impl<L: Ledger> Funds for LedgerFunds<L> {
     }
 }
 
-/// Holds money for each call before the call is made, and charges its cost afterwards.
+/// Holds money for each call before the call is made, and charges the call's cost afterwards.
 ///
-/// Tokens have a price only once the model is known: with [`tokens::ByTokens`], this layer does not compile directly
-/// below `parse`, but only below `select`.
+/// Tokens have a price only when the model is known. So with [`tokens::ByTokens`], this layer compiles below `select`,
+/// but not directly below `parse`.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -410,7 +411,7 @@ where
     }
 }
 
-/// Not an `async fn`, whose future would store each argument twice: the request is large.
+/// This is not an `async fn`, because its future would store each argument twice, and the request is large.
 fn held_call<S, L, T, B, A>(
     mut inner: S,
     shared: Arc<Shared<L, T>>,
@@ -438,7 +439,7 @@ where
     hold.least = least;
     async move {
         // From now on the hold may exist. The guard is created before the ledger is called, because this future may be
-        // dropped while it waits for the ledger's answer.
+        // dropped while it waits for the ledger.
         let mut guard =
             body::Guard::new(&shared.settler, hold, meter, bill).ok_or(Error::Overloaded)?;
         guard.tell_cost_to(req.extensions().get::<CallCost>().cloned());
@@ -468,7 +469,7 @@ where
             && let Some(cost) = guard.end_if_over()
         {
             let cost = HeaderValue::from_str(cost.encode(&mut [0; MicroRub::TEXT_BYTES_MAX]));
-            let cost = cost.expect("a decimal number is a valid header value");
+            let cost = cost.expect("a decimal number is always a valid header value");
             res.headers_mut().insert(X_COST_RUB, cost);
             return Ok(res.map(ResponseBody::ended));
         }
@@ -485,8 +486,8 @@ where
     }
 }
 
-/// Converts a ledger's error for a call that needs `needs` into the error for the caller. `has_output`: whether a lower
-/// maximum of output would make the call cheaper.
+/// Converts a ledger's error for a call that needs `needs` into the error for the caller. `has_output` is whether a
+/// lower output limit would make the call cheaper.
 #[must_use]
 pub fn refusal(error: LedgerError, needs: MicroRub, has_output: bool) -> Error {
     match error {
@@ -509,9 +510,9 @@ pub fn refusal(error: LedgerError, needs: MicroRub, has_output: bool) -> Error {
                 has_output,
             },
             Refusal::TooManyCalls { most } => Error::TooManyCalls { most },
-            // Each request has its own number, so the ledger returns these only after a bug.
+            // Each request has its own number, so the ledger returns these refusals only after a bug.
             Refusal::Gone | Refusal::Conflict => {
-                Error::Internal("request number used twice".into())
+                Error::Internal("two holds have the same request number".into())
             }
         },
     }
@@ -521,14 +522,14 @@ type BoxCall<R> = Pin<Box<dyn Future<Output = Result<R, Error>> + Send>>;
 
 /// The future of [`Reserve`].
 ///
-/// If the future is dropped before the answer's head, the settler continues the call, provided that the call must run
-/// to its end without its client and that a vendor already works on it.
+/// If the future is dropped before the response's head has arrived, the settler continues the call, provided that the
+/// call must run to its end without its client and a vendor already works on it.
 pub struct ResponseFuture<R: Send + 'static> {
     call: Option<BoxCall<R>>,
     left_behind: Option<LeftBehind>,
 }
 
-/// The parts that are needed to continue a call when its client disconnects.
+/// The parts that are needed to continue a call after its client has disconnected.
 struct LeftBehind {
     meter: Meter,
     settler: Settler,
@@ -539,8 +540,12 @@ impl<R: Send + 'static> Future for ResponseFuture<R> {
     type Output = Result<R, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // Taken out of `self` while it is polled: if the poll panics, the drop must not poll the call again.
-        let mut call = self.call.take().expect("polled after it was ready");
+        // The call is taken out of `self` while it is polled. If the poll panics, the drop must not poll the call
+        // again.
+        let mut call = self
+            .call
+            .take()
+            .expect("a future must not be polled after it has completed");
         let result = call.as_mut().poll(cx);
         if result.is_pending() {
             self.call = Some(call);
@@ -556,7 +561,7 @@ impl<R: Send + 'static> Drop for ResponseFuture<R> {
         };
         let reading = left.meter.read();
         if reading.dispatched && (left.finish || reading.outlives_client) {
-            // If this vendor fails, no other vendor is tried, because no client waits for the answer.
+            // If this vendor fails, no other vendor is tried, because no client waits for the response any more.
             left.meter.update(|reading| reading.client_gone = true);
             left.settler.finish_without_client(Box::pin(async move {
                 drop(call.await);

@@ -1,8 +1,9 @@
-//! Remembers how many input tokens a vendor counted for a conversation, to bound the next call of that conversation.
+//! Remembers how many input tokens a vendor counted for a conversation, to bound the input of the conversation's next
+//! call.
 //!
-//! The vendor's count of a call covers its whole request. If a later request of the same key begins with the same
-//! turns, and is otherwise equal, its input has at most that count plus the bound of the turns after them. Only hashes
-//! and counts are stored; the key of the hash is random for each process.
+//! The vendor's count of a call covers the call's whole request. A later request of the same key may begin with the
+//! same turns and be equal in all other fields. The input of that request then has at most the counted tokens plus the
+//! bound of the turns that follow. Only hashes and counts are stored; the key of the hash is random for each process.
 
 use std::{
     fmt,
@@ -19,27 +20,30 @@ use crate::{
     key::KeyId,
 };
 
-/// The default number of conversations that are remembered; they need about 3 MB.
+/// The default number of conversations that are remembered. They need about 3 MB.
 pub(super) const PREFIXES_MAX: usize = 32_768;
 
-/// A mark for the vendor's cache. Marks are not hashed: clients move them from turn to turn, and they are not input.
+/// The name of a mark for the vendor's cache. Marks are not hashed, because they are not input and clients move them
+/// from turn to turn.
 const MARK: &[u8] = b"\"cache_control\"";
-/// A longer value after [`MARK`] is hashed: either it is not a mark, or it has a form that clients do not send.
+/// If the value after [`MARK`] has more bytes than this, it is hashed. Either it is not a mark, or it has a form that
+/// clients do not send.
 const MARK_BYTES_MAX: usize = 96;
-/// A part of a request is hashed in blocks of this size, counted without the marks. So marks do not change the hash, and
-/// at most the bytes of one block are copied for each of them.
+/// The size of the blocks in which a part of a request is hashed, in bytes without cache marks. So marks do not change
+/// the hash, and at most one block is copied for each mark.
 const BLOCK_BYTES: usize = 1024;
 
-/// The conversations of all keys whose input was counted by vendors.
+/// The conversations of all keys whose input a vendor has counted.
 pub(super) struct Prefixes {
     counts: Cache<u64, Counted>,
-    /// Random for each process, like `shared_seed`, so that nobody can construct two conversations with the same hash.
+    /// A random number for each process, like `shared_seed`, so that nobody can construct two conversations with the
+    /// same hash.
     seed: u64,
     shared_seed: SharedSeed,
     mark: Finder<'static>,
 }
 
-/// A conversation whose input was counted by a vendor.
+/// A conversation whose input a vendor has counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counted {
     /// The number of bytes of the request that were hashed.
@@ -55,19 +59,19 @@ pub(super) struct Prefix {
     bytes: u64,
 }
 
-/// The longest beginning of a call's conversation whose input was counted before.
+/// The longest beginning of a call's conversation whose input a vendor has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
     /// The number of input tokens that the vendor counted for the known turns.
     pub(super) tokens: u64,
-    /// The bytes of text that the count may not include: those of the turns after the known ones, and cache marks.
+    /// The number of bytes of text that the count may not include: cache marks, and the turns after the known turns.
     pub(super) text_bytes: u64,
     /// The number of turns after the known ones.
     pub(super) turns: u64,
 }
 
 impl Prefixes {
-    /// Creates a memory for at most `count` conversations; `None` if `count` is 0.
+    /// Creates a memory of at most `count` conversations; `None` if `count` is 0.
     pub(super) fn new(count: usize) -> Option<Self> {
         (count > 0).then(|| Self {
             counts: Cache::new(count),
@@ -83,8 +87,8 @@ impl Prefixes {
         hasher.finish()
     }
 
-    /// Returns the hash of this call's conversation, and its longest beginning that is remembered. `None` if the parser
-    /// did not record the positions of turns.
+    /// Returns the hash of this call's conversation, and the longest beginning of it that is remembered. `None` if the
+    /// parser did not record the positions of turns.
     pub(super) fn read(
         &self,
         key: &KeyId,
@@ -102,9 +106,9 @@ impl Prefixes {
             bytes: 0,
             mark_bytes: 0,
         };
-        // All other fields are hashed before the turns, wherever they are in the body, because they apply to every
-        // turn. The names of the model and the output ceiling are left out, because they are not input, and so are the
-        // parts that no vendor gets: Codex sends metadata whose fields are in another order each time.
+        // All fields except the turns are hashed first, wherever they are in the body, because they apply to every
+        // turn. The model's name and the output limit are left out, because they are not input. The parts that no
+        // vendor gets are left out too: for example, Codex sends metadata whose fields are in another order each time.
         let mut skipped = vec![all.clone(), ceiling, name.clone()];
         let cut = call.spans.responses.iter().flat_map(|spans| &spans.cut);
         let is_outside = |cut: &&Range<usize>| cut.end <= all.start || cut.start >= all.end;
@@ -160,7 +164,7 @@ fn text_after(turn: &Turn, last: &Turn) -> u64 {
     last.text_bytes.saturating_sub(turn.text_bytes)
 }
 
-/// The state of hashing a request: the hash up to the last turn that was added.
+/// The state of hashing a request: the hash up to the last added turn.
 struct Hashing<'a> {
     prefixes: &'a Prefixes,
     hash: u64,
@@ -168,10 +172,10 @@ struct Hashing<'a> {
     mark_bytes: u64,
 }
 
-/// The state of hashing after a turn.
+/// The state of hashing at the end of a turn.
 struct TurnEnd {
     prefix: Prefix,
-    /// The bytes of the marks before the end of this turn, which were not hashed.
+    /// The number of bytes of cache marks before the end of this turn. They were not hashed.
     mark_bytes: u64,
 }
 
@@ -187,7 +191,7 @@ impl Hashing<'_> {
         })
     }
 
-    /// Hashes a part of the body, except the cache marks in it.
+    /// Hashes a part of the body, without the cache marks in it.
     fn push(&mut self, part: &[u8]) {
         let (prefixes, mut at, mut open) = (self.prefixes, 0, Vec::new());
         for found in prefixes.mark.find_iter(part) {
@@ -201,7 +205,8 @@ impl Hashing<'_> {
         self.push_block(&open);
     }
 
-    /// Hashes the blocks that `bytes` complete after those in `open`, and leaves the other bytes there.
+    /// Hashes the blocks that `bytes` complete together with the bytes in `open`, and leaves the remaining bytes in
+    /// `open`.
     fn push_blocks(&mut self, open: &mut Vec<u8>, mut bytes: &[u8]) {
         if !open.is_empty() {
             let fill = bytes.len().min(BLOCK_BYTES - open.len());
@@ -226,9 +231,9 @@ impl Hashing<'_> {
     }
 }
 
-/// Returns the range of the mark whose name is at `name`, with one comma next to it. `None` if the bytes are in a text,
-/// or if the value is not a short object without nested values. If such an object is not a mark, leaving it out of the
-/// hash is harmless: its bytes still count as text.
+/// Returns the range of the mark whose name is at `name`, with one comma next to it. `None` if the bytes are inside a
+/// text, or if the value is not a short object without nested values. If such an object is not a mark, leaving it out
+/// of the hash does no harm, because its bytes still count as text.
 fn mark_at(part: &[u8], name: usize) -> Option<Range<usize>> {
     let blanks = |bytes: &[u8]| bytes.iter().take_while(|b| b.is_ascii_whitespace()).count();
     let before = part[..name].trim_ascii_end();
@@ -316,7 +321,7 @@ mod tests {
             turns: 2,
         };
         assert_eq!(known, Some(longer));
-        // If several beginnings of the conversation are known, the longest is used.
+        // If several beginnings of the conversation are known, the longest one is used.
         prefixes.remember(prefix, 5_100);
         let (_, known) = read(&prefixes, "k", &body(&next));
         assert_eq!(known.map(|known| known.tokens), Some(5_100));
@@ -377,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn prefix_is_not_recognised_for_another_key_model_field_or_turn() {
+    fn prefix_is_known_only_for_the_same_key_and_with_unchanged_fields_and_turns() {
         let turns = [turn("user", "Hello", false), turn("user", "Why?", false)];
         let prefixes = Prefixes::new(10).unwrap();
         let (prefix, _) = read(&prefixes, "k", &body(&turns[..1]));
@@ -422,7 +427,7 @@ mod tests {
         let prefixes = Prefixes::new(10).unwrap();
         let short = body(&[arguments(&json!({ "type": "x" }))]);
         prefixes.remember(read(&prefixes, "k", &short).0, 5_000);
-        // Columns: value of the field, whether the conversation is recognized although the value differs.
+        // Columns: the value of the field, and whether the conversation is recognized although this value differs.
         for (value, is_known) in [
             (json!({ "type": "y" }), true),
             (json!({ "type": "y".repeat(50) }), true),
@@ -447,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_conversation_prefixes_are_evicted() {
+    fn oldest_remembered_conversations_are_evicted() {
         let prefixes = Prefixes::new(16).unwrap();
         for index in 0..1_000 {
             let prefix = Prefix {

@@ -1,4 +1,4 @@
-//! The tariff of model calls: charges tokens at the rates that applied when the call began.
+//! The tariff of model calls. It charges tokens at the rates that applied when the call began.
 
 mod bill;
 mod bounds;
@@ -35,7 +35,7 @@ use crate::{
     usage::{Bounds, CoveredOutput},
 };
 
-/// How many input tokens a request's text may have, by its number of bytes.
+/// The maximum number of input tokens that a hold assumes for a text, by the text's number of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -43,21 +43,22 @@ pub enum HoldMode {
     /// At most one token per 1.5 bytes. Ordinary text has more bytes per token; base64 has the fewest, 1.49.
     #[default]
     Usual,
-    /// At most one token per byte, which no byte-level tokenizer exceeds.
+    /// At most one token per byte. No byte-level tokenizer has more tokens.
     Strict,
 }
 
-/// The input tokens that are held for each web search if the configuration sets no number. Anthropic's example of a
-/// call with one search has 14 573 input tokens, all but 105 of them written to the cache and read from it again
+/// The input tokens that are held for each web search, unless the configuration sets a number. Anthropic's example of a
+/// call with one search has 14 573 input tokens, of which all but 105 are written to the cache and read from it again
 /// (<https://platform.claude.com/docs/en/agents-and-tools/tool-use/web-search-tool>).
 const SEARCH_TOKENS: u64 = 15_000;
 
-/// The number of tokens that are held for an image of full size by default.
+/// The number of tokens that are held for a full-size image by default.
 const IMAGE_TOKENS: u64 = 5_000;
 /// The number of tokens that are held for a document by default.
 const DOCUMENT_TOKENS: u64 = 50_000;
 
-/// Holds the cost of the input's upper bound and of the maximum output; charges the cost of the usage.
+/// A tariff that holds the cost of the input's upper bound and of the maximum output, and charges the cost of the
+/// actual usage.
 #[derive(Clone, Debug)]
 pub struct ByTokens {
     mode: HoldMode,
@@ -70,8 +71,8 @@ pub struct ByTokens {
     early: Arc<EarlyCounts>,
 }
 
-/// The values that the gateway uses without a setting: [`HoldMode::Usual`], and 5 000 tokens for an image, 50 000 for a
-/// document, 15 000 for a web search.
+/// Uses the gateway's defaults: [`HoldMode::Usual`], 5 000 tokens for an image, 50 000 for a document and 15 000 for a
+/// web search.
 impl Default for ByTokens {
     fn default() -> Self {
         Self::new(HoldMode::default(), IMAGE_TOKENS, DOCUMENT_TOKENS)
@@ -79,8 +80,8 @@ impl Default for ByTokens {
 }
 
 impl ByTokens {
-    /// Creates a tariff that holds `image_tokens` for an image of full size, and fewer for smaller images. For a
-    /// document it holds `document_tokens`, or more if the document's pages and bytes require that.
+    /// Creates a tariff that holds `image_tokens` for a full-size image, and fewer for smaller images. For a document
+    /// it holds `document_tokens`, or more if the document's pages and bytes require more.
     #[must_use]
     pub fn new(mode: HoldMode, image_tokens: u64, document_tokens: u64) -> Self {
         Self {
@@ -95,24 +96,23 @@ impl ByTokens {
         }
     }
 
-    /// Sets how many input tokens are held for each web search that the request allows the vendor to make; 15 000 by
-    /// default.
+    /// Sets how many input tokens are held for each web search that the request allows. The default is 15 000.
     #[must_use]
     pub fn search_tokens(mut self, tokens: u64) -> Self {
         self.search_tokens = tokens;
         self
     }
 
-    /// Sets the longest time that a call can take after its hold was quoted. If a price depends on when a call ends,
-    /// the hold covers the prices of that time; by default those of the whole week.
+    /// Sets the maximum time that a call can take after its hold was quoted. If a price depends on when a call ends,
+    /// the hold suffices for each price within that time. By default, it suffices for each price of the whole week.
     #[must_use]
     pub fn call_time_max(mut self, time: impl Into<Setting<Duration>>) -> Self {
         self.call_time_max = time.into();
         self
     }
 
-    /// Returns the times at which a call may end that is quoted now. The request's time is that of its number, which
-    /// is also on the receipt.
+    /// Returns the times at which a call that is quoted now may end. The call begins at the time in its request number,
+    /// which is also the time on the receipt.
     fn possible_times<B>(&self, req: &Request<B>) -> PossibleTimes {
         let now_ms = unix_ms();
         let number = req.extensions().get::<RequestNumber>();
@@ -124,17 +124,17 @@ impl ByTokens {
         }
     }
 
-    /// Sets the number of conversations for which the vendor's count of the input is remembered; 32 768 by default. For
-    /// a request that continues such a conversation, that count and the bound of the new text are held. With 0, every
-    /// request is held by its bytes.
+    /// Sets the number of conversations for which the vendor's count of the input is remembered; 32 768 by default. If
+    /// a request continues such a conversation, the hold covers the remembered count and the bound of the new text.
+    /// With 0, each hold covers the bound of the whole request.
     #[must_use]
     pub fn conversations_max(mut self, conversations: usize) -> Self {
         self.prefixes = Prefixes::new(conversations).map(Arc::new);
         self
     }
 
-    /// Returns the call's conversation, if a vendor's count of it can bound a longer conversation: the vendor receives
-    /// the caller's bytes, adds nothing to them, and all routes lead to the same model.
+    /// Returns the call's conversation, if a vendor's count of it can bound a longer conversation: the vendor must
+    /// receive the caller's bytes with nothing added, and all routes must lead to the same model.
     fn prefix(&self, key: &KeyId, priced: &Priced) -> Option<(Prefix, Option<Known>)> {
         let Priced { call, model, .. } = priced;
         let prefixes = self.prefixes.as_ref()?;
@@ -182,8 +182,8 @@ impl Tariff<Priced> for ByTokens {
             tokens: by_bytes,
             longest_step,
         } = self.input_bound(&call.input, &extras.classes, model.input_tokens_max);
-        // The upper bound is compared and not the actual length, which is not known yet: a call that may be too long is
-        // refused even if its input is short.
+        // The upper bound is compared, because the actual number of tokens is not known yet. So a call that may be too
+        // long is refused even if its input turns out to be short.
         if let Some(max) = model
             .input_tokens_priced_max
             .filter(|max| longest_step > *max)
@@ -204,7 +204,7 @@ impl Tariff<Priced> for ByTokens {
             let parts = self.parts_bound(&call.input, &extras.classes, model.input_tokens_max);
             by_bytes.min(self.continued_bound(known, parts))
         });
-        // Vendors bill the pages of a document as images, too.
+        // Vendors also bill the pages of a document as images.
         let images = call.input.images.saturating_add(call.input.documents);
         *extras.classes.get_mut(Class::InputImage) = images;
         let bound = prices.bound(input_bound, &extras);
@@ -212,8 +212,8 @@ impl Tariff<Priced> for ByTokens {
         let output_tokens = sent_at_most(call.format, model, *output_tokens);
         let growing = growing_output(req.body(), key, &extras, output_tokens);
         let want = cost(growing.as_ref().map_or(output_tokens, |it| it.tokens()));
-        // The maximum that the client has set is held in full, or grows to it. Without one, the hold may be smaller if
-        // money is short.
+        // An output limit that the client has set is held in full, or the hold grows to it. Without such a limit, the
+        // hold may be smaller if money is short.
         let least = match call.output_tokens {
             Some(_) => want,
             None => {
@@ -261,7 +261,7 @@ impl Tariff<Priced> for ByTokens {
                     output_limit: model.output_tokens_max.saturating_mul(call.choices),
                     calls_max: Some(extras.classes.get(Class::WebSearchCall))
                         .filter(|max| *max > 0),
-                    // A lifetime without a price is not requested from the vendor.
+                    // A cache lifetime without a price is not requested from the vendor.
                     cache_write: call.asks.as_ref().and_then(|asks| {
                         let priced = |class: &Class| prices.usual.classes.get(*class).is_some();
                         asks.cache_write().filter(priced)
@@ -284,7 +284,7 @@ impl Tariff<Priced> for ByTokens {
         let priced = req.body_mut();
         let bounds = &mut bill.bounds;
         if held < wanted {
-            // Money is short already, so the output is limited to what the hold pays for.
+            // Money is already short, so the output is limited to what the hold pays for.
             bounds.growing = None;
         }
         if priced.call.output_tokens.is_none() && bounds.growing.is_none() {
@@ -294,14 +294,16 @@ impl Tariff<Priced> for ByTokens {
             let sent = sent_at_most(priced.call.format, &priced.model, priced.output_tokens);
             bounds.output_bound = sent.saturating_mul(choices);
         }
-        // Layers below that complete an answer without usage need these bounds, so that they report the usage that will
-        // be charged.
+        // If a response has no usage, layers below add it. They need these bounds to report the usage that will be
+        // charged.
         priced.meter.charge_within(bill.bounds.clone());
     }
 }
 
-/// Returns the output that the hold of a call covers first, if the hold grows: the call can be stopped at any moment
-/// without a cost that arrives later, and its output takes time.
+/// Returns the output that the hold covers at first; `None` if the hold does not grow. A hold grows only if the call
+/// can be stopped at any moment without further cost: the response is a stream of one choice with only text, and all
+/// vendors of the model stop generating when a call is cancelled. The whole output must also be more than the first
+/// slice.
 fn growing_output(
     priced: &Priced,
     key: &KeyRecord,
@@ -322,8 +324,8 @@ fn growing_output(
         .then(|| CoveredOutput::new(rate, first))
 }
 
-/// Returns the highest output ceiling that a vendor of the model may get instead of `output_tokens`: some vendors
-/// refuse low ceilings, and translation to their format raises a lower one to their minimum.
+/// Returns the highest output limit that a vendor of the model may get instead of `output_tokens`. Some vendors refuse
+/// low limits, and translation to their format raises a lower limit to their minimum.
 fn sent_at_most(caller: Format, model: &Model, output_tokens: u64) -> u64 {
     let routes = model.routes.iter();
     let formats = routes.map(|route| route.vendor.speaking(caller).format);

@@ -16,10 +16,11 @@ use crate::{
 };
 
 pin_project! {
-    /// The answer body: the body of the service below, or the body of the answer to an error.
+    /// The body of a response: either the body of the service below, or the body of the response to an error.
     ///
-    /// If an event stream fails in the middle, a last event with the error is sent, in the caller's format. If any
-    /// other body fails, this body fails too, so that the connection is closed and the client sees a truncated answer.
+    /// If an event stream fails before its end, this body ends it with one more event, which has the error in the
+    /// caller's format. If a body of any other kind fails, this body fails too: the server then closes the connection,
+    /// and the client sees that the response is incomplete.
     pub struct ResponseBody<A, P = UsualShape> {
         #[pin]
         inner: Option<A>,
@@ -43,7 +44,7 @@ impl<A, P> ResponseBody<A, P> {
         }
     }
 
-    /// Sets the position of a stream whose format has sequence numbers.
+    /// Sets the position in the stream, for a format whose events have sequence numbers.
     pub(super) fn within(mut self, progress: Option<StreamProgress>) -> Self {
         self.progress = progress;
         self
@@ -116,7 +117,7 @@ where
 
     fn size_hint(&self) -> SizeHint {
         match (&self.inner, &self.refusal, self.format) {
-            // An error event at the end may make the stream longer than the inner body states.
+            // An error event at the end may make the stream longer than the size hint of the inner body.
             (Some(_), _, Some(_)) => SizeHint::default(),
             (Some(inner), _, None) => inner.size_hint(),
             (None, refusal, _) => {
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn plain_answer_that_fails_midway_breaks_off() {
+    async fn body_of_a_plain_response_that_fails_midway_ends_with_an_error() {
         assert!(broken(None).collect().await.is_err());
     }
 }

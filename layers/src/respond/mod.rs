@@ -1,7 +1,7 @@
-//! Turns every [`Error`] into an HTTP answer that contains the request's number. No other module writes HTTP for an
+//! Turns every [`Error`] into an HTTP response that contains the request's number. No other module writes HTTP for an
 //! error.
 //!
-//! Layers above this layer never get an error, so its error type is [`Infallible`].
+//! Layers above this layer never get an error: the layer's error type is [`Infallible`].
 //!
 //! ```
 //! use http::{Request, Response, StatusCode};
@@ -114,11 +114,10 @@
 //! # }
 //! ```
 //!
-//! To write the request's number to other headers, or to none, override [`Shape::stamp`].
+//! To write the request's number into other headers, or into none, override [`Shape::stamp`].
 
 mod body;
 mod refused;
-mod responses;
 mod text;
 
 use std::{
@@ -148,10 +147,10 @@ use crate::{
 };
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Header that SDKs of the messages format show as the id of the request.
+/// Header that SDKs of the Messages format show as the request's id.
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
-/// Answers requests with the errors of the services below.
+/// Turns errors of the services below into HTTP responses.
 #[derive(Clone, Copy)]
 pub struct RespondLayer<P = UsualShape> {
     language: Language,
@@ -160,7 +159,7 @@ pub struct RespondLayer<P = UsualShape> {
 }
 
 impl RespondLayer {
-    /// Creates a layer that answers in `language` and in the [`UsualShape`].
+    /// Creates a layer that writes error texts in `language` and responses in the [`UsualShape`].
     #[must_use]
     pub const fn new(language: Language) -> Self {
         Self {
@@ -172,7 +171,7 @@ impl RespondLayer {
 }
 
 impl<P> RespondLayer<P> {
-    /// Sets the form in which errors are answered.
+    /// Sets the shape of error responses.
     #[must_use]
     pub fn shaped_by<Q: Shape>(self, shape: Q) -> RespondLayer<Q> {
         RespondLayer {
@@ -198,24 +197,24 @@ impl<P> fmt::Debug for RespondLayer<P> {
     }
 }
 
-/// The form in which errors are answered. A closure that turns [`Refused`] into an answer is a shape.
+/// The shape of error responses. A closure that turns a [`Refused`] into a response is a shape.
 ///
-/// Before a shape is called, the layer has logged the error and its cause.
+/// The layer logs the error and the error's cause before it calls a shape.
 pub trait Shape: Clone + Send + Sync + 'static {
-    /// Returns the complete answer to a request that failed.
+    /// Returns the complete response to a request that failed.
     fn answer(&self, refused: &Refused<'_>) -> Response<Bytes>;
 
-    /// Writes the request's number into the headers of each answer, also of successful answers: `x-request-id`, and
-    /// `request-id`, which SDKs of the messages format show.
+    /// Writes the request's number into the headers `x-request-id` and `request-id` of each response, including
+    /// successful responses. SDKs of the Messages format show `request-id`.
     fn stamp(&self, number: RequestNumber, headers: &mut HeaderMap) {
         let mut text = [0; Hyphenated::LENGTH];
         let text = number.uuid().hyphenated().encode_lower(&mut text);
-        let number = HeaderValue::from_str(text).expect("a UUID is a header value");
+        let number = HeaderValue::from_str(text).expect("a UUID is a valid header value");
         headers.insert(X_REQUEST_ID, number.clone());
         headers.insert(REQUEST_ID, number);
     }
 
-    /// Returns the last event of a stream that failed, with a blank line before and after it.
+    /// Returns the last event of a stream that failed. A blank line precedes and follows the event.
     fn event(&self, refused: &Refused<'_>, format: Format) -> Bytes {
         refused.usual_event(format)
     }
@@ -230,7 +229,8 @@ where
     }
 }
 
-/// The form of errors that SDKs of both formats can read: `{"error":{"message","type","code"}}`.
+/// The default shape of error responses, which the SDKs of OpenAI and Anthropic can read:
+/// `{"error":{"message","type","code"}}`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UsualShape;
 
@@ -247,9 +247,7 @@ impl<S, P: Clone> Layer<S> for RespondLayer<P> {
         Respond {
             inner,
             unready: None,
-            language: self.language,
-            logs: self.logs,
-            shape: self.shape.clone(),
+            layer: self.clone(),
         }
     }
 }
@@ -257,23 +255,19 @@ impl<S, P: Clone> Layer<S> for RespondLayer<P> {
 /// The service of [`RespondLayer`].
 pub struct Respond<S, P = UsualShape> {
     inner: S,
-    /// The error with which the inner service failed to become ready. It answers the next request, for which the inner
-    /// service is not called.
+    /// The error with which the inner service failed to become ready. The next request is answered with this error,
+    /// without a call of the inner service.
     unready: Option<Error>,
-    language: Language,
-    logs: bool,
-    shape: P,
+    layer: RespondLayer<P>,
 }
 
-/// A clone does not inherit the error with which the inner service failed to become ready.
+/// A clone does not inherit the error with which the inner service of the original failed to become ready.
 impl<S: Clone, P: Clone> Clone for Respond<S, P> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
             unready: None,
-            language: self.language,
-            logs: self.logs,
-            shape: self.shape.clone(),
+            layer: self.layer.clone(),
         }
     }
 }
@@ -282,7 +276,7 @@ impl<S: fmt::Debug, P> fmt::Debug for Respond<S, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Respond")
             .field("inner", &self.inner)
-            .field("language", &self.language)
+            .field("language", &self.layer.language)
             .finish_non_exhaustive()
     }
 }
@@ -298,7 +292,7 @@ where
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         if self.unready.is_none() {
-            // The error is stored until the next request, which is answered with it.
+            // The readiness error is stored until the next request, which is answered with it.
             self.unready = ready!(self.inner.poll_ready(cx))
                 .map_err(Error::from_below)
                 .err();
@@ -307,8 +301,8 @@ where
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        // The number is read before the inner service takes the request: if the service fails, the request is not
-        // returned.
+        // The request's number is read before the inner service takes the request, because a service that fails does
+        // not return the request.
         let number = req
             .extensions()
             .get::<RequestNumber>()
@@ -324,9 +318,9 @@ where
             inner,
             answering: Some(Answering {
                 number,
-                language: self.language,
-                logs: self.logs,
-                shape: self.shape.clone(),
+                language: self.layer.language,
+                logs: self.layer.logs,
+                shape: self.layer.shape.clone(),
             }),
         }
     }
@@ -337,7 +331,7 @@ pin_project! {
     pub struct ResponseFuture<F, P = UsualShape> {
         #[pin]
         inner: Inner<F>,
-        // The data to answer an error with; taken when the answer is ready.
+        // The data from which an error response is built; taken when the response is ready.
         answering: Option<Answering<P>>,
     }
 }
@@ -346,7 +340,7 @@ pin_project! {
     #[project = Projected]
     enum Inner<F> {
         Called { #[pin] call: F },
-        // `None` after the request was answered with the error.
+        // The error that answers the request. `None` after the response was returned.
         Refused { error: Option<Error> },
     }
 }
@@ -369,9 +363,14 @@ where
         let this = self.project();
         let result = match this.inner.project() {
             Projected::Called { call } => ready!(call.poll(cx)).map_err(Error::from_below),
-            Projected::Refused { error } => Err(error.take().expect("polled after it was ready")),
+            Projected::Refused { error } => Err(error
+                .take()
+                .expect("a future must not be polled after it has completed")),
         };
-        let answering = this.answering.take().expect("polled after it was ready");
+        let answering = this
+            .answering
+            .take()
+            .expect("a future must not be polled after it has completed");
         let number = answering.number;
         Poll::Ready(Ok(match result {
             Ok(mut res) => {
@@ -393,7 +392,7 @@ where
     }
 }
 
-/// The data that the answer to an error needs in addition to the error.
+/// Everything from which the response to an error is built, except the error itself.
 struct Answering<P> {
     number: RequestNumber,
     language: Language,
@@ -402,7 +401,7 @@ struct Answering<P> {
 }
 
 impl<P> Answering<P> {
-    /// Logs the error, and returns it in the form from which shapes build answers.
+    /// Logs the error, and returns it in the form from which a [`Shape`] builds a response.
     fn refused<'a>(&self, error: &'a Error) -> Refused<'a> {
         let refused = Refused::new(error, self.number, self.language);
         if self.logs {
@@ -412,7 +411,7 @@ impl<P> Answering<P> {
     }
 }
 
-/// Logs the error with its cause. Support finds the line by the request's number.
+/// Logs the error with its cause. The log line has the request's number, by which support finds the line.
 fn log(refused: &Refused<'_>) {
     let (error, number) = (refused.error(), refused.number());
     let cause = std::error::Error::source(error).map(ToString::to_string);
@@ -465,7 +464,7 @@ mod tests {
         )
     }
 
-    /// A service that always fails to become ready. The test fails if it is called.
+    /// A service that always fails to become ready. It panics if it is called.
     #[derive(Clone)]
     struct Full;
 
@@ -484,7 +483,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readiness_error_of_the_inner_service_becomes_the_answer() {
+    async fn readiness_error_of_the_inner_service_becomes_the_response() {
         let mut service = RespondLayer::new(Language::En)
             .shaped_by(|refused: &Refused<'_>| {
                 let cause = std::error::Error::source(refused.error()).map(ToString::to_string);
@@ -502,7 +501,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answer_body_may_fail_with_any_error_type() {
+    async fn response_body_may_fail_with_any_error_type() {
         let service = RespondLayer::new(Language::En).layer(tower::service_fn(|_: Request<()>| {
             let frames = [Err::<http_body::Frame<Bytes>, _>(std::io::Error::other(
                 "disk full",
@@ -569,7 +568,7 @@ mod tests {
         }
     }
 
-    /// An error type of a service that is not a layer, with the wait before a retry.
+    /// The error type of a service that is not a layer. Contains the wait before a retry.
     #[derive(Debug, thiserror::Error)]
     #[error("shop closed")]
     struct Closed(Option<Duration>);
@@ -596,7 +595,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn custom_error_defines_the_answer_of_the_gateway() {
+    async fn custom_error_defines_the_response() {
         let (res, body, number) = answer(Language::En, || Error::custom(Closed(None))).await;
         assert_eq!(res.status(), StatusCode::LOCKED);
         let message = format!("The shop is closed. ({number})");
@@ -612,7 +611,7 @@ mod tests {
         assert!(!res.headers().contains_key(X_SHOULD_RETRY));
     }
 
-    /// The log has the error and its cause, and a shape can find the type of the error.
+    /// The log must show the error and its cause, and a shape must be able to find the error's type.
     #[test]
     fn custom_error_keeps_its_text_cause_and_type() {
         #[derive(Debug, thiserror::Error)]
@@ -689,7 +688,7 @@ mod tests {
         assert_eq!(res.headers()[WWW_AUTHENTICATE], "Bearer");
     }
 
-    /// Some clients give up if the wait is longer than a minute, so longer waits are cut.
+    /// Some clients give up if `retry-after` is longer than a minute, so longer waits are cut to 60 seconds.
     #[tokio::test]
     async fn retry_after_is_whole_seconds_from_1_to_60() {
         fn waits(make: fn(Duration) -> Error) -> Vec<Error> {
@@ -799,12 +798,12 @@ mod tests {
             (
                 Error::CeilingUsedUp(Ceiling::Total),
                 "исчерпан. Попросите увеличить",
-                "is used up. Ask for a higher",
+                "is used up. Ask for a higher ceiling",
             ),
             (
                 Error::CeilingUsedUp(Ceiling::of_day(20_512)),
                 "UTC. Дождитесь обновления или попросите",
-                "UTC. Wait until then, or ask",
+                "UTC. Wait until it resets, or ask",
             ),
             (
                 Error::ModelNotAllowed { model },
@@ -844,8 +843,8 @@ mod tests {
             ),
             (
                 Error::invalid("after", crate::error::Problem::WrongType("cursor")),
-                "нужно: next из предыдущей страницы",
-                "expected 'next' of the previous page",
+                "нужно: значение next из предыдущей страницы",
+                "expected the value of 'next' from the previous page",
             ),
         ] {
             for (language, words) in [(Language::Ru, russian), (Language::En, english)] {
@@ -865,19 +864,19 @@ mod tests {
                 none,
                 Some(Ceiling::of_day(20_512)),
                 "дождитесь обновления лимита.",
-                "wait until the limit resets.",
+                "wait until the ceiling resets.",
             ),
             (
                 none,
                 Some(Ceiling::GroupTotal),
                 "попросите увеличить лимит.",
-                "ask for a higher limit.",
+                "ask for a higher ceiling.",
             ),
             (
                 running,
                 Some(Ceiling::Total),
                 "дождитесь завершения текущих запросов.",
-                "wait for the running requests.",
+                "wait for the running requests to end.",
             ),
         ] {
             let error = Error::DoesNotFit {
@@ -895,7 +894,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_in_a_refusal_are_written_as_people_write_them() {
+    fn amounts_in_a_refusal_are_formatted_for_the_language_of_the_refusal() {
         let error = Error::DoesNotFit {
             needs: MicroRub::new(1_234_567_500_000),
             free: MicroRub::new(20_000),

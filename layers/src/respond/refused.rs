@@ -7,23 +7,24 @@ use http::{
 };
 use serde_json::json;
 
-use super::{Language, responses, text};
+use super::{Language, text};
 use crate::{
     call::Format,
     error::{Error, Problem, TOO_LONG},
     facts::RequestNumber,
+    formats::errors::StreamError,
     money::MicroRub,
     stream_progress::StreamProgress,
 };
 
-/// Header that forbids a retry. Without it, SDKs of both formats retry every 5xx twice.
+/// Header that forbids a retry. Without it, the SDKs of OpenAI and Anthropic retry a request twice after any 5xx.
 pub(super) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// The largest `retry-after`. Some clients give up if it is longer; a client that retries too early gets another
-/// `retry-after`.
+/// The largest `retry-after`, in seconds. Some clients give up if it is longer. A client that retries too early gets
+/// another `retry-after`.
 const RETRY_AFTER_SECONDS_MAX: u64 = 60;
 
-/// An error, with all that a [`Shape`](super::Shape) needs to answer it.
+/// An error with everything from which a [`Shape`](super::Shape) builds the response.
 #[derive(Debug)]
 pub struct Refused<'a> {
     error: &'a Error,
@@ -34,7 +35,7 @@ pub struct Refused<'a> {
 }
 
 impl<'a> Refused<'a> {
-    /// Prepares the answer to `error`, with its text in `language`.
+    /// Prepares the response to `error`, with its text in `language`.
     #[must_use]
     pub fn new(error: &'a Error, number: RequestNumber, language: Language) -> Self {
         Self {
@@ -46,7 +47,7 @@ impl<'a> Refused<'a> {
         }
     }
 
-    /// Adds the position of the stream in which the error occurred, for the responses format.
+    /// Adds the position in the stream at which the error occurred. Error events of the Responses format need it.
     #[must_use]
     pub const fn within(mut self, progress: Option<&'a StreamProgress>) -> Self {
         self.progress = progress;
@@ -59,19 +60,20 @@ impl<'a> Refused<'a> {
         self.error
     }
 
-    /// The status of the answer.
+    /// Returns the HTTP status of the response.
     #[must_use]
     pub const fn status(&self) -> StatusCode {
         self.class.status
     }
 
-    /// Returns the class of the error, `error.type` of the usual body.
+    /// Returns the class of the error, which is `error.type` in the body of [`Refused::usual`].
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         self.class.kind
     }
 
-    /// Returns a stable code for programs, `error.code` of the usual body; may be empty.
+    /// Returns a stable code for programs, which is `error.code` in the body of [`Refused::usual`]. The code may be
+    /// empty.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         self.class.code
@@ -81,7 +83,7 @@ impl<'a> Refused<'a> {
     #[must_use]
     pub fn severity(&self) -> Severity {
         match self.error {
-            // These errors persist until the operator acts.
+            // Refused vendor keys and internal errors persist until the operator acts.
             Error::VendorKeyRefused { .. } | Error::Internal(_) => Severity::Error,
             Error::ModelUnknown { .. } => Severity::Info,
             _ if self.status().is_server_error() => Severity::Warn,
@@ -89,18 +91,13 @@ impl<'a> Refused<'a> {
         }
     }
 
-    /// Returns the position of the stream that this error ends.
-    pub(super) const fn progress(&self) -> Option<&'a StreamProgress> {
-        self.progress
-    }
-
-    /// Returns the request's number, which [`super::Shape::stamp`] writes into the headers of every answer.
+    /// Returns the request's number, which [`super::Shape::stamp`] writes into the headers of every response.
     #[must_use]
     pub const fn number(&self) -> RequestNumber {
         self.number
     }
 
-    /// The language of the answer.
+    /// Returns the language of the response's text.
     #[must_use]
     pub const fn language(&self) -> Language {
         self.language
@@ -112,14 +109,15 @@ impl<'a> Refused<'a> {
         text::caller(self.error, self.language)
     }
 
-    /// Returns the text followed by the request's number in parentheses, `error.message` of the usual body.
+    /// Returns the text followed by the request's number in parentheses. In the body of [`Refused::usual`], this text
+    /// is `error.message`.
     #[must_use]
     pub fn message(&self) -> String {
         format!("{} ({})", self.text(), self.number)
     }
 
     /// Returns how long the client should wait before a retry, in whole seconds from 1 to 60. `None` if the client may
-    /// choose the wait, or if a retry cannot succeed.
+    /// choose the wait, or if no retry can succeed.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match retry(self.error) {
@@ -131,7 +129,7 @@ impl<'a> Refused<'a> {
         }
     }
 
-    /// Returns the usual answer: status, headers, and the body `{"error":{"message","type","code"}}`.
+    /// Returns the response in the default shape: status, headers, and the body `{"error":{"message","type","code"}}`.
     #[must_use]
     pub fn usual(&self) -> Response<Bytes> {
         let mut res = Response::new(Bytes::from(json!({ "error": self.object() }).to_string()));
@@ -154,23 +152,22 @@ impl<'a> Refused<'a> {
         res
     }
 
-    /// Returns the usual last event or events of a stream that failed. Neither `[DONE]` nor `message_stop` follows
-    /// them.
+    /// Returns the bytes with which the default shape ends a failed stream: one or several events in the given format.
+    /// Neither `[DONE]` nor `message_stop` follows them.
     #[must_use]
     pub fn usual_event(&self, format: Format) -> Bytes {
-        let object = self.object();
-        Bytes::from(match format {
-            // Begins with a blank line, because the vendor's stream may have broken off in the middle of an event.
-            Format::Chat => format!("\n\ndata: {}\n\n", json!({ "error": object })),
-            Format::Messages => format!(
-                "\n\nevent: error\ndata: {}\n\n",
-                json!({ "type": "error", "error": object })
-            ),
-            Format::Responses => responses::events(self),
-        })
+        let failure = StreamError {
+            error: self.error,
+            object: self.object(),
+            kind: self.kind(),
+            message: self.message(),
+            number: self.number,
+            progress: self.progress,
+        };
+        failure.written(format).into()
     }
 
-    /// Returns the object in the field `error`, which is the same in plain answers and in streams.
+    /// Returns the object in the field `error` of a body or an event. Plain responses and streams have the same object.
     fn object(&self) -> serde_json::Value {
         let mut object =
             json!({ "message": self.message(), "type": self.kind(), "code": self.code() });
@@ -179,12 +176,13 @@ impl<'a> Refused<'a> {
             ..
         } = self.error
         {
-            // If an error has this code, SDKs of the messages format send the whole conversation again.
+            // On the code `thread_unsupported_request`, SDKs of the Messages format send the whole conversation again.
             object["details"] =
                 json!({ "error_code": "thread_unsupported_request", "unsupported": [] });
         }
         if let Error::VendorRefused { text, .. } = self.error {
-            // Some clients compare the whole text, so it is added unchanged.
+            // Some clients compare the vendor's whole message, so the response has the unchanged message in a field of
+            // its own.
             object["vendor"] = json!({ "message": text });
         }
         object
@@ -194,9 +192,9 @@ impl<'a> Refused<'a> {
 /// How urgent an error is for an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// The caller can correct the request.
+    /// The caller can correct the request; the operator need not act.
     Info,
-    /// The fault may disappear by itself.
+    /// The fault may disappear without the operator's help.
     Warn,
     /// The fault persists until the operator acts.
     Error,
@@ -209,7 +207,7 @@ struct Class {
     code: &'static str,
 }
 
-/// Returns status, type and code of each error.
+/// Returns the status, the type and the code of the response to an error.
 fn class(error: &Error) -> Class {
     use StatusCode as S;
     const INVALID: &str = "invalid_request_error";
@@ -288,11 +286,11 @@ fn class(error: &Error) -> Class {
 }
 
 enum Retry {
-    /// A retry after this time may succeed: the answer has `retry-after`.
+    /// A retry after this time may succeed: the response has `retry-after`.
     After(Duration),
-    /// A retry cannot succeed: the answer has `x-should-retry: false`.
+    /// A retry cannot succeed: the response has `x-should-retry: false`.
     Never,
-    /// The answer has neither of these headers, so the client applies its own rule for the status.
+    /// The response has neither `retry-after` nor `x-should-retry`, so the client applies its own rule for the status.
     AsTheyLike,
 }
 
@@ -308,7 +306,7 @@ fn retry(error: &Error) -> Retry {
             None => Retry::AsTheyLike,
         },
         Error::ModelUnknown { .. } | Error::AnswerTooLong(_) => Retry::Never,
-        // A retry may succeed, because running calls may end and return the money that they hold.
+        // A retry may succeed, because in-flight calls may end and return the money that they hold.
         Error::DoesNotFit { held, .. } if *held > MicroRub::ZERO => Retry::AsTheyLike,
         Error::PriceUnavailable => Retry::After(Duration::from_secs(30)),
         Error::VendorKeyRefused { .. } => Retry::After(Duration::from_secs(10)),
@@ -317,7 +315,7 @@ fn retry(error: &Error) -> Retry {
         | Error::Overloaded
         | Error::Draining
         | Error::VendorUnavailable(_) => Retry::After(Duration::from_secs(1)),
-        // A wrong key or field fails again, whenever it is sent.
+        // A request with a wrong key or field fails again, whenever it is sent.
         _ if class(error).status.is_client_error() => Retry::Never,
         _ => Retry::AsTheyLike,
     }

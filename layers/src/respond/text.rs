@@ -1,47 +1,41 @@
-//! Texts of errors for callers. The request's number is not part of them; `respond` appends it.
+//! Error texts for callers. They do not contain the request's number, which `respond` appends.
 
-mod english;
-mod russian;
+mod errors;
+mod problems;
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
+pub(super) use self::errors::caller;
 use super::Language;
-use crate::{
-    ceiling::Ceiling,
-    error::{Error, Problem},
-    money::MicroRub,
-};
+use crate::{ceiling::Ceiling, error::Problem, money::MicroRub};
 
-/// Returns the text for people, in their language. The cause is only logged.
-pub(super) fn caller(error: &Error, language: Language) -> String {
-    match language {
-        Language::Ru => russian::text(error),
-        Language::En => english::text(error),
+/// A text in Russian, and the same text in English.
+type Texts = [Cow<'static, str>; 2];
+
+fn both(russian: impl Into<Cow<'static, str>>, english: impl Into<Cow<'static, str>>) -> Texts {
+    [russian.into(), english.into()]
+}
+
+/// Returns the advice to a caller whose hold is larger than the free money. The error text gives it in addition to the
+/// advice to shorten the request.
+fn other_way(held: MicroRub, ceiling: Option<&Ceiling>) -> [&'static str; 2] {
+    match ceiling {
+        // Waiting helps only if in-flight calls hold money, because they may return it.
+        _ if held > MicroRub::ZERO => [
+            "дождитесь завершения текущих запросов",
+            "wait for the running requests to end",
+        ],
+        Some(ceiling) if ceiling.resets_on().is_some() => [
+            "дождитесь обновления лимита",
+            "wait until the ceiling resets",
+        ],
+        Some(_) => ["попросите увеличить лимит", "ask for a higher ceiling"],
+        None => ["пополните баланс", "top up the balance"],
     }
 }
 
-/// The recommendation to a caller whose hold is larger than the free money, in addition to making the call smaller.
-enum OtherWay {
-    Wait,
-    Renewal,
-    HigherCeiling,
-    TopUp,
-}
-
-impl OtherWay {
-    fn new(held: MicroRub, ceiling: Option<&Ceiling>) -> Self {
-        match ceiling {
-            // Waiting helps only if running calls hold money, which they may return.
-            _ if held > MicroRub::ZERO => Self::Wait,
-            Some(ceiling) if ceiling.resets_on().is_some() => Self::Renewal,
-            Some(_) => Self::HigherCeiling,
-            None => Self::TopUp,
-        }
-    }
-}
-
-/// Formats a non-negative amount as people write it: `1 000,50 ₽` in Russian, without places for a line break, or
-/// `1,000.50 RUB` in English, in ASCII.
+/// Formats a non-negative amount as people write it. Russian: `1 000,50 ₽`, with no-break spaces, so that a line never
+/// breaks inside the amount. English: `1,000.50 RUB`, in ASCII.
 fn rubles(amount: MicroRub, language: Language) -> String {
     let (thousands, point, unit) = match language {
         Language::Ru => ('\u{202f}', ',', "\u{a0}₽"),
@@ -59,7 +53,7 @@ fn rubles(amount: MicroRub, language: Language) -> String {
     format!("{shown}{point}{fraction}{unit}")
 }
 
-/// Returns whether the problem is in a header and not in a field of the body.
+/// Returns whether the problem is in a header. Otherwise it is in a field of the body.
 fn is_header(field: &str, problem: &Problem) -> bool {
     matches!(
         problem,
@@ -67,22 +61,29 @@ fn is_header(field: &str, problem: &Problem) -> bool {
     ) || matches!(field, "host" | "content-length" | "transfer-encoding")
 }
 
-/// Lists the paths like `A, B or C`, and returns whether there are several.
-fn listed(surfaces: &[&str], or: &str) -> (String, bool) {
+/// Returns whether the text is the position of a syntax error, for example `1:14` (line and column).
+fn is_position(text: &str) -> bool {
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b':')
+}
+
+/// Joins the paths, for example to `A, B or C`.
+fn listed(surfaces: &[&str], or: &str) -> String {
     match surfaces {
-        [] => (String::new(), false),
-        [one] => ((*one).to_owned(), false),
-        [others @ .., last] => (format!("{} {or} {last}", others.join(", ")), true),
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [others @ .., last] => format!("{} {or} {last}", others.join(", ")),
     }
 }
 
-/// Returns the wait as callers get it: in seconds, rounded up, at least one.
+/// Returns the wait as error texts show it: in seconds, rounded up, at least 1.
 pub(super) fn whole_seconds(wait: Duration) -> u64 {
     let seconds = wait.as_millis().div_ceil(1000).max(1);
     u64::try_from(seconds).unwrap_or(u64::MAX)
 }
 
-/// Shortens a text of a client and removes control characters, so that it can be part of the gateway's text.
+/// Returns a text of a client in the form in which an error text may contain it: without control characters, and cut to
+/// 80 characters.
 fn shown(text: &str) -> String {
     let mut shown: String = text.chars().filter(|c| !c.is_control()).take(80).collect();
     if shown.len() < text.len() {

@@ -16,7 +16,7 @@ use crate::{
 };
 
 pin_project! {
-    /// The body of an answer in the caller's format: the vendor's body unchanged, or translated.
+    /// The body of a response in the caller's format: the vendor's body, unchanged or translated.
     #[derive(Debug)]
     pub struct ResponseBody<A> {
         #[pin]
@@ -47,8 +47,8 @@ impl<A> ResponseBody<A> {
         }
     }
 
-    /// Translates each event of the vendor's stream. If the translation fails, this is recorded in the meter as the end
-    /// of the answer.
+    /// Translates each event of the vendor's stream. If the translation fails, the meter records this as the end of the
+    /// response.
     pub(super) fn events(inner: A, translator: Translator, meter: Meter) -> Self {
         let stream = Stream {
             splitter: Splitter::default(),
@@ -103,7 +103,7 @@ where
                 }
                 None => stream.end(),
             };
-            // An event without a counterpart in the caller's format produces no frame.
+            // An event that has no counterpart in the caller's format produces no frame.
             if !translated.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(translated))));
             }
@@ -134,7 +134,7 @@ struct Stream {
     splitter: Splitter,
     translator: Translator,
     meter: Meter,
-    /// The time since which the vendor has sent only events that produce no output for the caller.
+    /// The time since which the vendor has sent only events without output for the caller.
     quiet: Option<Instant>,
     failure: Option<Error>,
     ended: bool,
@@ -142,30 +142,24 @@ struct Stream {
 
 impl Stream {
     /// Translates the events that this chunk completes, and returns their output as one frame. No event waits for a
-    /// later one.
+    /// later event.
     fn chunk(&mut self, chunk: &Bytes) -> Bytes {
-        let Self {
-            splitter,
-            translator,
-            quiet,
-            failure,
-            ..
-        } = self;
         let mut out = BytesMut::new();
-        let split = splitter.push(chunk, |event| {
-            if failure.is_none() {
-                *failure = translated(translator, &event, &mut out).err();
+        let split = self.splitter.push(chunk, |event| {
+            if self.failure.is_none() {
+                self.failure = translated(&mut self.translator, &event, &mut out).err();
             }
         });
         if let Err(error) = split {
-            failure.get_or_insert_with(|| Error::VendorBroken(error.into()));
+            self.failure
+                .get_or_insert_with(|| Error::VendorBroken(error.into()));
         }
         if !out.is_empty() {
-            *quiet = None;
-        } else if failure.is_none() && told_nothing_for_long(quiet) {
-            // The vendor's events produce no output, so the caller needs a keep-alive. (`passthrough` sends one if the
-            // vendor sends nothing.)
-            *failure = translator.alive(&mut out).err();
+            self.quiet = None;
+        } else if self.failure.is_none() && told_nothing_for_long(&mut self.quiet) {
+            // The vendor's events produce no output, so the caller needs a keep-alive. If the vendor sends nothing,
+            // `passthrough` sends the keep-alive.
+            self.failure = self.translator.alive(&mut out).err();
         }
         self.ended = self.failure.is_some();
         self.tell_failure();
@@ -183,9 +177,9 @@ impl Stream {
         out.freeze()
     }
 
-    /// Records the failure in the meter, which otherwise only records the vendor's bytes: for it, an answer that cannot
-    /// be translated is running or complete. The caller receives an error, so the call must be charged and recorded as
-    /// failed.
+    /// Records the failure in the meter. Without this, the meter would have only what the layer below reads from the
+    /// vendor's bytes: that the response is running or complete. But the caller gets an error, so the call must be
+    /// recorded as failed and charged.
     fn tell_failure(&self) {
         let end = match &self.failure {
             None => return,
@@ -200,7 +194,7 @@ impl Stream {
     }
 }
 
-/// Translates an event. If that fails, replaces invalid characters in the event and translates it again.
+/// Translates an event. If the translation fails, replaces invalid characters in the event and translates it again.
 fn translated(translator: &mut Translator, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
     let written = out.len();
     translator.event(event, out).or_else(|error| {
@@ -227,15 +221,15 @@ mod tests {
     use super::*;
     use crate::{
         call::Format,
-        formats::{chat, messages, origin::Origin, wire::AnswerCx},
+        formats::{origin::Origin, wire::AnswerCx},
     };
 
     const CHUNK: &str = "data: {\"id\":\"1\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
     const START: &str =
         "data: {\"type\":\"message_start\",\"message\":{\"id\":\"1\",\"model\":\"m\"}}\n\n";
 
-    /// Returns whether the caller receives a complete stream, and the end that the meter has recorded. Each frame has
-    /// the end that the layer below records before it.
+    /// Returns whether the caller gets a complete stream, and the end that the meter has recorded. Each frame comes
+    /// with the end that the layer below records before the frame.
     async fn ended(caller: Format, frames: &[(&'static str, Option<End>)]) -> (bool, Option<End>) {
         let meter = Meter::default();
         let (frames, reported) = (frames.to_vec(), meter.clone());
@@ -250,23 +244,17 @@ mod tests {
             thinking_asked: false,
         };
         let translator = match caller {
-            Format::Messages => {
-                let writer = messages::Writer::new(Origin::default(), cx, false);
-                Translator::new(Format::Chat, 1, writer)
-            }
-            _ => {
-                let writer = chat::Writer::new(Origin::default(), cx, false);
-                Translator::new(Format::Messages, 1, writer)
-            }
+            Format::Messages => Translator::to_messages(Format::Chat, Origin::default(), cx, false),
+            _ => Translator::to_chat(Format::Messages, Origin::default(), cx, false),
         };
         let body = ResponseBody::events(inner, translator, meter.clone());
         let whole = body.collect().await.is_ok();
         (whole, meter.read().end)
     }
 
-    /// The hidden output is, for example, reasoning that the caller did not request.
+    /// Output can be hidden from the caller: for example, reasoning that the caller did not request.
     #[tokio::test(start_paused = true)]
-    async fn ten_seconds_of_output_hidden_from_the_caller_send_a_keep_alive() {
+    async fn keep_alive_is_sent_after_ten_seconds_of_output_hidden_from_the_caller() {
         const THOUGHT: &str = "data: {\"id\":\"1\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"reasoning_content\":\"a\"}}]}\n\n";
         let begun = Instant::now();
         let chunks = std::iter::once(CHUNK).chain(std::iter::repeat_n(THOUGHT, 12));
@@ -280,8 +268,7 @@ mod tests {
             usage_asked: false,
             thinking_asked: false,
         };
-        let writer = messages::Writer::new(Origin::default(), cx, false);
-        let translator = Translator::new(Format::Chat, 1, writer);
+        let translator = Translator::to_messages(Format::Chat, Origin::default(), cx, false);
         let inner = Box::pin(StreamBody::new(inner));
         let mut body = ResponseBody::events(inner, translator, Meter::default());
         let mut reported = Vec::new();
@@ -290,13 +277,13 @@ mod tests {
             let is_ping = data.starts_with(b"event: ping");
             reported.push((begun.elapsed().as_secs(), is_ping));
         }
-        // At 3 s, the first text is forwarded. Twelve seconds after the first hidden event, and again after twelve
-        // seconds, the caller receives a keep-alive.
+        // At 3 s, the first text is forwarded. The caller gets a keep-alive twelve seconds after the first hidden
+        // event, and another one twelve seconds later.
         assert_eq!(reported, [(3, false), (18, true), (30, true)]);
     }
 
     #[tokio::test]
-    async fn untranslatable_stream_counts_as_the_vendors_failure() {
+    async fn stream_that_cannot_be_translated_counts_as_the_vendors_failure() {
         let (finish, done) = (
             "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n",
             "data: [DONE]\n\n",

@@ -1,16 +1,21 @@
-//! Removes capsules from a messages call that is sent to a vendor of the same format: they carry the reasoning of
-//! vendors of another format. From calls of the responses format, capsules are removed while they are parsed.
+//! Removes capsules from a Messages call that is sent to a Messages vendor. Capsules carry the reasoning of vendors of
+//! other formats. In requests of the Responses format, the parser already removes them.
 
 use std::{borrow::Cow, ops::Range};
 
 use memchr::memmem;
 use serde_json::value::RawValue;
 
-use crate::{capsule, json::members};
+use crate::{
+    capsule,
+    json::{members, within},
+};
 
-/// Returns the range of `messages` in the body and its replacement without capsules; `None` if there is no capsule.
+/// Returns the range of `messages` in the body, and its replacement without capsules. `None` if the body has no
+/// capsule.
 pub(super) fn left_out(body: &[u8]) -> Option<(Range<usize>, Cow<'static, str>)> {
-    // Few calls with thinking contain a capsule, so a search avoids parsing large bodies without one again.
+    // Few calls with thinking contain a capsule. A search for the prefix of capsules avoids parsing the other bodies
+    // again, which may be large.
     memmem::find(body, capsule::PREFIX.as_bytes())?;
     let body = std::str::from_utf8(body).ok()?;
     let [messages] = members(body, &["messages"]).ok()?;
@@ -22,10 +27,10 @@ pub(super) fn left_out(body: &[u8]) -> Option<(Range<usize>, Cow<'static, str>)>
         return None;
     }
     let left = format!("[{}]", left.join(","));
-    Some((place(body, messages), left.into()))
+    Some((within(body.as_bytes(), messages), left.into()))
 }
 
-/// Returns the message without its capsules; `None` if no other content remains, because vendors reject an empty
+/// Returns the message without its capsules. `None` if no other content remains, because vendors reject an empty
 /// message.
 fn message(message: &str) -> Option<Cow<'_, str>> {
     let blocks = |content| serde_json::from_str::<Vec<&RawValue>>(content).ok();
@@ -44,7 +49,7 @@ fn message(message: &str) -> Option<Cow<'_, str>> {
     if left.is_empty() {
         return None;
     }
-    let Range { start, end } = place(message, content);
+    let Range { start, end } = within(message.as_bytes(), content);
     let (before, behind) = (&message[..start], &message[end..]);
     Some(format!("{before}[{}]{behind}", left.join(",")).into())
 }
@@ -60,12 +65,6 @@ fn is_capsule(block: &str) -> bool {
     };
     let text = proof.and_then(|proof| proof.strip_prefix('"'));
     text.is_some_and(|text| text.starts_with(capsule::PREFIX))
-}
-
-/// Returns the byte range of `part`, which must be a slice of `text`.
-fn place(text: &str, part: &str) -> Range<usize> {
-    let start = part.as_ptr() as usize - text.as_ptr() as usize;
-    start..start + part.len()
 }
 
 #[cfg(test)]
@@ -103,7 +102,7 @@ mod tests {
                 ),
                 format!("[{user},{}]", assistant(&format!("{signed},{call}"))),
             ),
-            // A message that contains only capsules is removed.
+            // A message that contains only capsules is removed completely.
             (
                 format!(
                     "[{user},{},{user}]",

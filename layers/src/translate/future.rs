@@ -36,7 +36,7 @@ impl<F, A> ResponseFuture<F, A> {
         }
     }
 
-    /// Creates the future of a call whose answer must be translated, or whose request could not be.
+    /// Creates the future of a call whose response must be translated, or whose request could not be translated.
     pub(super) fn translated(
         answer: impl Future<Output = Result<Response<ResponseBody<A>>, Error>> + Send + 'static,
     ) -> Self {

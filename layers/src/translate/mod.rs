@@ -1,9 +1,15 @@
-//! Translates a call to its vendor's format, and the answer to the caller's format: `Request<Attempt>` →
+//! Translates a call to its vendor's format, and the response to the caller's format: `Request<Attempt>` →
 //! `Request<Outbound>`.
 //!
 //! If caller and vendor use the same format, the caller's bytes are forwarded, except for the parts that must change
-//! ([`splice`]), and the frames of the answer are not changed. If not, requests and answers are translated through a
-//! neutral form: `formats` has readers and writers for each format.
+//! ([`splice`]), and the frames of the response are not changed. Otherwise, requests and responses are translated
+//! through a neutral form, for which `formats` has a reader and a writer per format. Texts, numbers and schemas are
+//! copied as they are written. If the vendor's format cannot express a field, the request is refused with 400, and the
+//! error names the field. The page [translation] lists the translation of each field, and the fields that are left out
+//! because they cannot change the response.
+//!
+//! Nothing is stored between calls: `parse` has already refused requests that refer to stored state. A vendor's signed
+//! reasoning is sent through the caller in a capsule, and only back to the same vendor.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -75,15 +81,20 @@
 //! # }
 //! ```
 //!
-//! You can also translate without a gateway: `examples/convert_sse.rs` translates a recorded stream.
+//! You can also translate without a gateway, with [`request`] and [`Translator`]: `examples/convert_sse.rs` translates a
+//! recorded stream.
+//!
+//! [translation]: https://github.com/tollgate-rs/tollgate/blob/main/docs/translation.md
 
 mod body;
 mod capsules;
-pub mod chat;
+#[cfg(test)]
+mod chat;
 mod future;
 pub mod messages;
 mod pair;
-pub mod responses;
+#[cfg(test)]
+mod responses;
 mod roles;
 pub mod splice;
 #[cfg(test)]
@@ -106,7 +117,11 @@ use self::pair::{Answering, Pair};
 pub use self::{body::ResponseBody, future::ResponseFuture};
 #[cfg(feature = "passthrough")]
 use crate::body_budget::AnswerRoom;
-pub use crate::formats::{origin::Origin, turn::request::translate as request};
+pub use crate::formats::{
+    origin::Origin,
+    responses::requested::RequestEcho,
+    turn::{Translator, request::translate as request},
+};
 use crate::{
     call::{Attempt, Call, Format, Outbound},
     error::{BoxError, Error},
@@ -125,7 +140,7 @@ pub mod wire {
     pub use crate::formats::wire::{AnswerCx, CacheCx, RequestCx};
 }
 
-/// Translates calls to the format of the route's vendor, and the vendor's answers to the caller's format.
+/// Translates calls to the format of the route's vendor, and the vendor's responses to the caller's format.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TranslateLayer(());
 
@@ -189,8 +204,8 @@ where
     }
 }
 
-/// Records in the meter that an answer cannot be delivered. The call is free, unless the vendor counted its usage, or
-/// the answer was too long, which the caller's request can cause.
+/// Records in the meter that a response cannot be delivered. The call is free, unless the vendor counted its usage, or
+/// the response was too long, which the caller's request can cause.
 fn undelivered(error: &Error, meter: &Meter) {
     let is_too_long = matches!(error, Error::AnswerTooLong(_));
     let counted = |reading: &Reading| reading.usage.is_some_and(|usage| !usage.is_zero());
@@ -224,10 +239,9 @@ fn outbound(attempt: Attempt, caller: Option<&Caller>) -> Result<Outbound, Error
     };
     let body = match pair {
         None => splice::body(&priced, &route),
-        Some(pair) => {
-            let vendor = &route.vendor;
-            let body = pair.request(&call.body, &vendor.name, &cx)?;
-            match vendor.anthropic_version {
+        Some(Pair { caller, vendor }) => {
+            let body = request(caller, vendor, &call.body, &route.vendor.name, &cx)?;
+            match route.vendor.anthropic_version {
                 Some(version) => splice::versioned(body, &route.model, version),
                 None => body,
             }
@@ -237,9 +251,10 @@ fn outbound(attempt: Attempt, caller: Option<&Caller>) -> Result<Outbound, Error
     Ok(Outbound {
         body,
         stream: call.stream,
-        // In a translated stream, usage is always sent where the caller's format defines it, so nothing is removed.
         choices: call.choices,
         kind: call.kind,
+        // In a translated stream, `passthrough` removes no usage: the translation needs it, and decides whether the
+        // caller gets it.
         strip_usage: pair.is_none()
             && call.format == Format::Chat
             && call.stream
@@ -270,7 +285,7 @@ where
     let (mut parts, body) = res.into_parts();
     parts.extensions.remove::<StreamProgress>();
     if parts.extensions.remove::<EventStream>().is_some() {
-        parts.extensions.insert(EventStream(answering.caller()));
+        parts.extensions.insert(EventStream(answering.pair.caller));
         let translator = answering.translator(false);
         if let Some(progress) = translator.progress() {
             parts.extensions.insert(progress);

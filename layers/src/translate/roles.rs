@@ -1,14 +1,18 @@
-//! Replaces the role of instructions in a request whose vendor uses the caller's format but accepts only one of the two
-//! roles.
+//! Replaces the role of instructions in a request to a vendor that uses the caller's format but accepts only one of the
+//! two roles `system` and `developer`.
 
 use std::{borrow::Cow, ops::Range};
 
 use memchr::memmem;
 use serde_json::value::RawValue;
 
-use crate::{call::Format, json::members, model::SystemRole};
+use crate::{
+    call::Format,
+    json::{members, within},
+    model::SystemRole,
+};
 
-/// Returns the edits of the body that replace the role of instructions.
+/// Returns the edits of the body that replace the role of its instructions.
 pub(super) fn renamed(
     format: Format,
     body: &[u8],
@@ -21,7 +25,7 @@ pub(super) fn renamed(
     let list = match format {
         Format::Chat => "messages",
         Format::Responses => "input",
-        // In the messages format, instructions have a field of their own and no role.
+        // In the Messages format, instructions have a field of their own and no role.
         Format::Messages => return Vec::new(),
     };
     if memmem::find(body, other.as_bytes()).is_none() {
@@ -35,10 +39,7 @@ pub(super) fn renamed(
             .into_iter()
             .filter_map(|message| members(message.get(), &["role"]).ok()?[0])
             .filter(|written| *written == other)
-            .map(|written| {
-                let start = written.as_ptr() as usize - body.as_ptr() as usize;
-                (start..start + written.len(), Cow::Borrowed(role))
-            });
+            .map(|written| (within(body.as_bytes(), written), Cow::Borrowed(role)));
         Some(roles.collect())
     };
     all().unwrap_or_default()

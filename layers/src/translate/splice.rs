@@ -1,6 +1,6 @@
-//! Edits the body of a call whose vendor uses the caller's format. Only these parts are replaced: the model's name (or its
-//! field, by the version), the request for usage, a missing output ceiling, a role that the vendor does not accept, and
-//! content that no vendor of the format can read. Every other byte is forwarded unchanged.
+//! Edits the body of a call to a vendor that uses the caller's format. Only these parts are changed: the model's name
+//! (or its field, if the body has a version instead), the request for usage, a missing output limit, a role that the
+//! vendor does not accept, and content that no vendor of the format can read. Every other byte is forwarded unchanged.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -12,10 +12,10 @@ use crate::{
     model::{ModelKind, OutputField, Route},
 };
 
-/// Bodies of at least this size are sent in segments. To copy a smaller body costs less than to send it in segments.
+/// Bodies of at least this size are sent in segments. Copying a smaller body costs less than sending it in segments.
 const SHARED_BYTES_MIN: usize = 16 * 1024;
 
-/// Returns the body for a vendor that uses the client's format. A large body shares the client's memory.
+/// Returns the body for a vendor that uses the caller's format. A large body shares the memory of the caller's body.
 #[must_use]
 pub fn body(priced: &Priced, route: &Route) -> Segments {
     let call = &*priced.call;
@@ -45,9 +45,10 @@ pub fn body(priced: &Priced, route: &Route) -> Segments {
     apply(&call.body, edits)
 }
 
-/// Returns a translated body with the version in place of the model, which translation writes first.
+/// Returns a translated body with `version` in the place of the model, which is the first field that translation
+/// writes.
 pub(super) fn versioned(body: Bytes, model: &str, version: &str) -> Bytes {
-    let model = serde_json::to_string(model).expect("a string is JSON");
+    let model = serde_json::to_string(model).expect("every string can be written as JSON");
     match body.strip_prefix(format!("{{\"model\":{model}").as_bytes()) {
         Some(rest) => {
             let begin = format!("{{{}", versioned_member(version));
@@ -61,22 +62,22 @@ fn versioned_member(version: &str) -> String {
     format!("\"anthropic_version\":\"{version}\"")
 }
 
-/// A range of the client's body, and its replacement.
+/// A byte range of the caller's body, and the text that replaces it.
 type Edit<'a> = (Range<usize>, Cow<'a, str>);
 
-/// Replaces the model's name by the vendor's name of the model.
+/// Replaces the model's name by the vendor's name for the model.
 fn named<'a>(call: &Call, name: &'a str) -> Edit<'a> {
     let value = call.spans.model.clone();
     let is_plain = |byte: u8| !matches!(byte, ..b' ' | b'"' | b'\\');
     if call.body[value.clone()].starts_with(b"\"") && name.bytes().all(is_plain) {
-        // Usually only the text between the quotes has to change.
+        // Usually only the text between the quotes changes.
         return (value.start + 1..value.end - 1, name.into());
     }
-    let name = serde_json::to_string(name).expect("a string is JSON");
+    let name = serde_json::to_string(name).expect("every string can be written as JSON");
     (value, name.into())
 }
 
-/// Requests usage in a stream even if the client did not, because streams are charged by it.
+/// Requests the usage in a stream even if the caller did not, because streams are charged by it.
 fn usage_wish(call: &Call) -> Option<Edit<'static>> {
     if !call.stream || call.usage_asked {
         return None;
@@ -85,14 +86,7 @@ fn usage_wish(call: &Call) -> Option<Edit<'static>> {
     Some(match (&spans.include_usage, &spans.stream_options) {
         (Some(value), _) => (value.clone(), "true".into()),
         (None, Some(options)) if call.body[options.clone()].starts_with(b"{") => {
-            let inside = options.start + 1;
-            let rest = call.body[inside..options.end].trim_ascii_start();
-            let field = if rest.starts_with(b"}") {
-                "\"include_usage\":true"
-            } else {
-                "\"include_usage\":true,"
-            };
-            (inside..inside, field.into())
+            inserted(call, options, "\"include_usage\":true")
         }
         (None, Some(null)) => (null.clone(), "{\"include_usage\":true}".into()),
         (None, None) => (
@@ -102,12 +96,23 @@ fn usage_wish(call: &Call) -> Option<Edit<'static>> {
     })
 }
 
-/// Sets the output ceiling to the one that the hold covers, if the body has another one: the client set none (or null),
-/// set more than the model allows, or used a name that the vendor does not accept.
+/// Inserts `text` at the beginning of the object or the array in this range of the body.
+fn inserted(call: &Call, span: &Range<usize>, text: &str) -> Edit<'static> {
+    let inside = span.start + 1;
+    let rest = call.body[inside..span.end].trim_ascii_start();
+    let comma = match rest.first() {
+        Some(b'}' | b']') => "",
+        _ => ",",
+    };
+    (inside..inside, format!("{text}{comma}").into())
+}
+
+/// Sets the output limit that the hold covers, if the body has a different limit. This is so if the caller set none (or
+/// null), set more than the model allows, or used a field that the vendor does not accept.
 fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
     let (call, tokens) = (&*priced.call, priced.output_tokens);
     let spans = &call.spans;
-    // Compared as numbers; if they are equal, the body has the same digits and stays unchanged.
+    // The values are compared as numbers. If they are equal, the body has the same digits and stays unchanged.
     let differs = |value: &Range<usize>| {
         let written = std::str::from_utf8(&call.body[value.clone()]).ok();
         written.and_then(|written| written.parse::<u64>().ok()) != Some(tokens)
@@ -115,26 +120,23 @@ fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
     let field = match call.format {
         // An embeddings call has no output.
         _ if call.kind == ModelKind::Embedding => return,
-        // The request only counts tokens, so it needs no ceiling.
+        // The request only counts tokens, so it needs no output limit.
         Format::Messages if spans.max_tokens.is_none() => return,
         Format::Messages => OutputField::MaxTokens,
         Format::Responses => return output_ceiling(call, tokens, edits),
         Format::Chat => route.dialect.output_field,
     };
+    let number = |value: &Range<usize>| (value.clone(), Cow::Owned(tokens.to_string()));
+    let renamed = |value: &Range<usize>| {
+        let member = name_before(&call.body, value.start)..value.end;
+        (member, Cow::Owned(format!("\"{}\":{tokens}", field.name())))
+    };
     match (field, &spans.max_tokens, &spans.max_completion_tokens) {
-        // Every vendor accepts the older name, or refuses it with an error that names the field.
-        (_, Some(value), None) if call.output_tokens.is_some() => {
-            if differs(value) {
-                edits.push((value.clone(), tokens.to_string().into()));
-            }
-        }
-        (OutputField::MaxTokens, None, Some(value)) => {
-            let member = name_before(&call.body, value.start)..value.end;
-            edits.push((member, format!("\"max_tokens\":{tokens}").into()));
-        }
-        (OutputField::MaxCompletionTokens, Some(value), None) => {
-            let member = name_before(&call.body, value.start)..value.end;
-            edits.push((member, format!("\"max_completion_tokens\":{tokens}").into()));
+        (OutputField::MaxTokens, None, Some(value)) => edits.push(renamed(value)),
+        // Every vendor accepts the older field `max_tokens`, or refuses it with an error that names it. So the field is
+        // renamed only if its value is null.
+        (OutputField::MaxCompletionTokens, Some(value), None) if call.output_tokens.is_none() => {
+            edits.push(renamed(value));
         }
         (_, None, None) => {
             let member = format!("\"{}\":{tokens},", field.name());
@@ -142,7 +144,7 @@ fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
         }
         (_, Some(old), Some(new)) => {
             let is_null = |value: &Range<usize>| &call.body[value.clone()] == b"null";
-            // A vendor may reject a request with both fields; a field with null does not count.
+            // A vendor may reject a request with both fields. A field whose value is null does not count.
             let (by_old, by_new) = match (is_null(old), is_null(new)) {
                 (false, new_is_null) => (true, !new_is_null),
                 (true, _) => (
@@ -152,21 +154,19 @@ fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
             };
             for (value, names_it) in [(old, by_old), (new, by_new)] {
                 if names_it && differs(value) {
-                    edits.push((value.clone(), tokens.to_string().into()));
+                    edits.push(number(value));
                 } else if !names_it && !is_null(value) {
                     edits.push((value.clone(), "null".into()));
                 }
             }
         }
         (_, Some(value), None) | (_, None, Some(value)) => {
-            if differs(value) {
-                edits.push((value.clone(), tokens.to_string().into()));
-            }
+            edits.extend(differs(value).then(|| number(value)));
         }
     }
 }
 
-/// Sets the output ceiling in a request of the responses format, which has only one name for it.
+/// Sets the output limit in a request of the Responses format, which has only one field for it.
 fn output_ceiling(call: &Call, tokens: u64, edits: &mut Vec<Edit<'_>>) {
     let start = call.spans.start;
     match &call.spans.max_tokens {
@@ -179,7 +179,7 @@ fn output_ceiling(call: &Call, tokens: u64, edits: &mut Vec<Edit<'_>>) {
     }
 }
 
-/// Makes the vendor not store the answer, and requests encrypted reasoning instead, which the caller can send back.
+/// Makes the vendor not store the response. Requests encrypted reasoning instead, which the caller can send back.
 /// Removes content that is meant only for the gateway.
 fn kept_nowhere(call: &Call, spans: &ResponsesSpans, route: &Route, edits: &mut Vec<Edit<'_>>) {
     const ENCRYPTED: &str = "\"reasoning.encrypted_content\"";
@@ -195,10 +195,7 @@ fn kept_nowhere(call: &Call, spans: &ResponsesSpans, route: &Route, edits: &mut 
         match &spans.include {
             None => edits.push((start..start, format!("\"include\":[{ENCRYPTED}],").into())),
             Some(value) if call.body[value.clone()].starts_with(b"[") => {
-                let inside = value.start + 1;
-                let rest = call.body[inside..value.end].trim_ascii_start();
-                let comma = if rest.starts_with(b"]") { "" } else { "," };
-                edits.push((inside..inside, format!("{ENCRYPTED}{comma}").into()));
+                edits.push(inserted(call, value, ENCRYPTED));
             }
             Some(null) => edits.push((null.clone(), format!("[{ENCRYPTED}]").into())),
         }
@@ -206,7 +203,7 @@ fn kept_nowhere(call: &Call, spans: &ResponsesSpans, route: &Route, edits: &mut 
     edits.extend(spans.cut.iter().map(|cut| (cut.clone(), "".into())));
 }
 
-/// Returns the offset of the quote that begins the name of the field whose value begins at `value`. The search is safe,
+/// Returns the offset of the quote before the name of the field whose value begins at `value`. The search is safe,
 /// because the names that are read here contain no quotes.
 fn name_before(body: &[u8], value: usize) -> usize {
     let end = memchr::memrchr(b'"', &body[..value]).unwrap_or(0);
@@ -217,7 +214,7 @@ fn apply(body: &Bytes, mut edits: Vec<Edit<'_>>) -> Segments {
     if edits.is_empty() {
         return body.clone().into();
     }
-    // At the same offset, an insertion comes before a replacement.
+    // At the same offset, an insertion precedes a replacement.
     edits.sort_by_key(|(span, _)| (span.start, span.end));
     if body.len() < SHARED_BYTES_MIN {
         copied(body, &edits).into()
@@ -226,7 +223,7 @@ fn apply(body: &Bytes, mut edits: Vec<Edit<'_>>) -> Segments {
     }
 }
 
-/// Copies the body with the edits into a new buffer.
+/// Copies the body into a new buffer, with the edits.
 fn copied(body: &[u8], edits: &[Edit<'_>]) -> Bytes {
     let grown: usize = edits.iter().map(|(_, text)| text.len()).sum();
     let gone: usize = edits.iter().map(|(span, _)| span.len()).sum();
@@ -241,7 +238,7 @@ fn copied(body: &[u8], edits: &[Edit<'_>]) -> Bytes {
     spliced.into()
 }
 
-/// Returns the body with the edits in segments: only the replacements are in new memory.
+/// Returns the body with the edits as segments. Only the replacements are in new memory.
 fn shared(body: &Bytes, edits: &[Edit<'_>]) -> Segments {
     let mut spliced = Segments::default();
     let mut at = 0;
@@ -288,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn any_vendors_name_of_a_model_is_written_as_json() {
+    fn any_name_of_a_model_is_written_as_valid_json() {
         for text_bytes in [1, SHARED_BYTES_MIN] {
             let call = call(text_bytes);
             for name in ["gpt-5-mini", "vendor/ёж:2", "", r#"a"b\c"#, "a\nb\u{0}"] {
@@ -301,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_body_is_not_copied_and_a_small_one_is_in_one_piece() {
+    fn large_body_is_not_copied_and_small_body_is_one_segment() {
         let large = call(SHARED_BYTES_MIN);
         let unchanged = apply(&large.body, Vec::new());
         assert_eq!(unchanged.to_bytes().as_ptr(), large.body.as_ptr());
@@ -343,7 +340,7 @@ mod tests {
 
     #[cfg(feature = "parse")]
     #[test]
-    fn instructions_get_the_role_of_the_route_if_it_has_one() {
+    fn instructions_get_the_role_that_the_route_requires() {
         use crate::{call::Operation, model::SystemRole};
 
         const SENT: &str =
@@ -381,10 +378,10 @@ mod tests {
     }
 
     proptest! {
-        /// `parts` repeats unchanged text, text to remove and its replacement. Each of them may be empty, also at the
-        /// beginning and at the end of the body.
+        /// Each of `parts` is unchanged text, a text to remove, and its replacement. Each of the three may be empty,
+        /// even at the beginning and at the end of the body.
         #[test]
-        fn body_has_the_same_bytes_copied_and_shared(
+        fn edited_body_has_the_same_bytes_whether_copied_or_shared(
             parts in vec((".{0,9}", ".{0,9}", ".{0,9}"), 0..5),
             end in ".{0,9}",
         ) {

@@ -1,4 +1,4 @@
-//! Tests what the meter records if an answer is too long to be translated.
+//! Tests what the meter records if a response is too long to be translated.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::{
     usage::{Reading, Usage},
 };
 
-/// Answers a responses call with this answer of a chat vendor. Returns the meter's reading, and the call's error.
+/// Answers a Responses call with this response of a Chat Completions vendor. Returns what the meter recorded, and the
+/// call's error.
 async fn answered(answer: String, usage: Option<Usage>) -> (Reading, Option<Error>) {
     let endpoint = Uri::from_static("https://vendor.example/v1");
     let key = Format::Chat.credential("our key").unwrap();
@@ -31,7 +32,7 @@ async fn answered(answer: String, usage: Option<Usage>) -> (Reading, Option<Erro
         meter: meter.clone(),
     };
     let vendor = move |req: Request<Outbound>| {
-        // The usage that the layer below has read from the vendor's bytes.
+        // The layer below has read this usage from the vendor's bytes.
         req.body().meter.update(|reading| {
             reading.dispatched = true;
             reading.usage = usage;
@@ -53,7 +54,7 @@ async fn answered(answer: String, usage: Option<Usage>) -> (Reading, Option<Erro
 }
 
 #[tokio::test]
-async fn answer_with_too_many_tool_calls_is_charged() {
+async fn response_with_too_many_tool_calls_is_charged() {
     let usage = Some(Usage {
         input: 9,
         output: 5,

@@ -1,4 +1,4 @@
-//! A vendor's answer body, with its timeouts, as it arrives from a connection.
+//! A vendor's response body, with its timeouts, as it arrives from a connection.
 
 use std::{
     pin::Pin,
@@ -17,26 +17,26 @@ use super::{
 };
 use crate::error::{BoxError, Error};
 
-/// If frames are always ready, the clock is read once for this number of frames.
+/// If frames are always ready, the clock is read once per 64 frames.
 const FRAMES_A_LOOK: u8 = 64;
 
-/// The timeouts of a body.
+/// The timeouts of a response's body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// The deadline for the first byte of the body; `None` for a plain answer, and once the first byte has arrived.
+    /// The deadline for the first byte of the body. `None` for a plain response, and after the first byte has arrived.
     pub(super) first: Option<Instant>,
-    /// The longest time between two frames of the body.
+    /// The maximum time between two frames of the body.
     pub(super) idle: Duration,
-    /// The deadline for the body's end.
+    /// The deadline for the end of the body.
     pub(super) deadline: Instant,
 }
 
-/// A vendor's answer body. The time between two frames and the total time are limited.
+/// The body of a vendor's response. The time between two frames and the total time are limited.
 #[derive(Debug)]
 pub struct ResponseBody {
     inner: VendorBody,
     wait: Wait,
-    /// Rewrites function calls into tool calls; only for vendors that use `functions`.
+    /// Rewrites function calls into tool calls. Set only for vendors that use `functions`.
     functions: Option<Box<functions::Answer>>,
 }
 
@@ -61,7 +61,7 @@ impl ResponseBody {
         self.wait.in_time(frame, self.inner.alarm(), cx)
     }
 
-    /// Polls for frames until an event is complete or, in a plain answer, until the answer is complete.
+    /// Polls for frames until an event is complete. For a plain response, polls until the response is complete.
     fn poll_rewritten(
         &mut self,
         cx: &mut Context<'_>,
@@ -80,7 +80,7 @@ impl ResponseBody {
             };
             let data = match frame.map(|frame| frame.map(Frame::into_data)) {
                 Some(Ok(Ok(data))) => answer.feed(&data)?,
-                // Trailers are dropped.
+                // Trailers of the vendor are dropped.
                 Some(Ok(Err(_))) => continue,
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 None => answer.finish(),
@@ -121,7 +121,7 @@ impl Body for ResponseBody {
     }
 }
 
-/// An answer body, with the way in which its connection is polled.
+/// A response body. The variant states how the body's connection is polled.
 #[derive(Debug)]
 pub(super) enum VendorBody {
     /// HTTP/1.1: the task that reads the body also polls the connection.
@@ -131,7 +131,7 @@ pub(super) enum VendorBody {
 }
 
 impl VendorBody {
-    /// Returns the timer of the task that reads the body.
+    /// Returns the timer with which the reading task waits for frames.
     fn alarm(&mut self) -> &mut Alarm {
         match self {
             Self::Driven(inner) => inner.alarm(),
@@ -169,14 +169,14 @@ impl Body for VendorBody {
     }
 }
 
-/// Measures the wait for one frame after another.
+/// Measures the wait for each frame.
 #[derive(Debug)]
 struct Wait {
     patience: Patience,
-    /// The time since which a frame is awaited; `None` if the last poll returned a frame. The clock is not read for
+    /// The time since which a frame is awaited. `None` if the last poll returned a frame: the clock is not read for
     /// frames that are ready at once.
     since: Option<Instant>,
-    /// The number of frames that were received, modulo 256.
+    /// The number of received frames, modulo 256.
     frames: u8,
 }
 
@@ -189,7 +189,7 @@ impl Wait {
         }
     }
 
-    /// Returns the result of a poll, or an error if the wait has taken too long.
+    /// Returns the result of the poll, or an error if the wait for a frame has taken too long.
     fn in_time<E: Into<BoxError>>(
         &mut self,
         frame: Poll<Option<Result<Frame<Bytes>, E>>>,
@@ -215,7 +215,8 @@ impl Wait {
         self.patience.first = None;
         self.since = None;
         self.frames = self.frames.wrapping_add(1);
-        // The timer is polled only if no frame is ready. If frames are always ready, the deadline is checked here.
+        // The timer is polled only if no frame is ready. For frames that are always ready, the deadline is checked
+        // here.
         if self.frames.is_multiple_of(FRAMES_A_LOOK) && Instant::now() >= deadline {
             return Poll::Ready(Some(Err(too_slow(first))));
         }
@@ -243,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of a test, together with its timeouts.
+    /// A body for tests, with its timeouts.
     struct Waited<A> {
         inner: Pin<Box<A>>,
         wait: Wait,
@@ -260,7 +261,7 @@ mod tests {
         }
     }
 
-    /// Returns a body. Each of its frames arrives this number of seconds after the previous one; 0 means at once.
+    /// Returns a body whose frames arrive at these intervals, in seconds after the previous frame; 0 means at once.
     fn body(
         waits: Vec<u64>,
         patience: Patience,
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn first_byte_next_bytes_and_end_of_a_body_have_separate_timeouts() {
+    async fn first_byte_and_next_bytes_and_end_of_a_body_have_separate_timeouts() {
         for (name, waits, bytes, awaited) in [
             ("in time", vec![9, 4, 4], 3, None),
             ("no first byte", vec![11], 0, Some("first byte")),
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn endless_body_ends_soon_after_the_deadline() {
+    async fn endless_body_is_ended_soon_after_its_deadline() {
         let now = Instant::now();
         let patience = Patience {
             first: None,

@@ -29,23 +29,24 @@ use crate::{
     model::{Egress, Protocol},
 };
 
-/// The largest number of clients; clients that are no longer configured are dropped long before it is reached.
+/// The maximum number of clients. Clients that are no longer configured are dropped long before this maximum is
+/// reached.
 const CLIENTS_MAX: usize = 1024;
-/// The HTTP/2 window of a stream: how many bytes may arrive before the gateway reads them. An event of a model's stream
-/// has some hundred bytes.
+/// The HTTP/2 window of a stream: the number of bytes that may arrive before the gateway reads them. An event of a
+/// model's stream has some hundred bytes.
 const HTTP2_STREAM_BYTES: u32 = 64 * 1024;
-/// The HTTP/2 window of a connection: a few hundred streams may be unread while the others continue.
+/// The HTTP/2 window of a connection. A few hundred streams can remain unread while the other streams continue.
 const HTTP2_CONNECTION_BYTES: u32 = 16 * 1024 * 1024;
-/// The interval of HTTP/2 pings while a call uses the connection, to notice a lost connection.
+/// The interval of HTTP/2 pings while a call uses the connection. A missing response shows that the connection is lost.
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A client that makes its connections as one egress configures.
+/// The client of one egress. It makes connections as the egress configures them.
 #[derive(Clone)]
 pub(super) enum VendorClient {
-    /// HTTP/1.1: a connection has one call at a time.
+    /// HTTP/1.1: each connection has one call at a time.
     Http1(Arc<Http1Client>),
-    /// HTTP/2 is allowed: a connection may have many calls at a time.
+    /// HTTP/2 is allowed: a connection may have several calls at a time.
     Shared(Arc<Client<Connector, RequestBody>>),
 }
 
@@ -65,7 +66,7 @@ impl VendorClient {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(idle_timeout)
             // If a connection was closed before any byte of the request was sent, the request is sent on another
-            // connection. The failover layer decides what happens after all other failures.
+            // connection. All other failures are left to the failover layer.
             .retry_canceled_requests(true)
             .http2_only(egress.protocol == Protocol::Http2)
             .http2_adaptive_window(false)
@@ -76,8 +77,8 @@ impl VendorClient {
         Ok(Self::Shared(Arc::new(builder.build(connector))))
     }
 
-    /// Sends a request to an absolute address and returns the head of the answer; `None` if the head has not arrived by
-    /// `until`.
+    /// Sends a request to an absolute URL, and returns the head of the response. Returns `None` if the head has not
+    /// arrived by `until`.
     ///
     /// # Errors
     /// An error if no connection could be made, or if the connection broke before the head arrived.
@@ -108,7 +109,7 @@ impl VendorClient {
     }
 }
 
-/// Removes a connection from the pool when it is old enough to be closed.
+/// Removes a connection from the pool if it is old enough to be closed.
 fn retire(res: &Response<Incoming>, connection: &CaptureConnection) {
     let retires = res.extensions().get::<Retires>();
     if retires.is_some_and(|retires| Instant::now() >= retires.0)
@@ -118,15 +119,15 @@ fn retire(res: &Response<Incoming>, connection: &CaptureConnection) {
     }
 }
 
-/// One client for each egress, with its pool of connections.
+/// The clients of all egresses, each with its own pool of connections.
 #[derive(Default)]
 pub(super) struct Clients {
-    /// The operator chooses the keys of this map, so a fast hash is safe.
+    /// The operator chooses the keys of this map, so a fast hash is safe against attacks.
     by_egress: RwLock<HashMap<Arc<Egress>, VendorClient, RandomState>>,
 }
 
 impl Clients {
-    /// Returns the client of this egress; creates the client when it is first needed.
+    /// Returns the client of this egress. Creates the client when it is first needed.
     ///
     /// # Errors
     /// The error of [`Connector::new`], if the egress has an invalid certificate or proxy.
@@ -145,13 +146,13 @@ impl Clients {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         if clients.len() >= CLIENTS_MAX {
-            // Running calls keep their own references to the clients.
+            // Running calls have their own references to the clients, so they continue.
             clients.clear();
         }
         Ok(clients.entry(Arc::clone(egress)).or_insert(made).clone())
     }
 
-    /// Drops the clients of all egresses that are not in `used`, with their idle connections.
+    /// Drops the clients, with their idle connections, of all egresses that are not in `used`.
     pub(super) fn retain(&self, used: &[&Egress]) {
         let mut clients = self
             .by_egress

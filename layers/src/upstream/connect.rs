@@ -33,14 +33,14 @@ use crate::{
     model::{Egress, Protocol, Proxy},
 };
 
-/// A connection accepts no more calls from a random age between this and 1.5 times this. New connections resolve the
-/// vendor's name again, so changes of the vendor's addresses take effect.
+/// The age after which a connection accepts no more calls is random, between this and 1.5 times this. New connections
+/// resolve the vendor's name again, so changes of the vendor's addresses take effect.
 const AGE_MAX: Duration = Duration::from_secs(240);
-/// Idle time after which TCP probes the peer, so that the loss of the peer is noticed.
+/// The idle time after which TCP probes the peer, so that the loss of the peer is noticed.
 const TCP_KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// Opens connections over TCP, through a proxy if one is configured, with TLS inside. All of this must take less than
-/// the vendor's connect timeout.
+/// Opens connections: TCP, through a proxy if one is configured, and TLS inside. All of this together must take less
+/// than the vendor's connect timeout.
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
     way: Way,
@@ -54,9 +54,9 @@ enum Way {
     Socks(HttpsConnector<SocksV5<HttpConnector>>),
 }
 
-/// The error if no connection was made within the timeout.
+/// The error of a connection that was not made within this timeout.
 #[derive(Debug, thiserror::Error)]
-#[error("no connection within {0:?}")]
+#[error("no connection was made within {0:?}")]
 pub(super) struct TooSlow(Duration);
 
 impl Connector {
@@ -71,7 +71,7 @@ impl Connector {
         let way = match &egress.proxy {
             None => Way::Direct(https.over(tcp)),
             Some(proxy) => {
-                let proxy = intercept(proxy).ok_or("invalid proxy address")?;
+                let proxy = intercept(proxy).ok_or("the proxy's URL is invalid")?;
                 through(&proxy, tcp, https)
             }
         };
@@ -97,7 +97,7 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, BoxError> {
         roots.add(certificate?)?;
     }
     if roots.is_empty() {
-        return Err("no certificate in it".into());
+        return Err("the PEM text has no certificate".into());
     }
     Ok(roots)
 }
@@ -109,7 +109,8 @@ struct Https {
 
 impl Https {
     fn new(egress: &Egress) -> Result<Self, BoxError> {
-        // Chosen explicitly, because rustls panics if a program contains several providers and has installed none.
+        // The crypto provider is chosen explicitly, because rustls panics if a program contains several providers and
+        // has installed none of them.
         let provider = CryptoProvider::get_default().map_or_else(
             || Arc::new(rustls::crypto::ring::default_provider()),
             Arc::clone,
@@ -132,8 +133,8 @@ impl Https {
             .https_or_http()
             .enable_http1();
         match self.protocol {
-            // HTTP/2 is offered only if the operator enables it: many streams of small frames would share a connection,
-            // and the peer's limits on frames may close it.
+            // HTTP/2 is offered only if the operator enables it. With HTTP/2, many streams of small frames share a
+            // connection, and a peer that limits frames may close this connection.
             Protocol::Http1 => builder.wrap_connector(connector),
             Protocol::Http2Offered | Protocol::Http2 => {
                 builder.enable_http2().wrap_connector(connector)
@@ -151,7 +152,7 @@ fn through(proxy: &Intercept, tcp: HttpConnector, https: Https) -> Way {
             None => tunnel,
         }));
     }
-    // The proxy resolves the vendor's name, because it may have names that the gateway cannot resolve.
+    // The proxy resolves the vendor's name, because the vendor may have names that the gateway cannot resolve.
     let socks = SocksV5::new(address, tcp);
     Way::Socks(https.over(match proxy.raw_auth() {
         Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
@@ -159,7 +160,7 @@ fn through(proxy: &Intercept, tcp: HttpConnector, https: Https) -> Way {
     }))
 }
 
-/// Parses the URL of a proxy, with its user and password.
+/// Parses the URL of a proxy, including its user and password.
 fn intercept(proxy: &Proxy) -> Option<Intercept> {
     let anywhere = Uri::from_static("https://vendor.example");
     Matcher::builder()
@@ -168,7 +169,7 @@ fn intercept(proxy: &Proxy) -> Option<Intercept> {
         .intercept(&anywhere)
 }
 
-/// Adds the port to the vendor's address; without it, the proxy would use the port of https even for http.
+/// Adds the port to the vendor's URL if it is missing. Otherwise the proxy would use the port of https even for http.
 fn with_port(address: Uri) -> Uri {
     let (None, Some(host)) = (address.port(), address.host()) else {
         return address;
@@ -228,13 +229,14 @@ fn age_max() -> Duration {
     AGE_MAX + AGE_MAX * u32::try_from(chance).unwrap_or_default() / 2000
 }
 
-/// The time after which a connection accepts no more calls. Every answer from the connection has this extension.
+/// The time after which a connection accepts no more calls. It is an extension of every response from the connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retires(pub(super) Instant);
 
-/// A connection to a vendor.
+/// A connection to a vendor, with the time until which it accepts calls.
 pub(super) struct Stream {
-    /// Boxed, because TLS state is larger than the rest of a connection, and a connection without TLS does not need it.
+    /// The stream is boxed, because TLS state is larger than the rest of a connection, and a connection without TLS
+    /// does not need it.
     inner: Box<dyn Carrier>,
     retires: Retires,
 }
@@ -301,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vendor_address_sent_to_a_proxy_has_a_port() {
+    fn vendor_url_sent_to_a_proxy_has_a_port() {
         for (address, reported) in [
             ("http://vendor", "http://vendor:80/"),
             ("https://vendor", "https://vendor:443/"),
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_vendor_authority_is_refused() {
+    fn pem_file_without_a_valid_certificate_is_refused() {
         for pem in [
             "",
             "hello",

@@ -1,5 +1,5 @@
-//! Sends requests that are not model calls, such as requests for OAuth tokens, through the proxy and with the
-//! certificate authorities of a vendor.
+//! Sends requests that are not model calls, for example for OAuth tokens, through a vendor's proxy and with the
+//! certificate authorities that the vendor's configuration names.
 
 use std::{fmt, time::Duration};
 
@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{clients::VendorClient, request::RequestBody};
 use crate::{error::BoxError, model::Egress, usage::Meter};
 
-/// The maximum size of an answer, in bytes.
+/// The maximum size of a response, in bytes.
 const BODY_BYTES_MAX: usize = 256 * 1024;
 
 /// A client that uses the proxy, certificate authorities and connect timeout of an [`Egress`]. It has its own pool of
@@ -20,7 +20,7 @@ const BODY_BYTES_MAX: usize = 256 * 1024;
 pub struct EgressClient(VendorClient);
 
 impl EgressClient {
-    /// Creates the client. Must be called in a tokio runtime.
+    /// Creates the client of an egress. Must be called in a tokio runtime.
     ///
     /// # Errors
     /// An error if the proxy or a certificate of the egress is invalid.
@@ -28,10 +28,10 @@ impl EgressClient {
         VendorClient::new(egress).map(Self)
     }
 
-    /// Sends a request to its absolute address, and returns the complete answer. Redirects are not followed.
+    /// Sends a request to its absolute URL, and returns the complete response. Redirects are not followed.
     ///
     /// # Errors
-    /// An error if there is no answer within `time_max`, or if the answer is longer than 256 KiB.
+    /// An error if there is no response within `time_max`, or if the response is longer than 256 KiB.
     pub async fn send(
         &self,
         req: Request<Bytes>,
@@ -39,7 +39,7 @@ impl EgressClient {
     ) -> Result<Response<Bytes>, BoxError> {
         let now = Instant::now();
         let until = now + time_max;
-        let late = || BoxError::from("no answer in time");
+        let late = || BoxError::from("no response in time");
         let address = req.uri().clone();
         let req = Box::new(req.map(|body| RequestBody::new(body.into(), Meter::default())));
         let res = self.0.send(&address, req, now, until).await?;

@@ -1,7 +1,8 @@
-//! The dialect of chat vendors, such as GigaChat, that have `functions` instead of `tools`.
+//! The dialect of Chat Completions vendors that have `functions` instead of `tools`, for example GigaChat.
 //!
-//! Tools of a request, tool calls and their results are rewritten to functions, with one call per message. In an
-//! answer, a `function_call` becomes one entry of `tool_calls`, so that the layers above get only the usual format.
+//! In a request, tools, tool calls and results of tools are rewritten to functions, with one call per message. In a
+//! response, a `function_call` becomes one entry of `tool_calls`, so that the layers above get only responses with
+//! `tool_calls`.
 
 use std::{
     collections::HashMap,
@@ -14,19 +15,22 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Problem};
 
-/// The prefix of the ids of tool calls. If the vendor sent a `functions_state_id`, it follows the prefix.
+/// The prefix of the ids of tool calls. It is followed by the vendor's `functions_state_id`, if the vendor sent one.
 const ID: &str = "call_";
 
-/// The maximum size of a plain answer, and of one event of a stream, in bytes.
+/// The maximum number of bytes of a plain response, and of one event of a stream.
 const BYTES_MAX: usize = 64 << 20;
 
-/// Rewrites a chat request for a vendor that has `functions` instead of `tools`.
+/// Rewrites a Chat Completions request for a vendor that has `functions` instead of `tools`.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the request has something that functions cannot express: tools that are not functions, images.
+/// [`Error::Invalid`] if the request contains something that functions cannot express: an image, or a tool that is not
+/// a function.
 pub(super) fn request(body: &[u8]) -> Result<Bytes, Error> {
     let Ok(Value::Object(mut body)) = serde_json::from_slice(body) else {
-        return Err(Error::Internal("the request is not an object".into()));
+        return Err(Error::Internal(
+            "the request body is not a JSON object".into(),
+        ));
     };
     for removed in ["parallel_tool_calls", "stream_options"] {
         body.remove(removed);
@@ -50,7 +54,7 @@ fn unfit(field: &'static str) -> Error {
     Error::invalid(field, Problem::NotTranslated)
 }
 
-/// Removes a field from an object and returns its value; null if there is no such field.
+/// Removes a field from an object and returns its value. Returns null if the object has no such field.
 fn take(object: &mut Value, field: &str) -> Value {
     object.get_mut(field).map(Value::take).unwrap_or_default()
 }
@@ -87,7 +91,7 @@ fn function_choice(choice: Option<&Value>, functions: &[Value]) -> Value {
     }
 }
 
-/// Rewrites the messages so that the result of each call follows the call.
+/// Rewrites the messages so that the result of each call directly follows the call.
 fn messages(given: Vec<Value>) -> Result<Vec<Value>, Error> {
     let mut results: HashMap<String, Value> = HashMap::new();
     for message in &given {
@@ -125,7 +129,8 @@ fn messages(given: Vec<Value>) -> Result<Vec<Value>, Error> {
                 requested["functions_state_id"] = state.into();
             }
             written.push(requested);
-            // Only the message of the first call has the text.
+            // Each function call becomes a message of its own, and only the first of these messages has the turn's
+            // text.
             message["content"] = "".into();
             if let Some(result) = results.remove(id) {
                 let result = as_json(text(result)?);
@@ -138,8 +143,7 @@ fn messages(given: Vec<Value>) -> Result<Vec<Value>, Error> {
     Ok(written)
 }
 
-/// Returns whether an id was made from a `functions_state_id`, which is a UUID. Ids of other vendors have the same
-/// prefix.
+/// Returns whether the text is a `functions_state_id`, which is a UUID. Ids of other vendors have the same prefix.
 fn is_state(text: &str) -> bool {
     let is_uuid = |(at, byte): (usize, u8)| match at {
         8 | 13 | 18 | 23 => byte == b'-',
@@ -172,11 +176,11 @@ fn as_json(result: String) -> String {
     }
 }
 
-/// Rewrites the function calls of an answer while it arrives.
+/// Rewrites the function calls in a response while the response arrives.
 #[derive(Debug)]
 pub(super) struct Answer {
     is_stream: bool,
-    /// The bytes received so far of the next event, or of the plain answer.
+    /// The bytes of the incomplete next event, or of the plain response, that were received so far.
     pending: BytesMut,
     has_ended: bool,
 }
@@ -195,13 +199,15 @@ impl Answer {
         self.has_ended
     }
 
-    /// Adds received data, and returns the complete events that are rewritten. May return nothing.
+    /// Adds received data, and returns the complete events, rewritten. May return no bytes.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`] if an event or a plain answer is too long.
+    /// [`Error::VendorBroken`] if an event or a plain response is too long.
     pub(super) fn feed(&mut self, data: &[u8]) -> Result<Bytes, Error> {
         if self.pending.len() + data.len() > BYTES_MAX {
-            return Err(Error::VendorBroken("an event that is too long".into()));
+            return Err(Error::VendorBroken(
+                "an event of the stream is too long".into(),
+            ));
         }
         let searched = self.pending.len().saturating_sub(3);
         self.pending.extend_from_slice(data);
@@ -234,7 +240,7 @@ impl Answer {
         Ok(written.into())
     }
 
-    /// Ends the answer, and returns the rest of it. For a plain answer, that is the whole answer.
+    /// Ends the response, and returns the rest of it. For a plain response, the rest is the whole response.
     pub(super) fn finish(&mut self) -> Bytes {
         self.has_ended = true;
         let rest = std::mem::take(&mut self.pending).freeze();
@@ -254,7 +260,8 @@ fn last_end(events: &[u8], searched: usize) -> Option<usize> {
     after(b"\n\n").max(after(b"\r\n\r\n"))
 }
 
-/// Returns the JSON of an answer or an event with its function call as a tool call; `None` if it has no function call.
+/// Returns the JSON of a response or an event with its function call replaced by a tool call. `None` if it has no
+/// function call.
 fn rewritten(json: &[u8]) -> Option<String> {
     let mut answer: Value = serde_json::from_slice(json).ok()?;
     let choices = answer.get_mut("choices")?.as_array_mut()?;
@@ -300,7 +307,7 @@ fn with_tool_calls(message: &mut Map<String, Value>, is_event: bool) -> bool {
     true
 }
 
-/// Returns an id that no other call of the conversation has.
+/// Returns an id that no other tool call of the conversation has.
 fn own_id() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let since = SystemTime::now()
@@ -345,7 +352,7 @@ mod tests {
         assert_eq!(with(named)["function_call"], json!({ "name": "now" }));
         let only = sent(json!({ "tools": [plain], "tool_choice": "required" }));
         assert_eq!(only["function_call"], json!({ "name": "now" }));
-        // A choice without tools is removed.
+        // A `tool_choice` without tools is removed.
         assert_eq!(sent(json!({ "tool_choice": "auto" })), json!({}));
     }
 
@@ -378,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn images_and_tools_that_are_not_functions_are_refused() {
+    fn images_are_refused_and_so_are_tools_that_are_not_functions() {
         for body in [
             json!({ "tools": [{ "type": "custom", "custom": { "name": "x" } }] }),
             json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "x" } }] }] }),
@@ -388,7 +395,7 @@ mod tests {
         }
     }
 
-    /// An answer from GigaChat's documentation.
+    /// A response with a function call, from GigaChat's documentation.
     const CALL: &str = r#"{"choices":[{"message":{"content":"","role":"assistant","function_call":{"name":"weather","arguments":{"city":"Москва"}},"functions_state_id":"77d3fb14-457a-46ba-937e-8d856156d003"},"index":0,"finish_reason":"function_call"}],"created":1700471392,"model":"GigaChat:2.0.28.2","object":"chat.completion","usage":{"prompt_tokens":150,"completion_tokens":32,"total_tokens":182,"precached_prompt_tokens":0}}"#;
 
     #[test]
@@ -406,7 +413,7 @@ mod tests {
         );
         assert!(choice["message"].get("function_call").is_none());
         assert_eq!(read["usage"]["prompt_tokens"], 150);
-        // An answer without a function call is not changed.
+        // A response without a function call stays unchanged.
         let plain = r#"{"choices":[{"message":{"content":"hi", "role":"assistant"},"finish_reason":"stop"}]}"#;
         let mut answer = Answer::new(false);
         answer.feed(plain.as_bytes()).unwrap();
@@ -414,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_of_function_calls_is_rewritten_in_any_split() {
+    fn stream_of_function_calls_is_rewritten_however_it_is_split() {
         let stream = concat!(
             "data: {\"choices\":[{\"delta\":{\"content\":\"Смотрю\",\"role\":\"assistant\"},\"index\":0}]}\n\n",
             "data: {\"choices\":[{\"delta\":{\"content\":\"\",\"function_call\":{\"name\":\"weather\",\"arguments\":{\"city\":\"Москва\"}}},",

@@ -1,5 +1,5 @@
-//! Sends a request to a vendor that requires a login: signs the request, and signs and sends it once more if the vendor
-//! refuses the credential.
+//! Sends a request to a vendor that requires a login. Signs the request, and if the vendor refuses the credential,
+//! signs and sends it once more.
 
 use http::{Request, Response, Uri};
 use tokio::time::{Instant, timeout_at};
@@ -14,10 +14,10 @@ use crate::{
     login::{Login, Unsigned},
 };
 
-/// Like [`VendorClient::send`], but signs the request first.
+/// Signs the request, and then sends it like [`VendorClient::send`].
 ///
 /// # Errors
-/// The client's error if the request cannot be sent, or the login's error if it has no credential.
+/// The client's error if the request cannot be sent; the login's error if the login has no credential.
 pub(super) async fn send(
     login: &dyn Login,
     client: &VendorClient,
@@ -81,7 +81,7 @@ mod tests {
         usage::Meter,
     };
 
-    /// A login that signs requests with increasing numbers, and fails after `signed_max` signatures.
+    /// A login that signs requests with increasing numbers, and that fails after `signed_max` signatures.
     #[derive(Debug)]
     struct Counted {
         signed: AtomicUsize,
@@ -105,7 +105,7 @@ mod tests {
     }
 
     /// Sends a call to a vendor that refuses signatures below `first_accepted` with this status line. Returns the
-    /// outcome, and how many requests the vendor got.
+    /// result of the call, and the number of requests that the vendor got.
     async fn call(
         refusal: &'static str,
         first_accepted: u8,
@@ -175,7 +175,7 @@ mod tests {
             "{answer:?}"
         );
         assert_eq!(requests, 2);
-        // Other refusals are not about the credential, so the request is not sent again.
+        // Other refusals are not about the credential, so the request is sent only once.
         let (answer, requests) = call("400 Bad Request", 1, 9).await;
         assert!(matches!(answer, Err(Error::VendorRefused { .. })) && requests == 1);
     }

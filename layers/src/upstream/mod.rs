@@ -1,9 +1,9 @@
-//! Sends a call to its vendor, with the vendor's address, key and timeouts, over pooled hyper connections.
+//! Sends a call to its vendor over pooled hyper connections, with the vendor's URL, key and timeouts.
 //!
-//! Only those headers of the caller that this module names are forwarded. Redirects are not followed.
+//! Only two headers of the caller are forwarded: `anthropic-version` and `anthropic-beta`. Redirects are not followed.
 //!
-//! A request is sent once. The exception is a pooled connection that ends before a byte of an answer: then the request
-//! is sent once more, over a new connection. The failover layer decides about retries after failures of the vendor.
+//! A request is sent once, with one exception: if a pooled connection ends before a byte of a response, the request is
+//! sent once more, over a new connection. The failover layer decides about retries after failures of the vendor.
 //!
 //! ```no_run
 //! use std::{sync::Arc, time::Duration};
@@ -84,23 +84,24 @@ use crate::{
 };
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// Headers of the messages format on which tools depend.
+/// Headers of the Messages format that are forwarded to vendors, because coding tools depend on them.
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 const ANTHROPIC_BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 
-// Constants are checked at compile time; other header values are checked each time they are created.
+// Constants are checked at compile time. Other header values would be checked each time they are created.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 const TOLLGATE: HeaderValue =
     HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION")));
-/// The version for callers that send no version, for example callers of the chat format.
+/// The API version that is sent for callers that state none, for example callers of the Chat Completions format.
 const VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 
-/// The maximum number of headers that are sent to a vendor, including `host` and `content-length`.
+/// The maximum number of headers that are sent to a vendor; it includes `host` and `content-length`.
 const HEADERS: usize = 9;
 
-/// The innermost service: `Request<Outbound>` → the vendor's answer, or an error that states why there is no answer.
+/// The innermost service. It turns a `Request<Outbound>` into the vendor's response, or into an error that states why
+/// there is no response.
 #[derive(Clone)]
 pub struct Upstream {
     shared: Arc<Shared>,
@@ -112,7 +113,7 @@ struct Shared {
 }
 
 impl Upstream {
-    /// Creates a service whose answers take at most `call_time_max`.
+    /// Creates a service whose responses end at most `call_time_max` after their request.
     #[must_use]
     pub fn new(call_time_max: impl Into<Setting<Duration>>) -> Self {
         Self {
@@ -123,8 +124,8 @@ impl Upstream {
         }
     }
 
-    /// Closes the idle connections of vendors that are not in `vendors`, and drops the clients of their proxies. Call
-    /// this after the configuration was reloaded. Running calls continue unchanged.
+    /// Closes the idle connections of vendors that are not in `vendors`, and drops the clients of these vendors'
+    /// proxies. Call this after the configuration was reloaded. Running calls continue unchanged.
     pub fn retain<'a>(&self, vendors: impl IntoIterator<Item = &'a Vendor>) {
         let used: Vec<&Egress> = vendors.into_iter().map(|vendor| &*vendor.egress).collect();
         self.shared.clients.retain(&used);
@@ -163,7 +164,7 @@ struct Sending {
     req: BoxRequest,
     meter: Meter,
     began: Instant,
-    /// The deadline for the head of the answer.
+    /// The deadline for the head of the response.
     head: Instant,
     patience: Patience,
 }
@@ -187,7 +188,7 @@ impl Upstream {
         };
         let began = Instant::now();
         let deadline = began + self.shared.call_time_max.get();
-        // The head of a plain answer arrives only after all tokens were generated, so it has a longer timeout.
+        // The head of a plain response arrives only after all tokens have been generated, so its timeout is longer.
         let head = deadline.min(if stream {
             began + vendor.first_byte_timeout
         } else {
@@ -204,7 +205,9 @@ impl Upstream {
             .get(&vendor.egress)
             .map_err(Error::Internal)?;
         let Some(credential) = vendor.credentials.get(credential).cloned() else {
-            return Err(Error::Internal("the vendor has no such key".into()));
+            return Err(Error::Internal(
+                "the vendor has no credential with this index".into(),
+            ));
         };
         let headers = vendor_headers(parts.headers, vendor, stream, credential);
         let mut req = Request::new(RequestBody::new(body, meter.clone()));
@@ -223,9 +226,9 @@ impl Upstream {
 }
 
 impl Sending {
-    /// Waits for the head of the answer.
+    /// Waits for the head of the response.
     ///
-    /// This is not an `async fn`, because the future of an `async fn` would store all of these fields twice.
+    /// This is not an `async fn`, because its future would store all fields of `Sending` twice.
     fn head(self) -> impl Future<Output = Result<Response<ResponseBody>, Error>> + Send {
         let Self {
             client,
@@ -239,7 +242,8 @@ impl Sending {
         async move {
             let address = &route.vendor.endpoint;
             let sent = match &route.vendor.authentication {
-                // Boxed, because every call's future would reserve space for this future, and few vendors have logins.
+                // This future is boxed because few vendors have logins. Otherwise every call's future would reserve
+                // space for it.
                 Authentication::Login(login) => {
                     Box::pin(login::send(&**login, &client, address, req, began, head)).await
                 }
@@ -258,8 +262,8 @@ impl Sending {
                         }));
                     }
                     let until = patience.deadline.min(Instant::now() + patience.idle);
-                    // Boxed, because every call's future would reserve space for this future, and few calls are
-                    // refused.
+                    // This future is boxed because few calls are refused. Otherwise every call's future would reserve
+                    // space for it.
                     Box::pin(refusal::read(res, until)).await
                 }
                 Ok(None) => Error::VendorTimeout {
@@ -277,7 +281,7 @@ impl Sending {
 }
 
 fn no_answer(error: &BoxError, sent: bool) -> Error {
-    // The text contains all causes of the error, so that the log has, for example, whether the proxy or a certificate
+    // The text contains all causes of the error, so that the log shows, for example, whether the proxy or a certificate
     // failed.
     let mut text = String::new();
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
@@ -298,8 +302,8 @@ fn no_answer(error: &BoxError, sent: bool) -> Error {
     })
 }
 
-/// Builds the headers for the vendor. Of the caller's headers, only `anthropic-version` and `anthropic-beta` are
-/// forwarded.
+/// Builds the headers of the request to the vendor. Of the caller's headers, only `anthropic-version` and
+/// `anthropic-beta` are forwarded.
 fn vendor_headers(
     caller: HeaderMap,
     vendor: &Vendor,
@@ -340,14 +344,14 @@ fn vendor_headers(
     headers
 }
 
-/// Returns whether the beta's name begins with this prefix, in upper or lower case, because a vendor may ignore the
-/// case.
+/// Returns whether the beta's name begins with this prefix. Upper and lower case are equal, because a vendor may ignore
+/// the case.
 fn begins_with(beta: &str, prefix: &str) -> bool {
     let begin = beta.as_bytes().get(..prefix.len());
     begin.is_some_and(|begin| begin.eq_ignore_ascii_case(prefix.as_bytes()))
 }
 
-/// Returns the betas that the caller requests, except those that change the price.
+/// Returns the betas that the caller requests, without those that change the price.
 fn betas(client: &HeaderMap, removed: &[String]) -> Option<HeaderValue> {
     let lines = client
         .get_all(ANTHROPIC_BETA)

@@ -1,4 +1,4 @@
-//! Converts a vendor's answer with an error status into the error that the caller gets.
+//! Converts a vendor's response with an error status into the error that the caller gets.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,13 +14,13 @@ use crate::{
     vendor_words::Words,
 };
 
-/// The largest body of an error that is read, in bytes; a longer body is ignored.
+/// The maximum number of bytes of an error's body that are read. A longer body is ignored.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// The longest wait for the body of an error. If the body arrives later, the status alone is used.
+/// The maximum wait for the body of an error. If the body arrives later, only the status is used.
 const BODY_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Converts an answer with a status other than 200 into an error. Waits for its body at most until `until`.
+/// Converts a response with a status other than 200 into an error. Waits for the response's body until `until` at most.
 pub(super) async fn read<A>(res: Response<A>, until: Instant) -> Error
 where
     A: Body<Data = Bytes>,
@@ -46,7 +46,7 @@ fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
             retry_after: retry_after(headers).unwrap_or(Duration::from_secs(1)),
         },
         200..400 => Error::VendorBroken(format!("answered {status}").into()),
-        // Some proxies of vendors answer with a 5xx, whatever the status of the vendor was.
+        // Some proxies of vendors answer with a 5xx whatever status the vendor returned.
         500.. if words.is_too_long() => refused(status, &words),
         _ => Error::VendorUnavailable(Box::new(VendorAnswered {
             status,
@@ -56,15 +56,15 @@ fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
     }
 }
 
-/// Returns the error for a request that the vendor would refuse again, or for the operator's key if the message is
-/// about the key.
+/// Returns the error of a request that the vendor would refuse again. If the message is about the operator's key,
+/// returns the error of a refused key.
 fn refused(status: StatusCode, words: &Words) -> Error {
     if words.is_about_operator() {
         return Error::VendorKeyRefused { status };
     }
     Error::VendorRefused {
-        // The gateway's 403 means that the caller's key lacks a permission, and its 5xx that a retry may help; both
-        // would be wrong here.
+        // A 403 or a 5xx would be wrong here: the gateway's 403 means that the caller's key lacks a permission, and the
+        // gateway's 5xx means that a retry may help.
         status: match status.as_u16() {
             403 | 500.. => StatusCode::BAD_REQUEST,
             _ => status,
@@ -74,7 +74,7 @@ fn refused(status: StatusCode, words: &Words) -> Error {
     }
 }
 
-/// Returns the vendor's message without secrets or, if there is no message, the name of the status.
+/// Returns the vendor's message without secrets. If there is no message, returns the name of the status.
 fn text(status: StatusCode, words: &Words) -> String {
     match words.text() {
         "" => status.to_string(),
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vendor_statuses_follow_the_status_table() {
+    fn each_error_status_of_a_vendor_becomes_the_expected_error() {
         let of = |status: u16| {
             classify(
                 StatusCode::from_u16(status).unwrap(),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn vendors_403_for_flagged_input_is_400_but_for_a_key_is_the_operators_error() {
+    fn vendors_403_becomes_400_for_flagged_input_and_an_operator_error_for_a_refused_key() {
         let of = |status: u16, words: &str| {
             let body = serde_json::json!({ "error": { "message": words } }).to_string();
             let status = StatusCode::from_u16(status).unwrap();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn vendor_error_about_too_many_tokens_is_a_4xx_whatever_its_status() {
+    fn vendor_error_about_too_many_tokens_becomes_a_4xx_whatever_status_the_vendor_sent() {
         let body = br#"{"error":{"message":"prompt is too long: 9 tokens > 8 maximum"}}"#;
         for (status, reported) in [(400, 400), (413, 413), (422, 422), (500, 400), (502, 400)] {
             let status = StatusCode::from_u16(status).unwrap();
@@ -257,7 +257,8 @@ mod tests {
         assert!(matches!(error, Error::VendorKeyRefused { .. }), "{error:?}");
         for words in [
             "Invalid value: 'Incorrect API key provided: x'.",
-            // This text begins with the name of a field of the caller, so it is not about the operator's account.
+            // The words before the colon are the name of a caller's field, so this text is not about the operator's
+            // account.
             "your credit balance is too low: Extra inputs are not permitted",
         ] {
             let body = serde_json::json!({ "error": { "message": words } }).to_string();
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_of_a_vendor_may_be_a_date() {
+    fn vendors_retry_after_header_may_be_a_date() {
         let of = |at: SystemTime| {
             let date = httpdate::fmt_http_date(at);
             let headers = HeaderMap::from_iter([(RETRY_AFTER, date.parse().unwrap())]);
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_of_the_vendor_is_used() {
+    fn vendors_retry_after_header_is_used() {
         let headers = |name: &'static str, value: &'static str| {
             HeaderMap::from_iter([(
                 http::HeaderName::from_static(name),

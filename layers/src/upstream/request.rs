@@ -12,19 +12,19 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::{call::Segments, usage::Meter};
 
-/// A request to a vendor. Boxed, because it is large and is moved often.
+/// A request to a vendor. It is boxed because it is large and often moved.
 pub(super) type BoxRequest = Box<Request<RequestBody>>;
 
-/// A complete body. When a connection takes the body, the meter is notified: from then on, the vendor may work on the
-/// call.
+/// A complete body. When a connection takes it, the meter is notified, because the vendor may work on the call from
+/// then on.
 #[derive(Debug)]
 pub(super) struct RequestBody {
-    /// Boxed, because each connection has a channel of hyper with space for 32 requests.
+    /// The body is boxed, because for each connection, hyper has a channel with space for 32 requests.
     body: Option<Box<Segments>>,
     meter: Meter,
 }
 
-// Each connection reserves space for 32 request bodies.
+// This size matters, because each connection reserves space for 32 request bodies.
 const _: () = assert!(size_of::<RequestBody>() <= 2 * size_of::<usize>());
 
 impl RequestBody {
@@ -44,7 +44,7 @@ impl RequestBody {
     }
 }
 
-/// Returns a copy of the request, whose body shares the bytes of this one.
+/// Returns a copy of the request. The body of the copy shares the bytes of the original body.
 pub(super) fn copy(req: &BoxRequest) -> BoxRequest {
     let RequestBody { body, meter } = req.body();
     let mut copy = Request::new(RequestBody {
@@ -58,8 +58,8 @@ pub(super) fn copy(req: &BoxRequest) -> BoxRequest {
 }
 
 impl Body for RequestBody {
-    // All segments are one frame, because hyper flushes its buffer between two frames when it is full, and HTTP/2 adds
-    // a header to each frame.
+    // All segments are one frame, because hyper flushes a full buffer between two frames, and HTTP/2 adds a header to
+    // each frame.
     type Data = Box<Segments>;
     type Error = Infallible;
 

@@ -1,16 +1,17 @@
-//! Reads every rate class that vendors count, in both formats, from plain answers and from streams.
+//! Tests that every rate class that vendors count is read from the usage of the Chat Completions and Messages formats,
+//! in plain responses and in streams.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::price::Kind;
+use crate::price::{Class, Kind};
 
 fn chat(usage: &Value) -> VendorUsage {
     chat_usage(&usage.to_string()).unwrap_or_else(|| panic!("{usage}"))
 }
 
-/// Reads the usage of a messages stream from its events.
+/// Reads the usage of a Messages stream from its events.
 fn messages(events: &[Value]) -> VendorUsage {
     let mut all = MessagesUsage::default();
     for event in events {
@@ -19,7 +20,7 @@ fn messages(events: &[Value]) -> VendorUsage {
     all.counts().unwrap_or_else(|| panic!("{events:?}"))
 }
 
-/// Input, cached, written and output tokens; then the counts of the other rate classes.
+/// The counts of input, cached, written and output tokens, followed by the counts of the other rate classes.
 type Read = ([u64; 4], Vec<(Class, u64)>);
 
 fn read(reported: &VendorUsage) -> Read {
@@ -81,7 +82,8 @@ fn class_counts_of_chat_usage_are_parts_of_its_totals() {
             [70, 0, 10, 50],
             vec![(Class::CacheWrite12h, 20)],
         ),
-        // The total of written tokens is missing, or is larger than both lifetimes together.
+        // In the following cases, the total of tokens written to the cache is missing, or is larger than the sum of the
+        // counts for both cache lifetimes.
         (
             json!({ "cache_write_tokens_details": { "ttl_30m_tokens": 10, "ttl_12h_tokens": 20 } }),
             Value::Null,
@@ -94,7 +96,7 @@ fn class_counts_of_chat_usage_are_parts_of_its_totals() {
             [65, 0, 15, 50],
             vec![(Class::CacheWrite12h, 20)],
         ),
-        // The vendor reports which cached tokens are sound and images.
+        // The vendor reports how many cached tokens are sound and how many are images.
         (
             json!({ "audio_tokens": 40, "image_tokens": 20, "cached_tokens": 35,
                 "cached_tokens_details": { "audio_tokens": 10, "image_tokens": 5, "text_tokens": 20 } }),
@@ -113,7 +115,7 @@ fn class_counts_of_chat_usage_are_parts_of_its_totals() {
             [91, 4, 0, 50],
             vec![(Class::CachedInputAudio, 5)],
         ),
-        // Sound that was read from the cache counts as sound, and not as cached text.
+        // Sound that was read from the cache counts as sound, not as cached text.
         (
             json!({ "audio_tokens": 90, "cached_tokens": 30 }),
             Value::Null,
@@ -131,7 +133,7 @@ fn class_counts_of_chat_usage_are_parts_of_its_totals() {
 }
 
 #[test]
-fn cache_write_classes_of_message_start_survive_later_totals() {
+fn counts_per_cache_lifetime_in_message_start_survive_later_totals() {
     let start = |written: u64, usual: u64, hour: u64| {
         json!({ "input_tokens": 5, "output_tokens": 1, "cache_read_input_tokens": 7, "cache_creation_input_tokens": written,
             "cache_creation": { "ephemeral_5m_input_tokens": usual, "ephemeral_1h_input_tokens": hour },
@@ -145,7 +147,7 @@ fn cache_write_classes_of_message_start_survive_later_totals() {
             [5, 7, 10, 9],
             hour(20),
         ),
-        // A later event repeats the total: with the same number, a higher one, or null.
+        // A later event repeats the total of tokens written to the cache: the same number, a higher number, or null.
         (
             vec![
                 start(30, 10, 20),
@@ -170,7 +172,8 @@ fn cache_write_classes_of_message_start_survive_later_totals() {
             [5, 7, 10, 9],
             hour(20),
         ),
-        // The last event reports its own split by lifetime, which replaces the first one.
+        // The last event reports its own split of written tokens by cache lifetime. The last split replaces the split
+        // of the first event.
         (
             vec![
                 start(30, 10, 20),
@@ -205,7 +208,7 @@ fn cache_write_classes_of_message_start_survive_later_totals() {
 }
 
 #[test]
-fn tokens_missing_from_the_details_are_still_in_the_totals() {
+fn tokens_missing_from_the_details_are_counted_from_the_totals() {
     for details in [
         json!({}),
         json!({ "cache_creation": null, "server_tool_use": null }),
@@ -302,8 +305,8 @@ fn invalid_class_counts_are_flagged() {
 }
 
 proptest! {
-    /// Each token of a total is counted in exactly one class, for any split by lifetime: tokens beyond the 5-minute and
-    /// 1-hour parts are charged too.
+    /// Each token of a total is counted in exactly one class, for any split by cache lifetime. Tokens that are in
+    /// neither the 5-minute nor the 1-hour count are charged too.
     #[test]
     fn every_token_is_counted_exactly_once(
         parts in prop::array::uniform4(0u64..1000), beyond in 0u64..100, prompt in 0u64..5000, completion in 0u64..500,
@@ -332,7 +335,7 @@ proptest! {
 #[test]
 fn output_reported_only_in_the_total_is_counted() {
     for (usage, output, suspect) in [
-        // The vendor counts thinking only in the total.
+        // The vendor counts thinking tokens only in the total.
         (
             json!({ "prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 103 }),
             94,
@@ -416,7 +419,7 @@ fn cached_tokens_are_counted_under_each_chat_vendors_field_name() {
 }
 
 #[test]
-fn tokens_for_summarizing_a_conversation_are_counted_with_the_answers() {
+fn tokens_for_summarizing_a_conversation_are_counted_with_those_of_the_response() {
     let reported = messages(&[
         json!({ "input_tokens": 23_000, "output_tokens": 1000, "iterations": [
         { "type": "compaction", "input_tokens": 180_000, "output_tokens": 3500, "cache_read_input_tokens": 7 },
@@ -451,8 +454,8 @@ fn input_count_of_zero_in_a_later_event_is_ignored() {
         read(&reported),
         ([100, 5, 400, 7], vec![(Class::CacheWrite1h, 600)])
     );
-    // If a later event counts the input again, it replaces all counts of the input: a zero in one class is real if
-    // another class has a count.
+    // If a later event counts the input again, its counts replace all earlier counts of the input. A zero in one class
+    // is then valid if another class has a count.
     let reported = messages(&[
         json!({ "input_tokens": 1000, "output_tokens": 0 }),
         json!({ "input_tokens": 0, "cache_read_input_tokens": 1000, "output_tokens": 7 }),
@@ -460,7 +463,8 @@ fn input_count_of_zero_in_a_later_event_is_ignored() {
     assert_eq!(read(&reported), ([0, 1000, 0, 7], vec![]));
 }
 
-/// Prompt, completion, total, cached, written, reasoning in the details, reasoning outside the details, searches.
+/// The counts of prompt, completion, total, cached and written tokens, of reasoning inside and outside the details
+/// object, and of searches.
 type Said = [Option<u64>; 8];
 
 fn in_both_formats(reported: Said) -> [VendorUsage; 2] {
@@ -486,7 +490,7 @@ fn in_both_formats(reported: Said) -> [VendorUsage; 2] {
 }
 
 #[test]
-fn readings_of_contradictory_counts_match_their_total_and_begin_with_the_cheapest() {
+fn interpretations_of_contradictory_counts_add_up_and_the_cheapest_is_first() {
     let reported = |counts: [u64; 3], more: &[(usize, u64)]| {
         let mut reported: Said = [None; 8];
         for (place, count) in counts
@@ -505,10 +509,10 @@ fn readings_of_contradictory_counts_match_their_total_and_begin_with_the_cheapes
     const REASONING: usize = 5;
     const TOP: usize = 6;
     const SEARCHES: usize = 7;
-    // Columns: prompt, completion, total; other fields; input, cached, written and output tokens by each
-    // interpretation; whether the usage is suspect.
+    // Columns: the counts of prompt, completion and total; other fields; the input, cached, written and output tokens
+    // of each interpretation; whether the usage is suspect.
     for (counts, more, readings, suspect) in [
-        // The vendor counts the cache in addition to the prompt, with and without a total.
+        // The vendor counts cached tokens in addition to the prompt. It reports a total, or none.
         (
             [479, 373, 14_164],
             &[(CACHED, 13_312)][..],
@@ -539,16 +543,17 @@ fn readings_of_contradictory_counts_match_their_total_and_begin_with_the_cheapes
             vec![[10, 300, 4012, 5], [0, 10, 0, 5]],
             true,
         ),
-        // The vendor counts the cache as a part of the prompt, as the format defines it.
+        // The vendor counts cached tokens as a part of the prompt, as the format defines it.
         (
             [1000, 10, 1010],
             &[(CACHED, 400)],
             vec![[600, 400, 0, 10]],
             false,
         ),
-        // The vendor counts reasoning in addition to the completion if the total includes both counts. One vendor
-        // counts reasoning neither in the completion nor in the total: then a reasoning count outside of the details
-        // object is additional if it is larger than the completion.
+        // If the total includes both the completion and the reasoning, the vendor counts reasoning in addition to the
+        // completion. One vendor counts reasoning neither in the completion nor in the total. So if the total does not
+        // include the reasoning, a reasoning count outside the details object that is larger than the completion is
+        // additional.
         (
             [18, 30, 363],
             &[(REASONING, 315)],
@@ -569,15 +574,15 @@ fn readings_of_contradictory_counts_match_their_total_and_begin_with_the_cheapes
             vec![[43, 0, 0, 10]],
             false,
         ),
-        // The vendor counts both the cache in addition to the prompt and reasoning in addition to the completion.
+        // The vendor counts cached tokens in addition to the prompt, and reasoning in addition to the completion.
         (
             [100, 10, 730],
             &[(CACHED, 500), (REASONING, 120)],
             vec![[100, 500, 0, 130], [0, 100, 0, 10]],
             true,
         ),
-        // If nothing explains the difference to the total, it is thinking or input that tools have read. If tools were
-        // used, input is tried first.
+        // A difference to the total that no other rule explains is thinking, or input that tools have read. If tools
+        // were used, the first interpretation is input.
         (
             [9, 1, 103],
             &[],

@@ -1,6 +1,6 @@
-//! Charges usage as vendors report it (`usages.jsonl`: recorded, or built from their documentation, with sources) at
-//! the prices that vendors publish (`prices.json`, with sources). The expected charge comes from a calculator that
-//! shares no code with the product, and the two must be equal to the micro-ruble.
+//! Charges usage as vendors report it at the prices that vendors publish. `usages.jsonl` has the usage, recorded or
+//! built from the vendors' documentation, and `prices.json` the prices, both with sources. The expected charge is
+//! computed by a calculator that shares no code with the product. Both charges must be equal to the micro-ruble.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::{MessagesUsage, chat_usage, embeddings_usage, responses_usage};
 use crate::price::{CallTimes, Class, Condition, Currency, Price, PriceList, Rate};
 
-/// Numbers by the name of a rate class.
+/// A number for each rate class, by the name of the class.
 type Numbers<T> = BTreeMap<String, T>;
 
 #[derive(Deserialize)]
@@ -41,20 +41,20 @@ struct PublishedRule {
 struct Row {
     list: String,
     format: String,
-    /// For a stream: the usage of each event, in order.
+    /// The usage of each event of a stream, in order; one usage for a plain response.
     usage: Vec<Box<serde_json::value::RawValue>>,
     service_tier: Option<String>,
-    /// When the call was made, if that decides: Unix milliseconds, and the same time for people.
+    /// When the call was made, if the price depends on it: Unix milliseconds, and the same time in readable form.
     #[serde(default)]
     at: Option<(u64, String)>,
     /// The counts by rate class that a person would derive from the usage.
     counts: Numbers<u64>,
-    /// The condition of the price that applies, empty for the usual price.
+    /// The condition of the price that applies. Empty if the price without a condition applies.
     #[serde(default)]
     rule: String,
     exchange_rate: String,
     multiplier: String,
-    /// Source of the usage: a recording, the vendor's documentation, or invented.
+    /// The source of the usage: a recording, the vendor's documentation, or "invented".
     source: String,
 }
 
@@ -84,7 +84,8 @@ fn rate(row: &Row, currency: Currency, price: &str) -> i128 {
     };
     let product =
         billionths(price) * billionths(exchange_rate) / 1000 * billionths(&row.multiplier) / 1000;
-    // The product has units of 10⁻⁹ · 10⁻⁶ · 10⁻⁶ rubles. The divisions by 1000 are exact for numbers of six digits.
+    // The product is in units of 10⁻⁹ · 10⁻⁶ · 10⁻⁶ rubles. The two divisions by 1000 are exact if each number has at
+    // most six decimal places.
     (product + 999_999_999_999_999) / 1_000_000_000_000_000
 }
 
@@ -130,7 +131,7 @@ fn price(row: &Row, list: &Published, rates: &Numbers<String>, condition: Condit
 
 fn reported(row: &Row) -> super::VendorUsage {
     let tier = row.service_tier.as_ref().map(|tier| format!("\"{tier}\""));
-    // The last chunk of a stream has all counts, except in the messages format.
+    // The last chunk of a stream has all counts in every format except Messages.
     let last = row.usage.last().unwrap().get();
     match &*row.format {
         "messages" => {
@@ -182,7 +183,7 @@ fn reported_usage_costs_exactly_the_published_prices() {
             reckoned(row, list.currency, rates),
             "{name}: {charge:?}"
         );
-        // The usage and the price on the receipt must give the receipt's cost.
+        // The usage on the receipt, at the price on the receipt, must give the receipt's cost.
         assert_eq!(charge.price.cost(&charge.usage), charge.cost, "{name}");
         let usage = charge.usage;
         let four = [
@@ -246,7 +247,8 @@ fn every_published_price_and_recorded_usage_names_its_source() {
             Some("fixtures") => {
                 let recorded = std::fs::read_to_string(source.replace("fixtures/", recordings));
                 let recorded = recorded.unwrap_or_else(|error| panic!("{source}: {error}"));
-                // The recording must contain each of these counts. Only digits are compared, because spaces may differ.
+                // The recording must contain each of these counts. Only the digits are compared, because white space
+                // may differ.
                 let digits = |text: &str| -> Vec<u64> {
                     let numbers = text.split(|it: char| !it.is_ascii_digit());
                     numbers.filter_map(|it| it.parse().ok()).collect()

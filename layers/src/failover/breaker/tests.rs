@@ -127,7 +127,7 @@ async fn call_begun_before_the_breaker_opened_does_not_change_the_open_breaker()
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_begun_before_the_breaker_opened_does_not_count_after_it_has_closed() {
+async fn call_begun_before_the_breaker_opened_does_not_count_after_the_breaker_has_closed() {
     let now = Instant::now();
     let mut breaker = Breaker::new();
     let old: Vec<Pass> = (0..FAILURES_MAX)
@@ -146,7 +146,7 @@ async fn call_begun_before_the_breaker_opened_does_not_count_after_it_has_closed
     }
     let shown = (breaker.shown(later), breaker.failures());
     assert_eq!(shown, (Shown::Closed, 0));
-    // The success of a call that began before the breaker opened does not reset the count of failures either.
+    // The success of a call that began before the breaker opened does not reset the count of failures.
     let pass = breaker.pass(ANN, later).unwrap();
     breaker.failed(pass, Away, later, 255);
     breaker.succeeded(old[0]);
@@ -237,7 +237,7 @@ async fn unreachable_vendor_is_tried_as_a_last_resort_four_times_a_second() {
         breaker.began(pass);
         assert_eq!(breaker.shown(now), Shown::Closed, "all calls are admitted");
     }
-    // Once a call's connection was made, other calls are admitted without waiting for that call's answer.
+    // Once a call's connection was made, other calls are admitted without waiting for that call's response.
     let now = Instant::now();
     let mut breaker = opened_by(Away, &[ANN], now);
     breaker.reached();
@@ -245,7 +245,7 @@ async fn unreachable_vendor_is_tried_as_a_last_resort_four_times_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn vendor_without_the_model_is_paused_for_that_caller_without_counting_a_failure() {
+async fn vendor_that_lacks_the_model_is_paused_for_the_caller_and_no_failure_is_counted() {
     let now = Instant::now();
     let mut breaker = Breaker::new();
     let pass = breaker.pass(ANN, now).unwrap();

@@ -1,4 +1,4 @@
-//! Locks that stay usable after a panic: no panic can leave the values that these locks guard half written.
+//! Locks that may still be used after a panic, because a panic cannot leave the values in them half written.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

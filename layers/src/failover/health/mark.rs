@@ -9,13 +9,13 @@ use tokio::time::Instant;
 pub(in crate::failover) enum Why {
     /// The vendor's rate limit for the API key is reached.
     Limited,
-    /// The vendor is down, and stated how long the gateway should wait.
+    /// The vendor is down, and has stated how long the gateway should wait.
     Down,
     /// The vendor rejected the API key.
     Refused,
 }
 
-/// Marks an API key that the gateway does not use until a time.
+/// A mark on an API key that the gateway does not use until a certain time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     pub(super) digest: u64,
@@ -24,7 +24,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Marks a key, or extends its mark, and removes expired marks, so there are at most as many marks as keys.
+    /// Marks a key, or extends its mark. Also removes expired marks, so that there are at most as many marks as keys.
     pub(super) fn set(
         marks: &mut Vec<Self>,
         digest: u64,

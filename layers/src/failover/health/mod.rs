@@ -1,9 +1,9 @@
-//! The state of vendors and routes, shared by all calls: failures, calls in flight, times to the first byte, routes and
-//! API keys that are not used for a while, and vendors that the operator has disabled.
+//! The state of vendors and routes, which all calls share: failures, calls in flight, times to the first byte, routes
+//! and API keys that are paused, and vendors that the operator has disabled.
 //!
-//! The state is stored by the vendor's name and by the vendor's name of the model, so routes that remain in the config
-//! keep their state when the config is reloaded. [`Health::follow`] removes other routes, so the config bounds the
-//! size. Each node has its own state; a restart clears it.
+//! The state of a route is stored under two names: the operator's name for the vendor, and the vendor's name for the
+//! model. So routes that remain in the config keep their state when the config is reloaded. [`Health::follow`] removes
+//! the state of other routes, so the config bounds its size. Each node has its own state, which a restart clears.
 
 mod lock;
 mod mark;
@@ -44,11 +44,11 @@ pub struct Health {
 
 #[derive(Debug)]
 struct Shared {
-    /// The operator chooses these names, so a fast hash is safe against attacks. The same holds for the maps of routes.
+    /// The operator chooses the vendors' names, so a fast hash is safe. The same is true for the maps of routes.
     vendors: RwLock<HashMap<Arc<str>, Arc<VendorRecord>, fast::RandomState>>,
     /// API keys are identified by a digest that has no meaning outside this process.
     digests: RandomState,
-    /// Callers are identified by a hash, too. The gateway assigns their ids, so a fast hash is safe.
+    /// Callers are also identified by a hash. The gateway assigns their ids, so a fast hash is safe.
     callers: fast::RandomState,
     draw: Draw,
 }
@@ -57,7 +57,7 @@ impl Health {
     /// Creates an empty state, in which all vendors count as healthy.
     #[must_use]
     pub fn new() -> Self {
-        // The seed comes from the random source that seeds the hash maps of the process.
+        // The seed comes from the random source with which the process seeds its hash maps.
         Self::seeded(RandomState::new().hash_one(0))
     }
 
@@ -72,8 +72,8 @@ impl Health {
         }
     }
 
-    /// Keeps the state of these routes and removes the state of all other routes. The gateway calls it when it has read
-    /// the config. Calls that are running on removed routes continue.
+    /// Keeps the state of these routes, and removes the state of all others. The gateway calls this function after it
+    /// has read the config. Calls that are running on removed routes continue.
     pub fn follow<'a>(&self, routes: impl IntoIterator<Item = &'a Arc<Route>>) {
         let mut stored: HashMap<Arc<str>, Vec<String>> = HashMap::new();
         for route in routes {
@@ -94,8 +94,8 @@ impl Health {
         });
     }
 
-    /// Enables a vendor, or disables it (`false`). New calls skip a disabled vendor; running calls continue. Returns
-    /// whether the vendor exists. The setting survives reloads of the config, but not a restart.
+    /// Enables a vendor, or disables it if `enabled` is false. New calls skip a disabled vendor; in-flight calls
+    /// continue. Returns whether the vendor exists. The setting survives reloads of the config, but not a restart.
     pub fn enable(&self, vendor: &str, enabled: bool) -> bool {
         let vendors = read(&self.shared.vendors);
         let Some(vendor) = vendors.get(vendor) else {
@@ -121,7 +121,7 @@ impl Health {
         &self.shared.draw
     }
 
-    /// Returns the records of a route and its vendor, and creates them if they do not exist.
+    /// Returns the records of a route and of its vendor. Creates them if they do not exist.
     pub(super) fn place(&self, route: &Route) -> RouteHandle {
         let name = &*route.vendor.name;
         let found = read(&self.shared.vendors).get(name).map(Arc::clone);
@@ -148,12 +148,12 @@ impl Health {
 
     pub(super) fn digest(&self, credential: &HeaderValue) -> u64 {
         let reported = credential.as_bytes();
-        // A key has the same digest in every format, with and without `Bearer`.
+        // A key has the same digest in every format, with or without `Bearer`.
         let key = reported.strip_prefix(b"Bearer ").unwrap_or(reported);
         self.shared.digests.hash_one(key)
     }
 
-    /// Returns a digest that identifies a caller.
+    /// Returns a digest by which this process identifies a caller.
     pub(super) fn caller(&self, key: &KeyId) -> u64 {
         self.shared.callers.hash_one(&**key)
     }
@@ -177,16 +177,16 @@ pub(super) struct RouteHandle {
 pub(super) enum Availability {
     /// The route can be tried now.
     Ready {
-        /// Expected time to the first byte, if it was measured.
+        /// The expected time to the first byte, if it was measured.
         expected: Option<Duration>,
-        /// The number of calls in flight.
+        /// The number of calls in flight on the route.
         in_flight: usize,
     },
-    /// The gateway must not use any of the route's API keys yet. One of them can be used after `wait`.
+    /// The route is paused: none of its API keys may be used yet. After `wait`, one of them may be used.
     Resting { wait: Duration, why: Why },
-    /// The vendor already has the maximum number of calls in flight.
+    /// The vendor already has its maximum number of calls in flight.
     Full,
-    /// The breaker is open for `wait`. A call without another route is admitted after `last_resort`.
+    /// The route's breaker is open for `wait`. A call without another route is admitted after `last_resort`.
     Shut {
         wait: Duration,
         last_resort: Duration,
@@ -226,8 +226,8 @@ impl RouteHandle {
         }
     }
 
-    /// Returns the index of the API key to use: in rotation, the next key that may be used. If no key may be used yet,
-    /// returns the key that can be used soonest, with the remaining time and the reason.
+    /// Returns the index of the API key to use: the next key in the rotation that may be used. If no key may be used
+    /// yet, returns the key that can be used soonest, with the remaining time and the reason.
     pub(super) fn key(
         &self,
         health: &Health,

@@ -1,4 +1,4 @@
-//! State of one route: a model at a vendor. All calls share it.
+//! The state of one route, a model at a vendor. All calls share it.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -26,7 +26,7 @@ use crate::{
     usage::Meter,
 };
 
-/// The longest time for which one answer makes a route rest (be skipped), even if the vendor requests more.
+/// The longest time for which one response pauses a route, even if the vendor requests more.
 const REST_MAX: Duration = Duration::from_secs(300);
 
 /// The state of one route, a model at a vendor. All calls share it.
@@ -35,7 +35,7 @@ pub(in crate::failover) struct RouteRecord {
     model: String,
     pub(in crate::failover) identity: u64,
     in_flight: AtomicUsize,
-    /// Whether a call is trying the route now although the route rests; only one call at a time may.
+    /// Whether a call is trying the route now although the route is paused. Only one call at a time may do this.
     trying: AtomicBool,
     inner: Mutex<Inner>,
 }
@@ -44,10 +44,10 @@ pub(in crate::failover) struct RouteRecord {
 pub(in crate::failover) struct Inner {
     pub(in crate::failover) breaker: Breaker,
     pub(in crate::failover) load: PeakEwma,
-    /// The meter of the last call that was sent on the route while its breaker was open. It contains whether a
-    /// connection was made.
+    /// The meter of the last call that was sent on the route while its breaker was open. It shows whether a connection
+    /// was made.
     pub(in crate::failover) tried: Option<Meter>,
-    /// The API keys whose rate limit for this model is reached.
+    /// The API keys that have reached their rate limit for this model.
     pub(super) rests: Vec<Mark>,
     pub(in crate::failover) last_error: Option<(Instant, Option<StatusCode>)>,
 }
@@ -62,8 +62,8 @@ pub(in crate::failover) struct LastResort {
 impl Inner {
     /// Returns the time until a call without another route is admitted.
     pub(super) fn last_resort_in(&mut self, now: Instant) -> Duration {
-        // Once one such call has a connection, the vendor is reachable, so other calls need not wait for that call's
-        // answer.
+        // If the last call that was sent while the breaker was open got a connection, the vendor is reachable. So other
+        // calls need not wait for its response.
         let reached = |meter: &Meter| meter.look(|reading| reading.dispatched);
         if self.tried.as_ref().is_some_and(reached) {
             self.breaker.reached();
@@ -92,8 +92,8 @@ impl RouteRecord {
         }
     }
 
-    /// Admits a call of this caller if the breaker allows it. With `last_resort`, a call may also be admitted although
-    /// the breaker is open.
+    /// Admits a call of this caller if the breaker allows it. With `last_resort`, a call may be admitted even if the
+    /// breaker is open.
     pub(in crate::failover) fn pass(
         &self,
         caller: u64,
@@ -120,7 +120,7 @@ impl RouteRecord {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Reserves the only permit to try a resting route; returns whether it was free.
+    /// Takes the only permit to try a paused route. Returns whether the permit was free.
     pub(in crate::failover) fn start_trying(&self) -> bool {
         !self.trying.swap(true, Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! State of one vendor, shared by all calls.
+//! The state of one vendor, shared by all calls.
 
 use std::{
     collections::HashMap,
@@ -20,8 +20,8 @@ use super::{
 };
 use crate::model::Vendor;
 
-/// The time for which the gateway does not use an API key that the vendor rejected. The operator must act, and may have
-/// acted when this time is over.
+/// How long the gateway does not use an API key that the vendor rejected. The operator must act, and may have acted
+/// after this time.
 const KEY_PARKED: Duration = Duration::from_secs(300);
 
 /// The state of one vendor, shared by all calls.
@@ -33,9 +33,9 @@ pub(in crate::failover) struct VendorRecord {
     /// The index of the next API key in the rotation.
     turn: AtomicUsize,
     parked: Mutex<Vec<Mark>>,
-    /// The vendor's routes, by the vendor's name of the model.
+    /// The vendor's routes, by the vendor's name for the model.
     pub(super) routes: RwLock<HashMap<String, Arc<RouteRecord>, fast::RandomState>>,
-    /// The configured limit, shown to operators next to the number of calls in flight.
+    /// The configured limit of calls in flight. It is shown to operators next to the number of calls in flight.
     connections_max: AtomicUsize,
     keys: AtomicUsize,
 }
@@ -54,7 +54,7 @@ impl VendorRecord {
         }
     }
 
-    /// Stores the vendor's new limit after a reload of the config.
+    /// Stores the vendor's new limit after the config was reloaded.
     pub(super) fn note(&self, vendor: &Vendor) {
         self.connections_max
             .store(vendor.connections_max, Ordering::Relaxed);
@@ -65,7 +65,7 @@ impl VendorRecord {
         self.disabled.store(!enabled, Ordering::Relaxed);
     }
 
-    /// Returns the number of calls in flight.
+    /// Returns the number of calls in flight at the vendor.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
@@ -80,7 +80,7 @@ impl VendorRecord {
         self.disabled.load(Ordering::Relaxed)
     }
 
-    /// Counts one more call in flight if fewer than `max` are in flight. Returns whether the call was counted.
+    /// Counts one more call in flight, if fewer than `max` are in flight. Returns whether the call was counted.
     pub(in crate::failover) fn enter(&self, max: usize) -> bool {
         let more = |count: usize| (count < max).then_some(count + 1);
         self.in_flight

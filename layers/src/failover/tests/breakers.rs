@@ -1,4 +1,4 @@
-//! A failing route is skipped by calls that have another route, and is probed later.
+//! Tests that calls with another route skip a failing route, and that the failing route is probed later.
 
 use super::*;
 
@@ -66,7 +66,7 @@ async fn answered_probe_readmits_all_calls() {
     *sick.lock().unwrap() = false;
     advance(Duration::from_secs(1)).await;
     world.requested();
-    // The probe's answer has begun, so other calls are admitted while its stream is still running.
+    // The response to the probe has begun, so other calls are admitted while its stream is still running.
     let streams = [
         world.call().await.unwrap(),
         world.call().await.unwrap(),
@@ -78,10 +78,10 @@ async fn answered_probe_readmits_all_calls() {
     assert!(world.is_idle());
 }
 
-/// The vendor accepts each request, sends the head of a stream, and then sends nothing; the frames that follow are the
-/// gateway's keep-alives.
+/// The vendor accepts each request, sends the head of a stream, and then sends nothing. All frames after the head are
+/// the gateway's keep-alives.
 #[tokio::test(start_paused = true)]
-async fn probe_without_an_answer_readmits_no_other_call() {
+async fn probe_readmits_no_other_call_while_its_response_has_no_event() {
     let end = Arc::new(Mutex::new(None));
     let ends = Arc::clone(&end);
     let world = World::new(in_order(), move |attempt| {
@@ -115,9 +115,10 @@ async fn probe_without_an_answer_readmits_no_other_call() {
     assert!(world.is_idle());
 }
 
-/// The vendor's first event comes after the gateway has forwarded the head, as from a model that thinks for long.
+/// The vendor's first event comes after the gateway has forwarded the head, as it does if a model reasons for a long
+/// time.
 #[tokio::test(start_paused = true)]
-async fn probe_readmits_all_calls_once_its_late_answer_arrives() {
+async fn probe_readmits_all_calls_once_its_late_response_arrives() {
     let sick = Arc::new(Mutex::new(true));
     let is_sick = Arc::clone(&sick);
     let world = World::new(in_order(), move |attempt| {
@@ -145,7 +146,7 @@ async fn probe_readmits_all_calls_once_its_late_answer_arrives() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn if_all_routes_are_unreachable_four_calls_a_second_try_and_others_get_retry_after() {
+async fn if_all_routes_are_unreachable_one_call_per_250_ms_tries_them_and_others_get_retry_after() {
     let world = World::new(in_order(), |_| Fails(down()));
     for _ in 0..5 {
         assert!(world.call().await.is_err());
@@ -165,7 +166,7 @@ async fn if_all_routes_are_unreachable_four_calls_a_second_try_and_others_get_re
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_route_of_a_model_admits_calls_whatever_its_vendor_answers() {
+async fn the_only_route_of_a_model_admits_calls_whatever_the_vendor_answers() {
     type Make = fn() -> Does;
     let cases: [Make; 4] = [
         || Fails(answered(500)),
@@ -192,7 +193,7 @@ async fn only_route_of_a_model_admits_calls_whatever_its_vendor_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn route_that_fails_one_callers_requests_stays_open_to_other_callers() {
+async fn route_that_fails_one_callers_requests_stays_available_to_other_callers() {
     type Make = fn() -> Does;
     let cases: [Make; 5] = [
         || Fails(answered(500)),
@@ -261,10 +262,10 @@ async fn route_that_answers_again_is_found_although_all_breakers_are_open() {
             advance(Duration::from_millis(100)).await;
             assert!(calls < 20, "{name} is called in the end");
         }
-        // While all vendors fail, retries add at most half as many calls.
+        // While all vendors fail, retries add at most half as many attempts as there are calls.
         assert!(world.requested().len() <= calls + calls.div_ceil(2));
         assert_eq!(world.breaker(name), BreakerState::Closed);
-        // Opens both breakers again.
+        // All vendors fail again, so both breakers are open when the next vendor recovers.
         *well.lock().unwrap() = "";
         for _ in 0..20 {
             assert!(world.call().await.is_err());
@@ -273,14 +274,14 @@ async fn route_that_answers_again_is_found_although_all_breakers_are_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_to_a_reachable_vendor_do_not_wait_for_the_answer_to_a_probe() {
+async fn calls_to_a_reachable_vendor_do_not_wait_for_the_response_to_a_probe() {
     let sick = Arc::new(Mutex::new(true));
     let is_sick = Arc::clone(&sick);
     let world = World::new(vec![route("a")], move |attempt| {
         if *is_sick.lock().unwrap() {
             return Fails(down());
         }
-        // The gateway has sent the request, so the vendor is reachable, but the answer has not arrived yet.
+        // The gateway has sent the request, so the vendor is reachable. The response has not arrived yet.
         attempt.priced.meter.dispatched();
         Nothing
     });
@@ -301,7 +302,7 @@ async fn calls_to_a_reachable_vendor_do_not_wait_for_the_answer_to_a_probe() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answer_of_the_next_vendor_does_not_make_a_skipped_vendor_count_as_reachable() {
+async fn response_of_the_next_vendor_does_not_make_a_skipped_vendor_count_as_reachable() {
     let sick = Arc::new(Mutex::new(true));
     let is_sick = Arc::clone(&sick);
     let world = World::new(in_order(), move |attempt| {
@@ -353,7 +354,7 @@ async fn vendor_without_the_model_is_paused_and_not_reported_as_an_outage() {
     assert_eq!(world.requested(), ["a", "b", "b"], "now and then");
     assert!(world.vendor("a").routes[0].model_unknown);
 
-    // The first answer is a 404. Then the operator corrects the model's name, or the vendor adds the model.
+    // The first response is a 404. Then the operator corrects the model's name, or the vendor adds the model.
     let first = Mutex::new(Some(Fails(answered(404))));
     let world = World::new(vec![self::route("a")], move |_| {
         first.lock().unwrap().take().unwrap_or(Answers)

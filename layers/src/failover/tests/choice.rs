@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn conversation_of_a_sticky_model_stays_on_its_vendor_unless_that_fails() {
+async fn conversation_of_a_sticky_model_stays_on_its_vendor_until_the_vendor_fails() {
     let mut world = World::new(["a", "b", "c"].map(route).into(), |_| Answers);
     world.sticky = true;
     let ask = async |text: &str| {

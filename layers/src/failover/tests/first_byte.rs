@@ -1,9 +1,9 @@
-//! If a vendor fails before the first byte of an answer, the call is retried at another vendor.
+//! Tests that a call is retried at another vendor if a vendor fails before the first byte of a response.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn vendor_failure_before_the_first_byte_is_answered_by_another_vendor() {
+async fn call_whose_vendor_fails_before_the_first_byte_is_answered_by_another_vendor() {
     type Fails = fn() -> Error;
     let failures: [(&str, Fails); 9] = [
         ("refused", down),
@@ -29,7 +29,7 @@ async fn vendor_failure_before_the_first_byte_is_answered_by_another_vendor() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn error_caused_by_the_request_is_returned_at_once_and_is_no_vendor_failure() {
+async fn error_caused_by_the_request_is_returned_at_once_and_not_counted_as_a_failure() {
     let refused = |status: StatusCode| Error::VendorRefused {
         status,
         text: String::new(),
@@ -109,8 +109,8 @@ async fn number_and_time_of_attempts_are_limited() {
     assert!(world.call().await.is_err());
     assert_eq!(world.requested().len(), 4);
 
-    // An attempt that fails after two minutes of silence leaves time for another attempt; after more than two and a
-    // half minutes there is no time left.
+    // After two minutes of silence, there is time for another attempt. After more than two and a half minutes, no time
+    // is left.
     for (seconds, requested) in [(120, 2), (151, 1)] {
         let world = World::new(many(), move |_| Stalls(seconds));
         assert!(world.call().await.is_err());
@@ -131,7 +131,7 @@ async fn call_of_a_disconnected_client_is_not_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn meter_records_whether_the_vendors_answer_is_read_after_the_client_left() {
+async fn meter_records_whether_the_gateway_would_read_on_if_the_client_disconnected() {
     let mut routes = in_order();
     routes[1] = Route {
         priority: 1,
@@ -152,7 +152,7 @@ async fn meter_records_whether_the_vendors_answer_is_read_after_the_client_left(
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_to_a_model_without_a_route_is_an_error() {
+async fn call_to_a_model_without_a_route_fails_with_an_error() {
     let world = World::new(vec![], |_| Answers);
     assert!(matches!(
         world.call().await,

@@ -32,16 +32,16 @@ use crate::{
 /// The behaviour of a scripted vendor when it gets an attempt.
 #[derive(Debug)]
 enum Does {
-    /// The vendor sends a plain answer.
+    /// The vendor sends a plain response.
     Answers,
-    /// The vendor sends a stream of two frames that ends with this result. If `None`, the stream does not end.
+    /// The vendor sends a stream of two frames, which ends as the [`End`] states. If `None`, the stream does not end.
     Streams(Option<End>),
-    /// Like `Streams`, but the first frame is a keep-alive of the gateway. If the stream ends, the second frame is a
-    /// keep-alive too.
+    /// The vendor sends a stream as for `Streams`, but its first frame is a keep-alive of the gateway. If the stream
+    /// ends, the second frame is a keep-alive too.
     Idles(Option<End>),
     /// The vendor fails before the first byte.
     Fails(Error),
-    /// The vendor is silent for this many seconds, then fails.
+    /// The vendor is silent for this many seconds, and then fails.
     Stalls(u64),
     /// The vendor never answers.
     Nothing,
@@ -54,13 +54,13 @@ type Script = dyn Fn(&Attempt) -> Does + Send + Sync;
 #[derive(Clone)]
 struct Vendors {
     script: Arc<Script>,
-    /// The vendors that received a call: `vendor` or, if the vendor has several API keys, `vendor#key`.
+    /// The vendors that received a call, as `vendor` or, if the vendor has several API keys, as `vendor#key`.
     requested: Arc<Mutex<Vec<String>>>,
 }
 
 impl Service<Request<Attempt>> for Vendors {
     type Response = Response<Scripted>;
-    // A boxed error. The layer must restore the error that the box contains.
+    // The error is boxed. The layer must recover the error in the box.
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Scripted>, BoxError>> + Send>>;
 
@@ -118,7 +118,7 @@ struct Scripted {
     frames: VecDeque<Bytes>,
     end: Option<End>,
     meter: Meter,
-    /// Whether the second frame comes from the vendor, and is not a keep-alive.
+    /// Whether the second frame comes from the vendor and is not a keep-alive.
     says: bool,
 }
 
@@ -242,7 +242,7 @@ impl World {
         Box::pin(self.service.clone().oneshot(self.request("x")))
     }
 
-    /// Sends a call of the caller with this key.
+    /// Sends a call by the caller with this key.
     fn call_of(&self, key: &str) -> Calling {
         let mut req = self.request(key);
         req.extensions_mut().insert(caller(key));
@@ -285,7 +285,8 @@ fn caller(key: &str) -> Caller {
     )))
 }
 
-/// Returns whether [`World::call_of`] sent this call with this key: the call's text contains the key.
+/// Returns whether this attempt belongs to a call that [`World::call_of`] sent with this key. The call's text contains
+/// the key.
 fn is_of(attempt: &Attempt, key: &str) -> bool {
     let body = String::from_utf8_lossy(&attempt.priced.call.body);
     body.contains(&format!("\"{key}\""))
@@ -294,7 +295,7 @@ fn is_of(attempt: &Attempt, key: &str) -> bool {
 type Answered = Result<Response<ResponseBody<Scripted>>, Error>;
 type Calling = Pin<Box<dyn Future<Output = Answered> + Send>>;
 
-/// Returns the bytes of the answer, or the error that ended it.
+/// Returns the bytes of the response, or the error that ended it.
 async fn read(answered: Answered) -> Result<Bytes, Error> {
     Ok(answered?.into_body().collect().await?.to_bytes())
 }
@@ -360,7 +361,7 @@ fn in_order() -> Vec<Route> {
     vec![route("a"), second]
 }
 
-/// Returns a script in which the vendor `a` fails with this error, and other vendors answer.
+/// Returns a script in which the vendor `a` fails with this error, and the other vendors answer.
 fn a_fails(
     error: impl Fn() -> Error + Send + Sync + 'static,
 ) -> impl Fn(&Attempt) -> Does + Send + Sync + 'static {

@@ -1,5 +1,5 @@
-//! Tests that routes and API keys rest for as long as their vendors state, that slots are released, and that the state
-//! is kept when the config is reloaded and is shown to operators.
+//! Tests that routes and API keys are paused for as long as their vendors state, and that slots are released. Also
+//! tests that this state survives a reload of the config and is shown to operators.
 
 use super::*;
 
@@ -23,7 +23,7 @@ async fn rate_limited_route_is_paused_for_its_vendors_retry_after() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn paused_only_route_is_probed_by_one_call_at_a_time() {
+async fn the_only_route_of_a_model_is_probed_by_one_call_at_a_time_while_it_is_paused() {
     let calls = Mutex::new(VecDeque::from([Fails(limit(30)), Nothing, Fails(limit(7))]));
     let world = World::new(vec![route("a")], move |_| {
         calls.lock().unwrap().pop_front().unwrap_or(Answers)
@@ -38,20 +38,20 @@ async fn paused_only_route_is_probed_by_one_call_at_a_time() {
     assert_eq!(retry_after, Duration::from_secs(25));
     assert_eq!(world.requested(), ["a", "a"]);
     drop(waiting);
-    // The caller gets the shorter wait from the vendor's new answer, but the route's rest does not become shorter.
+    // The caller gets the shorter wait from the vendor's new response, but the route is not paused for a shorter time.
     let Err(Error::VendorLimit { retry_after }) = world.call().await else {
         panic!("the slot was not released");
     };
     assert_eq!(retry_after, Duration::from_secs(7));
     let rests_for = world.vendor("a").routes[0].rests_for;
     assert_eq!(rests_for, Some(Duration::from_secs(25)));
-    // After a complete answer, the route is used as before.
+    // After a complete response, the route is used as before.
     assert!(world.call().await.is_ok());
     assert_eq!(world.vendor("a").routes[0].rests_for, None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_during_a_probe_of_the_only_route_gets_the_reason_of_its_pause() {
+async fn call_during_a_probe_of_the_only_route_of_a_model_gets_the_reason_for_the_routes_pause() {
     let asks_for_time = || {
         Error::VendorUnavailable(Box::new(VendorAnswered {
             status: StatusCode::SERVICE_UNAVAILABLE,
@@ -129,7 +129,7 @@ async fn vendor_key_at_its_limit_leaves_the_vendors_other_key_usable() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn vendor_without_a_free_slot_is_skipped_until_a_stream_ends() {
+async fn vendor_at_its_connection_limit_is_skipped_until_a_stream_ends() {
     let full = |name: &str| with_vendor(name, |vendor| vendor.connections_max = 1);
     let second = Route {
         priority: 1,
@@ -149,7 +149,7 @@ async fn vendor_without_a_free_slot_is_skipped_until_a_stream_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plain_answer_releases_its_slot_before_the_client_reads_it() {
+async fn plain_response_releases_its_connection_slot_before_the_client_reads_it() {
     let lone = with_vendor("a", |vendor| vendor.connections_max = 1);
     let world = World::new(vec![lone], |_| Answers);
     let answer = world.call().await.unwrap();
@@ -158,13 +158,13 @@ async fn a_plain_answer_releases_its_slot_before_the_client_reads_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_dropped_at_any_await_releases_its_slots() {
+async fn call_dropped_at_any_await_releases_its_route_and_vendor_slots() {
     let world = World::new(in_order(), |_| Nothing);
     world.call_and_leave();
     assert_eq!(world.requested(), ["a"]);
     assert!(world.is_idle(), "the call is dropped before its first poll");
-    // Drops the call while its first attempt waits for the first byte, while its second attempt does, and after each
-    // frame of the body.
+    // The call is dropped while its first attempt waits for the first byte, while its second attempt does, and after
+    // each frame of the body.
     for polls in 0..3 {
         let world = World::new(in_order(), |attempt| match &*attempt.route.vendor.name {
             "a" => Stalls(1),
@@ -198,7 +198,7 @@ async fn a_call_dropped_at_any_await_releases_its_slots() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vendor_can_be_disabled_and_enabled_by_the_operator() {
+async fn vendor_can_be_disabled_and_enabled_by_the_operator() {
     let world = World::new(in_order(), |_| Streams(None));
     let running = world.call().await.unwrap();
     assert!(world.health.enable("a", false));
@@ -208,7 +208,7 @@ async fn a_vendor_can_be_disabled_and_enabled_by_the_operator() {
     assert_eq!(world.vendor("a").in_flight, 1, "running calls continue");
     assert!(world.health.enable("b", false));
     assert!(matches!(world.call().await, Err(Error::RoutesOut { .. })));
-    // Reloads the configuration.
+    // The configuration is reloaded.
     world.health.follow(&world.routes);
     assert!(world.vendor("a").disabled);
     assert!(world.health.enable("a", true));
@@ -220,7 +220,7 @@ async fn a_vendor_can_be_disabled_and_enabled_by_the_operator() {
 
 /// Sends calls in all three formats; the vendor `a` supports two of them.
 #[tokio::test(start_paused = true)]
-async fn vendor_with_several_formats_has_one_breaker_one_limit_and_one_pause_per_key() {
+async fn formats_of_one_vendor_share_its_breaker_and_connection_limit_and_key_pauses() {
     let formats = [Format::Chat, Format::Messages, Format::Responses];
     let speaking_two = || {
         with_vendor("a", |vendor| {
@@ -269,7 +269,7 @@ async fn vendor_with_several_formats_has_one_breaker_one_limit_and_one_pause_per
 }
 
 #[tokio::test(start_paused = true)]
-async fn reload_keeps_the_health_of_unchanged_routes_only() {
+async fn reload_keeps_the_health_only_of_unchanged_routes() {
     let world = World::new(in_order(), |_| Fails(down()));
     for _ in 0..5 {
         assert!(world.call().await.is_err());
@@ -298,7 +298,7 @@ async fn reload_keeps_the_health_of_unchanged_routes_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn last_error_of_the_vendor_is_kept_with_its_status() {
+async fn latest_error_of_a_vendor_is_kept_with_its_status() {
     type Make = fn() -> Error;
     let cases: [(Make, Option<StatusCode>); 6] = [
         (|| answered(404), Some(StatusCode::NOT_FOUND)),
@@ -330,7 +330,7 @@ async fn last_error_of_the_vendor_is_kept_with_its_status() {
         "a stream that was cut"
     );
 
-    // The vendor did not cause these errors, so they are not shown as the vendor's.
+    // The vendor did not cause these errors, so they are not shown as errors of the vendor.
     let cases: [Make; 3] = [
         unfit,
         || Error::Internal("bug".into()),

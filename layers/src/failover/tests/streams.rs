@@ -1,4 +1,5 @@
-//! After the first byte, a call is not retried. The end of its stream is recorded in the route's health.
+//! Tests that a call is not retried after the first byte, and that the end of its stream is recorded in the route's
+//! health.
 
 use super::*;
 
@@ -18,7 +19,7 @@ async fn stream_that_breaks_off_is_not_retried_and_counts_as_a_vendor_failure() 
     assert_eq!(world.requested(), ["b"]);
 }
 
-/// A caller's request may have caused the error, so it must not open the breaker.
+/// A caller's request may have caused the error event, so it must not open the breaker.
 #[tokio::test(start_paused = true)]
 async fn error_event_within_a_stream_does_not_open_the_breaker() {
     let world = World::new(in_order(), |_| Streams(Some(End::VendorError)));
@@ -30,7 +31,7 @@ async fn error_event_within_a_stream_does_not_open_the_breaker() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_leaves_a_stream_does_not_affect_the_vendors_health() {
+async fn client_that_leaves_a_stream_does_not_affect_the_vendors_health() {
     let world = World::new(in_order(), |_| Streams(None));
     for _ in 0..20 {
         drop(world.call().await.unwrap());

@@ -1,82 +1,48 @@
-//! The fields of a chat answer and of the chunks of a chat stream, as vendors send them.
+//! The fields of Chat Completions responses and of stream chunks, as vendors send them.
 
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::super::turn::{Counts, Stop, vendor_error};
+use super::{
+    super::turn::{Counts, Stop},
+    chunk::{Chunk, groq_usage},
+};
 use crate::{
     error::Error,
     formats::{
         chat::state::Field,
+        errors::unavailable,
         text::{given, inner},
         wire::{broken, compact},
     },
     vendor_usage::{VendorUsage, chat_usage, is_error},
 };
 
-/// The fields of a chat answer, or of one chunk of a chat stream.
-#[derive(Debug, Deserialize)]
-pub(super) struct Answer<'a> {
-    #[serde(borrow)]
-    pub(super) id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    pub(super) model: Option<&'a RawValue>,
-    #[serde(borrow)]
-    choices: Option<Vec<Choice<'a>>>,
-    #[serde(borrow)]
-    usage: Option<&'a RawValue>,
-    #[serde(borrow)]
-    error: Option<&'a RawValue>,
-    #[serde(borrow)]
-    x_groq: Option<&'a RawValue>,
+raw_fields! {
+    /// The fields of a Chat Completions response, or of one chunk of a Chat Completions stream.
+    pub(super) struct Answer<'a> {
+        id, model, usage, error, x_groq;
+        #[serde(borrow)] choices: Option<Vec<Choice<'a>>>,
+    }
+
+    /// The fields of an error object, or of another body that some servers send instead of a response and that may be
+    /// an error.
+    struct Complaint<'a> { object, message, detail }
+
+    pub(super) struct Choice<'a> {
+        finish_reason, usage;
+        index: Option<u64>,
+        #[serde(borrow)] message: Option<Said<'a>>,
+        #[serde(borrow)] delta: Option<Said<'a>>,
+    }
 }
 
-/// A body that some servers send instead of an answer: an error object, or a body that may be one.
-#[derive(Deserialize)]
-struct Complaint<'a> {
-    #[serde(borrow)]
-    object: Option<&'a RawValue>,
-    #[serde(borrow)]
-    message: Option<&'a RawValue>,
-    #[serde(borrow)]
-    detail: Option<&'a RawValue>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Choice<'a> {
-    index: Option<u64>,
-    #[serde(borrow)]
-    pub(super) message: Option<Said<'a>>,
-    #[serde(borrow)]
-    pub(super) delta: Option<Said<'a>>,
-    #[serde(borrow)]
-    pub(super) finish_reason: Option<&'a RawValue>,
-    #[serde(borrow)]
-    usage: Option<&'a RawValue>,
-}
-
-/// The fields of a chunk, parsed leniently: used if its choices do not parse.
-#[derive(Debug, Deserialize)]
-struct Odd<'a> {
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    model: Option<&'a RawValue>,
-    #[serde(borrow)]
-    choices: Option<&'a RawValue>,
-    #[serde(borrow)]
-    usage: Option<&'a RawValue>,
-    #[serde(borrow)]
-    error: Option<&'a RawValue>,
-    #[serde(borrow)]
-    x_groq: Option<&'a RawValue>,
-}
-
-impl<'a> Odd<'a> {
-    /// Returns the chunk without its choices, if the chunk has usage or an error and nothing in the choices that a
-    /// caller would miss.
+impl<'a> Chunk<'a> {
+    /// Returns the chunk without its choices. `None` if the chunk has neither usage nor an error, or if its choices
+    /// contain something that a caller would miss.
     fn without_choices(self, json: &[u8]) -> Option<Answer<'a>> {
-        let silent = self.choices.is_none_or(say_nothing);
+        raw_fields! { struct Outer<'a> { choices } }
+        let outer = serde_json::from_slice::<Outer<'_>>(json).ok()?;
+        let silent = outer.choices.is_none_or(say_nothing);
         let answer = Answer {
             id: self.id,
             model: self.model,
@@ -90,16 +56,10 @@ impl<'a> Odd<'a> {
     }
 }
 
-/// Returns whether these choices, in whatever form, contain neither text nor a finish reason.
+/// Returns whether these choices, in any form, contain neither text nor a finish reason.
 fn say_nothing(choices: &RawValue) -> bool {
-    #[derive(Deserialize)]
-    struct Any<'a> {
-        #[serde(borrow)]
-        message: Option<&'a RawValue>,
-        #[serde(borrow)]
-        delta: Option<&'a RawValue>,
-        #[serde(borrow)]
-        finish_reason: Option<&'a RawValue>,
+    raw_fields! {
+        struct Any<'a> { message, delta, finish_reason }
     }
     let choices: Vec<&RawValue> = serde_json::from_str(choices.get()).unwrap_or_default();
     let mut choices = choices
@@ -114,16 +74,17 @@ fn say_nothing(choices: &RawValue) -> bool {
 }
 
 impl<'a> Answer<'a> {
-    /// Reads a chunk. If it has usage or an error, choices without content are ignored even if they are malformed.
+    /// Reads a chunk. If the chunk has usage or an error, choices without content are ignored, even malformed ones.
     pub(super) fn chunk(json: &'a [u8]) -> Result<Self, Error> {
         serde_json::from_slice(json).or_else(|error| {
-            let odd = serde_json::from_slice::<Odd<'a>>(json).ok();
-            odd.and_then(|odd| odd.without_choices(json))
+            let outer = serde_json::from_slice::<Chunk<'a>>(json).ok();
+            outer
+                .and_then(|outer| outer.without_choices(json))
                 .ok_or_else(|| broken(error))
         })
     }
 
-    /// Returns an error if the body is an error in the form of an answer. `json` is the whole body.
+    /// Returns the error if the body reports an error in the form of a response. `json` is the whole body.
     pub(super) fn check(&self, json: &[u8]) -> Result<(), Error> {
         let named = self.error.filter(|error| is_error(error.get()));
         let itself = || {
@@ -132,16 +93,17 @@ impl<'a> Answer<'a> {
             (inner(object) == Some("error")).then(|| complaint.message.unwrap_or(object))
         };
         match named.or_else(itself) {
-            Some(error) => Err(vendor_error(error.get())),
+            Some(error) => Err(unavailable(error.get())),
             None => Ok(()),
         }
     }
 
-    /// Returns an error for a body that has a message and no answer, but is not marked as an error.
+    /// Returns an error for a body that has an error text (`message` or `detail`) instead of a response, but that is
+    /// not marked as an error.
     pub(super) fn complaint(&self, json: &[u8]) -> Option<Error> {
         let complaint = self.complaint_in(json)?;
         let words = complaint.message.or(complaint.detail)?;
-        Some(vendor_error(words.get()))
+        Some(unavailable(words.get()))
     }
 
     fn complaint_in<'j>(&self, json: &'j [u8]) -> Option<Complaint<'j>> {
@@ -151,17 +113,17 @@ impl<'a> Answer<'a> {
         serde_json::from_slice(json).ok()
     }
 
-    /// Takes the first choice, because only one was requested. Some chunks have no choice.
+    /// Takes the first choice, because only one was requested. `None` if the chunk has no choice.
     pub(super) fn choice(&mut self) -> Option<Choice<'a>> {
         let mut choices = self.choices.take().into_iter().flatten();
         choices.find(|choice| choice.index.unwrap_or(0) == 0)
     }
 
-    /// Returns the message of a plain answer, and why it ended. If an answer has usage but no message, the message is
-    /// empty.
+    /// Returns the message of a plain response, and why it ended. The message is empty if the response has usage but no
+    /// message.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`] if the answer has neither a message nor usage.
+    /// [`Error::VendorBroken`] if the response has neither a message nor usage.
     pub(super) fn whole(&mut self) -> Result<(Said<'a>, Option<Stop>), Error> {
         let counted = self.counts().is_some();
         let choice = self.choice();
@@ -172,21 +134,13 @@ impl<'a> Answer<'a> {
     }
 
     /// Returns the usage, which some vendors send in other fields. Must be called before [`choice`](Self::choice),
-    /// which takes the choices.
+    /// because that takes the choices.
     pub(super) fn counts(&self) -> Option<Counts> {
-        #[derive(Deserialize)]
-        struct Groq<'a> {
-            #[serde(borrow)]
-            usage: Option<&'a RawValue>,
-        }
-        let groq = || {
-            let groq = serde_json::from_str::<Groq<'a>>(self.x_groq?.get());
-            groq.ok()?.usage
-        };
         let of_choice = || {
             let mut choices = self.choices.iter().flatten();
             choices.find_map(|choice| choice.usage)
         };
+        let groq = || groq_usage(self.x_groq?);
         let usage = self.usage.or_else(groq).or_else(of_choice)?;
         let VendorUsage {
             usage, reasoning, ..
@@ -195,23 +149,13 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// The model's output: a whole message, or a piece of one.
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct Said<'a> {
-    #[serde(borrow)]
-    content: Option<&'a RawValue>,
-    #[serde(borrow)]
-    refusal: Option<&'a RawValue>,
-    #[serde(borrow)]
-    reasoning_content: Option<&'a RawValue>,
-    #[serde(borrow)]
-    reasoning: Option<&'a RawValue>,
-    #[serde(borrow)]
-    reasoning_details: Option<&'a RawValue>,
-    #[serde(borrow)]
-    tool_calls: Option<Vec<ToolCall<'a>>>,
-    #[serde(borrow)]
-    function_call: Option<Function<'a>>,
+raw_fields! {
+    /// The output of the model: a whole message, or a piece of a message.
+    pub(super) struct Said<'a> {
+        content, refusal, reasoning_content, reasoning, reasoning_details;
+        #[serde(borrow)] tool_calls: Option<Vec<ToolCall<'a>>>,
+        #[serde(borrow)] function_call: Option<Function<'a>>,
+    }
 }
 
 /// The kind of a text in the model's output.
@@ -222,23 +166,18 @@ pub(super) enum Kind {
     Refusal,
 }
 
-/// A part of a content or of reasoning that is sent as a list.
-#[derive(Debug, Deserialize)]
-struct Part<'a> {
-    #[serde(borrow)]
-    text: Option<&'a RawValue>,
-    #[serde(borrow)]
-    refusal: Option<&'a RawValue>,
-    /// The thinking: a text, or a list of parts.
-    #[serde(borrow)]
-    thinking: Option<&'a RawValue>,
-    #[serde(borrow)]
-    summary: Option<&'a RawValue>,
+raw_fields! {
+    /// A part of content or reasoning, if it is sent as a list of parts.
+    struct Part<'a> {
+        text, refusal, summary;
+        /// The thinking in the part: a text, or a list of parts.
+        #[serde(borrow)] thinking: Option<&'a RawValue>,
+    }
 }
 
 impl<'a> Said<'a> {
-    /// Returns the field of the reasoning, and its details. `None` if the output has neither, and no reasoning within
-    /// its content.
+    /// Returns the field that contains the reasoning, and the reasoning's details. `None` if the output has neither,
+    /// and its content has no reasoning.
     pub(super) fn state(&self) -> Option<(Option<Field>, Option<&'a RawValue>)> {
         let usual = given(self.reasoning_content).map(|_| Field::ReasoningContent);
         let field = usual.or_else(|| given(self.reasoning).map(|_| Field::Reasoning));
@@ -247,12 +186,12 @@ impl<'a> Said<'a> {
         some.then_some((field, self.reasoning_details))
     }
 
-    /// Passes every text that is not empty to `each`, in order, JSON-escaped and without quotes.
+    /// Passes every text that is not empty to `each`, in order. The texts are JSON-escaped and without quotes.
     pub(super) fn each_text(
         &self,
         mut each: impl FnMut(Kind, &'a str) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        // If a vendor sends both fields, they have the same text, so only one is read.
+        // If a vendor sends both fields, both have the same text. So only one of them is read.
         let reasoning = given(self.reasoning_content).or_else(|| given(self.reasoning));
         match (reasoning, self.reasoning_details) {
             (Some(text), _) => each(Kind::Thinking, text)?,
@@ -273,7 +212,7 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// Returns the tool calls. A call in the deprecated field `function_call` is the first of them.
+    /// Returns the tool calls. A call in the deprecated field `function_call` comes first.
     pub(super) fn calls(self) -> Vec<ToolCall<'a>> {
         let mut calls = self.tool_calls.unwrap_or_default();
         if calls.is_empty()
@@ -291,7 +230,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// Reads the parts of a content that is sent as a list. Parts other than text and thinking, such as references, have no
+/// Reads content that is sent as a list of parts. Parts other than text and thinking, for example references, have no
 /// counterpart and are left out.
 fn each_part<'a>(
     content: &'a RawValue,
@@ -312,8 +251,8 @@ fn each_part<'a>(
     Ok(())
 }
 
-/// Reads reasoning: a text, or a list of parts that have a text or a summary. Anything else is readable only for the
-/// vendor, and is skipped.
+/// Reads reasoning that is a text, or a list of parts with a text or a summary. All other parts are readable only for
+/// the vendor, and are skipped.
 fn each_thought<'a>(
     thinking: &'a RawValue,
     each: &mut impl FnMut(Kind, &'a str) -> Result<(), Error>,
@@ -330,41 +269,32 @@ fn each_thought<'a>(
     Ok(())
 }
 
-#[derive(Debug, Deserialize)]
-pub(super) struct ToolCall<'a> {
-    pub(super) index: Option<u64>,
-    #[serde(borrow)]
-    pub(super) id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    pub(super) function: Option<Function<'a>>,
-    #[serde(borrow)]
-    extra_content: Option<&'a RawValue>,
-}
+raw_fields! {
+    pub(super) struct ToolCall<'a> {
+        id, extra_content;
+        index: Option<u64>,
+        #[serde(borrow)] function: Option<Function<'a>>,
+    }
 
-#[derive(Debug, Deserialize)]
-pub(super) struct Function<'a> {
-    #[serde(borrow)]
-    pub(super) name: Option<&'a RawValue>,
-    #[serde(borrow)]
-    pub(super) arguments: Option<&'a RawValue>,
+    pub(super) struct Function<'a> { name, arguments }
 }
 
 impl<'a> ToolCall<'a> {
-    /// Returns the signature of the tool call, if it is an object.
+    /// Returns the signature of the tool call. `None` if it is not an object.
     pub(super) fn signature(&self) -> Option<&'a RawValue> {
         let signature = self.extra_content;
         signature.filter(|it| it.get().starts_with('{') && compact(it) != "{}")
     }
 }
 
-/// Reads a finish reason. Before the end, vendors send null or `""`.
+/// Reads a finish reason. Until the response ends, vendors send null or `""`.
 pub(super) fn stop(finish_reason: Option<&RawValue>) -> Result<Option<Stop>, Error> {
     Ok(match finish_reason.and_then(inner).unwrap_or_default() {
         "" => None,
         "length" | "model_length" | "max_tokens" => Some(Stop::MaxTokens),
         "tool_calls" | "function_call" => Some(Stop::ToolUse),
         "content_filter" => Some(Stop::Refusal),
-        // The vendor broke the answer off, for which the messages format has no stop reason.
+        // The vendor broke off the response. The Messages format has no stop reason for this.
         reason @ ("error" | "insufficient_system_resource") => {
             return Err(broken(format!("finish_reason {reason:?}")));
         }

@@ -1,4 +1,4 @@
-//! The tool calls of a chat stream, whose pieces may arrive in any order.
+//! The tool calls of a Chat Completions stream, whose pieces may arrive in any order.
 
 use std::borrow::Cow;
 
@@ -10,55 +10,55 @@ use crate::{
     formats::{
         arguments::{Lead, next_byte},
         text::{given, inner, string},
-        wire::{broken, compact, too_much},
+        wire::{broken, compact, too_many},
     },
 };
 
-/// The largest number of tool calls in one answer.
+/// The maximum number of tool calls in one response.
 pub(crate) const CALLS_MAX: usize = 1_024;
 
-const NO_OBJECT: &str = "tool arguments that are not an object";
+const NO_OBJECT: &str = "the arguments of a tool call are not an object";
 
-/// The tool calls of a stream.
+/// The tool calls of one stream.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     list: Vec<Call>,
-    /// The bytes of ids, names and arguments that are stored.
+    /// The number of bytes in stored ids, names and arguments.
     kept_bytes: usize,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Call {
-    /// The index that the vendor gives the call: from 0, from 1, or the same for all calls.
+    /// The vendor's index of the tool call. Vendors count from 0, or from 1, or give all tool calls the same index.
     index: Option<u64>,
     id: Option<String>,
     pub(super) name: Option<String>,
     arguments: Arguments,
     fault: Option<&'static str>,
     signed: bool,
-    /// Whether the call was passed on, which needs its name.
+    /// Whether the tool call was passed on. It is passed on once its name has arrived.
     pub(super) begun: bool,
-    /// The arguments that arrived before the name.
+    /// The arguments that arrived before the name of the tool call.
     waiting: String,
 }
 
-/// A piece of a tool call.
+/// A piece of a tool call in a stream.
 #[derive(Debug)]
 pub(super) struct CallPiece<'a> {
     /// The number of the tool call, counted from 0.
     pub(super) number: usize,
-    /// The letters of `null` in earlier pieces, if they belong to the arguments.
+    /// The letters of `null` in earlier pieces, if they turn out to belong to the arguments.
     pub(super) stored: &'static str,
     /// The arguments in this piece, JSON-escaped and without quotes.
     pub(super) arguments: Cow<'a, str>,
-    /// The signature of the call; only in the first piece that has one.
+    /// The signature of the tool call. Set only for the first piece that has a signature.
     pub(super) signature: Option<&'a RawValue>,
-    /// Why the arguments are not one object.
+    /// The reason why the arguments are not one object, if they are not.
     pub(super) fault: Option<&'static str>,
 }
 
 impl Call {
-    /// Returns the vendor's id of the call or, if there is none, an id that is derived from the message.
+    /// Returns the vendor's id of the tool call. If there is none, returns an id that is derived from the message.
     pub(super) fn id(&self, message_hash: u64, number: usize) -> Cow<'_, str> {
         match &self.id {
             Some(id) => Cow::Borrowed(id),
@@ -66,25 +66,25 @@ impl Call {
         }
     }
 
-    /// Returns whether the arguments have ended.
+    /// Returns whether all arguments of the tool call have arrived.
     pub(super) fn complete(&self) -> bool {
         self.arguments.complete()
     }
 }
 
-/// Returns the id of a tool call without one: the same in every translation of this message, and another in other
-/// messages.
+/// Returns an id for a tool call that has none. It is the same in every translation of this message, and differs in
+/// other messages.
 pub(super) fn tool_id(message_hash: u64, number: usize) -> String {
     format!("toolu_{message_hash:016x}_{number}")
 }
 
 impl Calls {
-    /// Returns the call with this number, counted from 0 in the order in which the calls appear.
+    /// Returns the tool call with this number. Tool calls are numbered from 0, in the order in which they appear.
     pub(super) fn get(&self, number: usize) -> &Call {
         &self.list[number]
     }
 
-    /// Returns the arguments that arrived before the name of the call, which now begins.
+    /// Begins to pass on the tool call, and returns the arguments that arrived before its name.
     pub(super) fn begin(&mut self, number: usize) -> String {
         let call = &mut self.list[number];
         call.begun = true;
@@ -92,7 +92,7 @@ impl Calls {
         std::mem::take(&mut call.waiting)
     }
 
-    /// Stores arguments of a call whose name is unknown.
+    /// Stores arguments of a tool call whose name has not arrived yet.
     pub(super) fn wait(&mut self, piece: &CallPiece<'_>) -> Result<(), Error> {
         let waiting = &mut self.list[piece.number].waiting;
         waiting.push_str(piece.stored);
@@ -101,24 +101,25 @@ impl Calls {
         check_kept(self.kept_bytes)
     }
 
-    /// Returns whether the arguments of every call are complete.
+    /// Returns whether the arguments of every tool call are complete.
     pub(super) fn whole(&self) -> bool {
         self.list.iter().all(|call| call.arguments.whole())
     }
 
-    /// Returns whether the name of every call has arrived.
+    /// Returns whether the name of every tool call has arrived.
     pub(super) fn named(&self) -> bool {
         self.list.iter().all(|call| call.begun)
     }
 
-    /// Returns the letters of a truncated `null`, by the number of the call.
+    /// Returns the letters of truncated `null`s, each with the number of its tool call.
     pub(super) fn cut(&self) -> impl Iterator<Item = (usize, &'static str)> {
         let cut = |call: &Call| call.arguments.lead.cut();
         let cuts = self.list.iter().map(cut).enumerate();
         cuts.filter(|(_, cut)| !cut.is_empty())
     }
 
-    /// Finds the call to which a piece belongs, and adds the piece's id and name to it. `None` if the piece is empty.
+    /// Finds the tool call to which a piece belongs, and adds the piece's id and name to it. `None` if the piece is
+    /// empty.
     pub(super) fn piece<'a>(
         &mut self,
         piece: &ToolCall<'a>,
@@ -160,7 +161,8 @@ impl Calls {
         }))
     }
 
-    /// Returns the number of the call to which a piece belongs. If it belongs to none, adds a call.
+    /// Returns the number of the tool call to which a piece belongs. If the piece belongs to no known tool call, adds a
+    /// new tool call.
     fn number(
         &mut self,
         index: Option<u64>,
@@ -176,9 +178,10 @@ impl Calls {
             (None, None) if name.is_some() => None,
             (None, None) => calls.len().checked_sub(1),
         };
-        // One vendor sends complete calls that all have the same index. A piece with a name begins another call if it
-        // also has another id, if the name differs, or if it has arguments although the call's arguments are complete.
-        // Vendors may repeat the same name in each piece, and blanks do not count as arguments.
+        // One vendor sends complete tool calls that all have the same index. A piece with a name begins another tool
+        // call in three cases: it also has another id, its name differs, or it has arguments although the arguments of
+        // the earlier tool call are complete. Vendors may repeat the same name in each piece. White space does not
+        // count as arguments.
         let another = |call: &Call| match (id, &call.id, &call.name) {
             (Some(id), Some(known), _) => id != known,
             (_, _, Some(known)) if Some(known.as_str()) != name => true,
@@ -189,7 +192,7 @@ impl Calls {
             return Ok(number);
         }
         if calls.len() == CALLS_MAX {
-            return Err(too_much(format!("more than {CALLS_MAX} tool calls")));
+            return Err(too_many(CALLS_MAX, "tool calls"));
         }
         calls.push(Call {
             index,
@@ -199,18 +202,18 @@ impl Calls {
     }
 }
 
-/// Returns a piece of arguments, JSON-escaped and without quotes. Some vendors send the object itself, which is escaped
-/// here.
+/// Returns a piece of arguments, JSON-escaped and without quotes. Some vendors send the arguments as an object, which
+/// is escaped here.
 fn argument_piece(arguments: &RawValue) -> Result<Cow<'_, str>, Error> {
     match inner(arguments) {
         None if !arguments.get().starts_with('{') => {
-            Err(broken("tool arguments that are not a string"))
+            Err(broken("the arguments of a tool call are not a string"))
         }
         _ => Ok(escaped(arguments)),
     }
 }
 
-/// Returns arguments JSON-escaped and without quotes, whether they are a string or the JSON itself.
+/// Returns the arguments JSON-escaped and without quotes, whether they are a string or JSON itself.
 pub(super) fn escaped(arguments: &RawValue) -> Cow<'_, str> {
     match inner(arguments) {
         Some(text) => Cow::Borrowed(text),
@@ -221,13 +224,13 @@ pub(super) fn escaped(arguments: &RawValue) -> Cow<'_, str> {
     }
 }
 
-/// Returns whether a piece of arguments has only blanks.
+/// Returns whether the piece of arguments contains only white space.
 fn is_blank(piece: &str) -> bool {
     let mut bytes = piece.bytes();
     std::iter::from_fn(|| next_byte(&mut bytes)).all(|byte| byte.is_ascii_whitespace())
 }
 
-/// Parses a call's arguments just enough to find their end.
+/// Parses the arguments of a tool call just enough to find their end.
 #[derive(Debug, Default)]
 struct Arguments {
     lead: Lead,
@@ -242,13 +245,14 @@ impl Arguments {
         self.started && self.depth == 0 && !self.in_string
     }
 
-    /// Returns whether no arguments are missing: they are complete, or the call has none.
+    /// Returns whether no arguments are missing, that is, they are complete or the tool call has none.
     fn whole(&self) -> bool {
         self.complete() || self.lead.is_none()
     }
 
-    /// Takes the next piece, JSON-escaped and without quotes. Returns the letters that were kept back and belong to the
-    /// arguments, the offset in the piece at which the arguments go on, and why they are not one object.
+    /// Takes the next piece, which is JSON-escaped and without quotes. Returns the letters that were kept back and
+    /// belong to the arguments, the offset in the piece at which the arguments continue, and, if the arguments are not
+    /// one object, the reason.
     fn take(&mut self, piece: &str) -> (&'static str, usize, Option<&'static str>) {
         let (stored, rest) = self.lead.take(piece);
         let mut fault = (!stored.is_empty()).then_some(NO_OBJECT);
@@ -276,7 +280,9 @@ impl Arguments {
         let fault = match (self.started, byte) {
             (false, b'{') => None,
             (false, _) => Some(NO_OBJECT),
-            (true, _) => self.complete().then_some("tool arguments after their end"),
+            (true, _) => self
+                .complete()
+                .then_some("tool arguments continue after their object has ended"),
         };
         self.started = true;
         match byte {
@@ -294,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_arguments_is_found_however_they_are_split() {
+    fn end_of_tool_call_arguments_is_found_however_they_are_split() {
         let whole = r#" {"a": [1, {"b": "}]\" \\"}], "ключ": "{", "n": null}"#;
         let written = serde_json::to_string(whole).unwrap();
         let written = &written[1..written.len() - 1];
@@ -321,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_of_any_kind_are_understood() {
+    fn every_kind_of_escape_in_tool_call_arguments_is_decoded() {
         let mut arguments = Arguments::default();
         arguments.take(r"\u007b\u0022a\u0022:1");
         assert!(arguments.started && !arguments.complete());

@@ -1,11 +1,10 @@
-//! Reads the answer of a chat vendor.
+//! Reads a response in the Chat Completions format.
 
 use serde_json::value::RawValue;
 
 use super::{
     super::turn::{
-        Call, Counts, Emit, Event, Proof, Reader as Read, Stop, arguments, is_comment, truncated,
-        vendor_error,
+        Call, Counts, Emit, Event, Proof, Reader as Read, Stop, arguments, truncated, without_data,
     },
     answer_fields::{Answer, Kind, Said, ToolCall, stop},
     calls::{Calls, escaped, tool_id},
@@ -14,6 +13,7 @@ use crate::{
     error::Error,
     formats::{
         arguments::Lead,
+        errors::unavailable,
         text::{Json, given, hash, inner, quoted, string},
         wire::broken,
     },
@@ -22,47 +22,40 @@ use crate::{
 
 const REASONING: u64 = 0;
 const TEXT: u64 = 1;
-/// The item of a refusal in a plain answer. In a stream, a refusal continues the text.
+/// The item number of a refusal in a plain response. In a stream, a refusal has the item number of the text.
 const REFUSAL: u64 = 2;
-/// The item of the first tool call.
+/// The item number of the first tool call.
 const CALLS: u64 = 3;
 
-/// Reads a chat answer. Only two things are delayed: a tool call until its name arrives, and the stop reason until the
-/// usage, which arrives last.
+/// Reads a Chat Completions response. Only two things are delayed: a tool call, until its name arrives; and the stop
+/// reason, until the usage arrives, which comes last.
 ///
-/// A stream stores the ids and names of its calls, at most 4 MiB, and about 150 bytes for each of at most 1 024 calls.
-#[derive(Debug)]
+/// A stream stores at most 4 MiB of ids and names of tool calls, and about 150 bytes for each of at most 1 024 tool
+/// calls.
+#[derive(Debug, Default)]
 pub(crate) struct Reader {
     created: u64,
     begun: bool,
-    /// A hash of the message, from which missing ids of tool calls are derived.
+    /// A hash of the message. Missing ids of tool calls are derived from it.
     hash: u64,
-    /// The item of the last text or reasoning, unless another item has begun.
+    /// The item number of the last text or reasoning. `None` if another item has begun since.
     open: Option<u64>,
     calls: Calls,
     usage: Option<Counts>,
     stop: Option<Stop>,
-    /// An error message that the vendor sent instead of a chunk. If the stream has no finish reason, this is the error
-    /// with which it ended.
+    /// An error message that the vendor sent instead of a chunk. It becomes the error of the stream if the stream ends
+    /// without a finish reason.
     complaint: Option<Error>,
     done: bool,
     ended: bool,
 }
 
 impl Reader {
-    /// Creates the reader of one answer. `created`: the current time in Unix seconds.
+    /// Creates the reader of one response. `created` is the current time in Unix seconds.
     pub(crate) fn new(created: u64) -> Self {
         Self {
             created,
-            begun: false,
-            hash: 0,
-            open: None,
-            calls: Calls::default(),
-            usage: None,
-            stop: None,
-            complaint: None,
-            done: false,
-            ended: false,
+            ..Self::default()
         }
     }
 
@@ -90,13 +83,14 @@ impl Reader {
         let mut chunk = Answer::chunk(data)?;
         chunk.check(data)?;
         if let Some(newer) = chunk.counts() {
-            // Zeros after a usage with counts are ignored, as in the meter.
+            // If an earlier usage object had counts, a later one whose counts are all 0 is ignored, as in the meter.
             let counts = newer.total() > 0 || self.usage.is_none();
             self.usage = Some(newer).filter(|_| counts).or(self.usage);
         }
         self.complaint = chunk.complaint(data).or(self.complaint.take());
         let choice = chunk.choice();
-        // One vendor begins with a chunk about the prompt, which has neither a choice nor an id.
+        // One vendor begins with a chunk about the prompt. That chunk has neither a choice nor an id, and does not
+        // begin the response.
         if !self.begun && (choice.is_some() || given(chunk.id).is_some()) {
             self.begin((chunk.id, chunk.model), data, emit)?;
         }
@@ -109,7 +103,7 @@ impl Reader {
         for call in reported.calls() {
             self.call(&call, emit)?;
         }
-        // Some vendors send two finish reasons; a specific reason replaces the plain end of the answer.
+        // Some vendors send two finish reasons. A specific reason replaces the reason for an ordinary end.
         let newer = stop(choice.finish_reason)?;
         if matches!(self.stop, None | Some(Stop::EndTurn)) {
             self.stop = newer.or(self.stop);
@@ -120,41 +114,24 @@ impl Reader {
     fn state(&self, reported: &Said<'_>, emit: Emit<'_>) -> Result<(), Error> {
         match reported.state() {
             None => Ok(()),
-            Some((field, details)) => emit(Event::Proof {
-                item: REASONING,
-                proof: Proof::State(field, details),
-            }),
+            Some((field, details)) => emit(Event::Proof(REASONING, Proof::State(field, details))),
         }
     }
 
     fn text(&mut self, kind: Kind, piece: &str, emit: Emit<'_>) -> Result<(), Error> {
-        let (item, refusal) = match kind {
-            Kind::Thinking => (REASONING, false),
-            Kind::Text => (TEXT, false),
-            Kind::Refusal => (TEXT, true),
+        let (item, event) = match kind {
+            Kind::Thinking => (REASONING, Event::Reasoning(REASONING, false, piece)),
+            Kind::Text => (TEXT, Event::Text(TEXT, false, piece)),
+            Kind::Refusal => (TEXT, Event::Text(TEXT, true, piece)),
         };
         self.turn_to(Some(item), emit)?;
-        emit(match kind {
-            Kind::Thinking => Event::Reasoning {
-                item,
-                summary: false,
-                piece,
-            },
-            Kind::Text | Kind::Refusal => Event::Text {
-                item,
-                refusal,
-                piece,
-            },
-        })
+        emit(event)
     }
 
-    /// Ends the open text or reasoning, unless it is this item.
+    /// Ends the open text or reasoning, unless it is the given item.
     fn turn_to(&mut self, item: Option<u64>, emit: Emit<'_>) -> Result<(), Error> {
         match std::mem::replace(&mut self.open, item) {
-            Some(before) if Some(before) != item => emit(Event::Done {
-                item: before,
-                implied: true,
-            }),
+            Some(before) if Some(before) != item => emit(Event::Done(before, true)),
             _ => Ok(()),
         }
     }
@@ -167,10 +144,7 @@ impl Reader {
         let item = CALLS + number as u64;
         if let Some(signature) = piece.signature {
             let id = self.calls.get(number).id(self.hash, number);
-            emit(Event::Proof {
-                item,
-                proof: Proof::CallSignature(&id, signature),
-            })?;
+            emit(Event::Proof(item, Proof::CallSignature(&id, signature)))?;
         }
         let mut waited = String::new();
         if !self.calls.get(number).begun {
@@ -180,14 +154,12 @@ impl Reader {
             self.turn_to(None, emit)?;
             waited = self.calls.begin(number);
             let call = self.calls.get(number);
-            emit(Event::Call {
-                item,
-                call: Call {
-                    id: &call.id(self.hash, number),
-                    name: call.name.as_deref().unwrap_or_default(),
-                    custom: false,
-                },
-            })?;
+            let call = Call {
+                id: &call.id(self.hash, number),
+                name: call.name.as_deref().unwrap_or_default(),
+                custom: false,
+            };
+            emit(Event::Call { item, call })?;
         }
         for piece in [&waited, piece.stored, &piece.arguments] {
             if !piece.is_empty() {
@@ -195,25 +167,22 @@ impl Reader {
             }
         }
         if self.calls.get(number).complete() {
-            let implied = true;
-            emit(Event::Done { item, implied })?;
+            emit(Event::Done(item, true))?;
         }
         Ok(())
     }
 
-    /// Reads a call of a plain answer.
+    /// Reads one tool call of a plain response.
     fn whole_call(&self, number: usize, call: &ToolCall<'_>, emit: Emit<'_>) -> Result<(), Error> {
         let item = CALLS + number as u64;
         let function = call.function.as_ref();
-        let function = function.ok_or_else(|| broken("a tool call without a function"))?;
-        let name = given(function.name).ok_or_else(|| broken("a tool call without a name"))?;
+        let function = function.ok_or_else(|| broken("a tool call has no function"))?;
+        let name =
+            given(function.name).ok_or_else(|| broken("a tool call has no function name"))?;
         let made = tool_id(self.hash, number);
         let id = given(call.id).unwrap_or(&made);
         if let Some(signature) = call.signature() {
-            emit(Event::Proof {
-                item,
-                proof: Proof::CallSignature(id, signature),
-            })?;
+            emit(Event::Proof(item, Proof::CallSignature(id, signature)))?;
         }
         let custom = false;
         let call = Call { id, name, custom };
@@ -241,11 +210,7 @@ impl Read for Reader {
         }
         let (name, data) = event.parts();
         let Some(data) = data else {
-            return if is_comment(event) {
-                emit(Event::Alive)
-            } else {
-                Ok(())
-            };
+            return without_data(event, emit);
         };
         match data.trim_ascii() {
             b"" => Ok(()),
@@ -253,7 +218,7 @@ impl Read for Reader {
                 self.done = true;
                 self.end(emit)
             }
-            data if name == b"error" => Err(vendor_error(&String::from_utf8_lossy(data))),
+            data if name == b"error" => Err(unavailable(&String::from_utf8_lossy(data))),
             data => self.chunk(data, emit),
         }
     }
@@ -271,13 +236,15 @@ impl Read for Reader {
             return Err(truncated());
         }
         if !self.begun {
-            return Err(broken("a stream without an answer"));
+            return Err(broken("the stream has no choice with content"));
         }
         if !self.stop.is_some_and(Stop::was_cut) && !self.calls.whole() {
-            return Err(broken("tool arguments that end in the middle"));
+            return Err(broken(
+                "the stream ended within the arguments of a tool call",
+            ));
         }
         if !self.calls.named() {
-            return Err(broken("a tool call without a name"));
+            return Err(broken("a tool call has no function name"));
         }
         for (number, piece) in self.calls.cut() {
             arguments(CALLS + number as u64, piece, emit)?;
@@ -305,12 +272,7 @@ impl Read for Reader {
         for (item, piece) in [(TEXT, text), (REFUSAL, refusal)] {
             if !piece.is_empty() {
                 self.turn_to(Some(item), emit)?;
-                let refusal = item == REFUSAL;
-                emit(Event::Text {
-                    item,
-                    refusal,
-                    piece,
-                })?;
+                emit(Event::Text(item, item == REFUSAL, piece))?;
             }
         }
         self.turn_to(None, emit)?;

@@ -1,10 +1,11 @@
-//! Carries the state of a chat vendor through callers of other formats: reasoning, and signatures of tool calls
-//! (`extra_content`). The vendor needs it back together with the tool calls that followed it.
+//! Carries the state of a Chat Completions vendor through callers of other formats. The state is the vendor's reasoning
+//! and the signatures of tool calls (`extra_content`). The vendor needs it back together with the tool calls that
+//! followed it.
 //!
-//! [`Kept`] collects the state from an answer. A capsule carries it through the caller: as the signature of a thinking
-//! block, as the data of a redacted thinking block, or as the `encrypted_content` of a reasoning item. [`Returned`]
-//! reads the state from the caller's next request, and the assistant's message gets it under the vendor's own field
-//! names. It is sent only to the vendor that the capsule names.
+//! [`Kept`] collects the state from a response. A capsule then carries it through the caller: as the signature of a
+//! thinking block, as the data of a redacted thinking block, or as the `encrypted_content` of a reasoning item.
+//! [`Returned`] reads the state from the caller's next request, and puts it into the assistant's message, under the
+//! vendor's own field names. The state is sent only to the vendor that the capsule names.
 
 use std::collections::HashMap;
 
@@ -13,41 +14,42 @@ use serde_json::{Map, Value as Json, value::RawValue};
 
 use crate::formats::{
     capsule,
-    text::{Json as Literal, given, inner, quoted},
-    wire::{Fields, compact},
+    text::{Json as Literal, given, inner, made, quoted},
+    wire::{Fields, ObjectWriter, compact},
 };
 
-/// The largest state in one capsule, in bytes before encoding. If the state is larger, only the name of the reasoning
-/// field is kept.
+/// The maximum size of the state in one capsule, in bytes before encoding. Of a larger state, only the name of the
+/// reasoning field is kept.
 const STATE_BYTES_MAX: usize = 256 << 10;
-/// The value of `type` in the capsule's object.
+/// The value of the field `type` in the capsule's JSON.
 const KIND: &str = "chat_state";
 
-/// The field in which the vendor sends the text of its reasoning.
+/// The field in which a vendor sends the text of its reasoning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Field {
-    /// `reasoning_content`, which most vendors use. Also used for thinking that comes back without a capsule.
+    /// `reasoning_content`, which most vendors use. It is also used for thinking that a caller sends back without a
+    /// capsule.
     #[default]
     ReasoningContent,
-    /// `reasoning`, which some vendors use.
+    /// `reasoning`, the field that some vendors use.
     Reasoning,
 }
 
-/// The state of an answer that was not put into a capsule yet.
+/// The state of a response that has not been put into a capsule yet.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     field: Option<Field>,
-    /// Reasoning that the caller does not see, JSON-escaped and without quotes.
+    /// Reasoning that is hidden from the caller, JSON-escaped and without quotes.
     hidden: String,
     details: Vec<Map<String, Json>>,
-    /// Pairs of a call's id (JSON-escaped, without quotes) and the call's signature.
+    /// The signatures of tool calls: pairs of a call's id (JSON-escaped, without quotes) and the call's signature.
     signed: Vec<(String, String)>,
     bytes: usize,
 }
 
 impl Kept {
-    /// Adds the state in the fields of a message, or of a piece of a message, except for its texts.
+    /// Adds the state in the fields of a message, or of a piece of a message. The text of the reasoning is not added.
     pub(crate) fn fields(&mut self, field: Option<Field>, details: Option<&RawValue>) {
         self.field = field.or(self.field);
         let Some(details) = details else { return };
@@ -60,7 +62,7 @@ impl Kept {
         }
     }
 
-    /// Adds a piece of reasoning that the caller does not see. It is kept only if the vendor has a field in which it
+    /// Adds a piece of reasoning that is hidden from the caller. It is kept only if the vendor has a field in which it
     /// can be sent back.
     pub(crate) fn hide(&mut self, piece: &str) {
         if self.field.is_none() {
@@ -85,19 +87,20 @@ impl Kept {
         self.bytes <= STATE_BYTES_MAX
     }
 
-    /// Returns whether there is state that visible text in the field `reasoning_content` would not carry.
+    /// Returns whether there is state that would be lost if only the visible text came back, in the field
+    /// `reasoning_content`.
     pub(crate) fn is_more_than_text(&self) -> bool {
         self.needs_block() || self.field == Some(Field::Reasoning)
     }
 
-    /// Returns whether there is state that needs a block or item of its own to carry it.
+    /// Returns whether there is state that must be carried by a block or an item of its own.
     pub(crate) fn needs_block(&self) -> bool {
         let some = !self.hidden.is_empty() || !self.signed.is_empty() || self.keeps_details();
         some && self.fits()
     }
 
-    /// Returns whether `reasoning_details` must be kept. Details without a signature only repeat the text of the
-    /// message's reasoning field, if it has one.
+    /// Returns whether `reasoning_details` must be kept. Details without a signature only repeat the text in the
+    /// message's reasoning field, if the message has such a field.
     fn keeps_details(&self) -> bool {
         let proves = |detail: &Map<String, Json>| {
             ["signature", "data"].iter().any(|name| {
@@ -110,39 +113,26 @@ impl Kept {
             .any(|it| self.field.is_none() || proves(it))
     }
 
-    /// Moves the state into a capsule for the vendor of this name, and leaves the state empty.
+    /// Moves the state into a capsule for the vendor with this name. The state is empty afterwards.
     pub(crate) fn seal(&mut self, vendor: &str) -> String {
-        let Self {
-            field,
-            hidden,
-            details,
-            signed,
-            ..
-        } = std::mem::take(self).bounded();
-        let mut json = format!("{{\"type\":\"{KIND}\"");
-        if let Some(field) = field {
-            let name = serde_json::to_string(&field).expect("a variant serializes to JSON");
-            json.push_str(&format!(",\"field\":{name}"));
-        }
-        if !hidden.is_empty() {
-            json.push_str(&format!(",\"text\":\"{hidden}\""));
-        }
-        if !details.is_empty() {
-            let list = serde_json::to_string(&details).expect("JSON values serialize to JSON");
-            json.push_str(&format!(",\"details\":{list}"));
-        }
-        if !signed.is_empty() {
-            let calls: Vec<String> = signed
-                .iter()
-                .map(|(id, signature)| format!("\"{id}\":{signature}"))
-                .collect();
-            json.push_str(&format!(",\"calls\":{{{}}}", calls.join(",")));
-        }
-        json.push('}');
-        capsule::seal(vendor, &json)
+        let kept = std::mem::take(self).bounded();
+        let calls = kept.signed.iter();
+        let calls = calls.map(|(id, signature)| format!("\"{id}\":{signature}"));
+        let calls = calls.collect::<Vec<_>>().join(",");
+        let text = (!kept.hidden.is_empty()).then(|| quoted(&[&kept.hidden]));
+        let mut json = ObjectWriter::new(kept.bytes + 64);
+        json.field("type", &KIND)
+            .some("field", kept.field)
+            .some("text", text)
+            .list("details", &kept.details)
+            .some(
+                "calls",
+                (!calls.is_empty()).then(|| made(format!("{{{calls}}}"))),
+            );
+        capsule::seal(vendor, &String::from_utf8_lossy(&json.end()))
     }
 
-    /// Reduces the state to the part that goes into a capsule.
+    /// Reduces the state to what fits into a capsule.
     fn bounded(mut self) -> Self {
         if !self.fits() {
             return Self {
@@ -157,7 +147,7 @@ impl Kept {
     }
 }
 
-/// Adds a detail; if it is a piece of the last detail (same type and index), appends it to that.
+/// Adds a detail. If it continues the last detail (same type and index), it is appended to that detail.
 fn merge(details: &mut Vec<Map<String, Json>>, piece: Map<String, Json>) {
     let same = |known: &&mut Map<String, Json>| {
         let same = |name| known.get(name) == piece.get(name);
@@ -181,7 +171,7 @@ fn merge(details: &mut Vec<Map<String, Json>>, piece: Map<String, Json>) {
     }
 }
 
-/// The state that a request returns, collected for the assistant's message that is being translated.
+/// The state that a request returns. It is collected for the assistant's message that is being translated.
 #[derive(Debug, Default)]
 pub(crate) struct Returned<'a> {
     reasoning: Reasoning<'a>,
@@ -189,7 +179,7 @@ pub(crate) struct Returned<'a> {
     signed: HashMap<String, Box<RawValue>>,
 }
 
-/// The reasoning of a message, for the vendor's own field names.
+/// The reasoning of a message, to be sent in the vendor's own fields.
 #[derive(Debug, Default)]
 pub(crate) struct Reasoning<'a> {
     texts: [Vec<Literal<'a>>; 2],
@@ -197,21 +187,19 @@ pub(crate) struct Reasoning<'a> {
     pub(crate) details: Vec<Box<RawValue>>,
 }
 
-/// The content of a capsule.
-#[derive(Deserialize)]
-struct State<'a> {
-    field: Option<Field>,
-    #[serde(borrow)]
-    text: Option<&'a RawValue>,
-    #[serde(borrow)]
-    details: Option<Vec<&'a RawValue>>,
-    #[serde(borrow)]
-    calls: Option<Fields<'a>>,
+raw_fields! {
+    /// The state that a capsule contains, as a JSON object.
+    struct State<'a> {
+        text;
+        field: Option<Field>,
+        #[serde(borrow)] details: Option<Vec<&'a RawValue>>,
+        #[serde(borrow)] calls: Option<Fields<'a>>,
+    }
 }
 
 impl<'a> Returned<'a> {
-    /// Adds reasoning: its state, which is that of a chat vendor or left out, and its visible texts. Reasoning without a
-    /// state is sent to any vendor of the format.
+    /// Adds reasoning with its state, if it has one, and its visible texts. Reasoning whose state is not that of a Chat
+    /// Completions vendor is left out. Reasoning without a state is sent to any vendor of the format.
     pub(crate) fn take(&mut self, state: Option<String>, texts: Vec<Literal<'a>>) {
         let Some(json) = state else {
             self.reasoning.say(Field::default(), texts);
@@ -244,7 +232,8 @@ impl<'a> Returned<'a> {
         self.signed.remove(id)
     }
 
-    /// Removes and returns the reasoning so far; it belongs to the message with the calls that followed it.
+    /// Removes and returns the reasoning that was added so far. It belongs to the message with the tool calls that
+    /// followed it.
     pub(crate) fn reasoning(&mut self) -> Reasoning<'a> {
         std::mem::take(&mut self.reasoning)
     }
@@ -255,7 +244,7 @@ impl<'a> Reasoning<'a> {
         self.texts[field as usize].extend(texts);
     }
 
-    /// Appends more reasoning of the same message.
+    /// Appends further reasoning of the same message.
     pub(crate) fn append(&mut self, mut more: Self) {
         for (all, more) in self.texts.iter_mut().zip(&mut more.texts) {
             all.append(more);
@@ -263,7 +252,7 @@ impl<'a> Reasoning<'a> {
         self.details.append(&mut more.details);
     }
 
-    /// Returns the text of the reasoning in this field; `None` if the message has no such field.
+    /// Returns the reasoning's text for this field. `None` if the message has no such field.
     pub(crate) fn text(&self, field: Field) -> Option<Literal<'a>> {
         let pieces: Vec<&str> = self.texts[field as usize]
             .iter()
@@ -284,8 +273,8 @@ mod tests {
         RawValue::from_string(json.to_string()).unwrap()
     }
 
-    /// Returns the state that this vendor gets back from a capsule: the text of either field, the details, the
-    /// signature of `c1`.
+    /// Returns the state that this vendor gets back from a capsule: the text of either field, the details, and the
+    /// signature of the tool call `c1`.
     fn back(sealed: &str, vendor: &str, shown: &[&str]) -> Json {
         let mut returned = Returned::default();
         let shown = shown.iter().map(|text| quoted(&[text])).collect();
@@ -321,7 +310,7 @@ mod tests {
         let nothing = json!([null, null, [], null]);
         assert_eq!(back(&sealed, "other", &["hm"]), nothing);
         assert_eq!(back("EqQB", "deep", &["hm"]), nothing);
-        // Text that the caller sees is not in the capsule. Without a capsule, it is sent back as `reasoning_content`.
+        // Text that the caller sees is not in the capsule. Text without a capsule is sent back as `reasoning_content`.
         stored.fields(Some(Field::Reasoning), None);
         let sealed = stored.seal("deep");
         assert_eq!(
@@ -332,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn details_sent_in_pieces_are_returned_whole() {
+    fn reasoning_details_sent_in_pieces_are_returned_whole() {
         let mut stored = Kept::default();
         for piece in [
             json!([]),
@@ -370,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_is_too_large_keeps_only_the_name_of_its_field() {
+    fn reasoning_state_that_is_too_large_is_stored_only_as_the_name_of_its_field() {
         let piece = "x".repeat(STATE_BYTES_MAX / 2);
         let mut stored = Kept::default();
         stored.fields(Some(Field::Reasoning), None);
@@ -385,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_capsule_is_read_as_state_or_ignored() {
+    fn capsule_with_a_forged_state_is_ignored() {
         let sealed = |json: &str| capsule::seal("v", json);
         let nothing = json!([null, null, [], null]);
         for json in [

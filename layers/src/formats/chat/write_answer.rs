@@ -1,69 +1,70 @@
-//! Writes an answer in the chat format.
+//! Writes a response in the Chat Completions format.
 
 use bytes::BytesMut;
 
-use super::super::turn::{Call as NewCall, Counts, Event, Stop, Writer as Write, put};
+use super::{
+    super::turn::{Call as NewCall, Counts, Event, Stop, Writer as Write, put},
+    DONE, KEEP_ALIVE,
+    usage::write,
+};
 use crate::{
     error::Error,
     formats::{
         origin::Origin,
         wire::{AnswerCx, broken},
     },
+    price::Counts as ClassCounts,
 };
 
-/// The longest id of an answer, and the longest model name, that a vendor may send in a stream. Both are stored and
-/// repeated in every chunk.
+/// The maximum number of bytes of a response's id, and of a model's name, that a vendor may send in a stream. Both are
+/// stored and repeated in every chunk.
 pub(crate) const NAME_BYTES_MAX: usize = 512;
 
-/// The fields of a message that have a text, in the order of [`Writer::texts`].
+/// The fields of a message that contain text, in the order of [`Writer::texts`].
 const FIELDS: [&str; 3] = ["content", "refusal", "reasoning_content"];
 const CONTENT: usize = 0;
 const REFUSAL: usize = 1;
 const REASONING: usize = 2;
 
-/// Writes chat chunks, or a plain chat answer.
+/// Writes Chat Completions chunks, or a plain Chat Completions response.
 ///
-/// No event of a stream is delayed. A stream stores the beginning of its chunks, with the vendor's id of the answer and
-/// the model's name (at most 512 bytes each), and a few bytes for each tool call.
-#[derive(Debug)]
+/// No event of a stream is delayed. A stream stores the beginning of its chunks, which contains the vendor's id of the
+/// response and the model's name (at most 512 bytes each), and a few bytes for each tool call.
+#[derive(Debug, Default)]
 pub(crate) struct Writer {
     cx: AnswerCx,
     origin: Origin,
-    /// Whether a plain answer is written and not the chunks of a stream.
+    /// Whether the writer writes a plain response instead of the chunks of a stream.
     plain: bool,
-    /// The beginning of every chunk, up to `choices`, or of the plain answer.
+    /// The beginning of every chunk up to `choices`, or the beginning of the plain response.
     head: String,
-    /// The item of the last piece of each text. Texts of several items are separated by blank lines.
+    /// For each text: the item to which its last piece belongs. Texts of several items are separated by blank lines.
     last: [Option<u64>; 3],
-    /// The texts of a plain answer.
+    /// The texts of a plain response so far.
     texts: [String; 3],
-    /// The tool calls. The chat format numbers them separately from other content, from 0.
+    /// The tool calls so far. The Chat Completions format numbers them from 0, separately from other content.
     calls: Vec<Call>,
     stop: Option<Stop>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Call {
     item: u64,
     custom: bool,
     begun: bool,
-    /// The beginning of every delta of the call, or the call of a plain answer, up to the arguments.
+    /// The beginning of every delta of the tool call. In a plain response, the whole tool call up to its arguments.
     head: String,
     arguments: String,
 }
 
 impl Writer {
-    /// Creates the writer of one answer. `origin` has the names of tools.
+    /// Creates the writer of one response. `origin` has the names of the tools.
     pub(crate) fn new(origin: Origin, cx: AnswerCx, plain: bool) -> Self {
         Self {
             cx,
             origin,
             plain,
-            head: String::new(),
-            last: [None; 3],
-            texts: Default::default(),
-            calls: Vec::new(),
-            stop: None,
+            ..Self::default()
         }
     }
 
@@ -77,7 +78,9 @@ impl Writer {
             return Ok(());
         }
         if id.len().max(model.len()) > NAME_BYTES_MAX {
-            return Err(broken("the answer's id or model is too long"));
+            return Err(broken(
+                "the id or the model name of the response is too long",
+            ));
         }
         self.head = format!(
             "data: {{\"id\":{id},\"object\":\"chat.completion.chunk\",\"created\":{created},\
@@ -121,9 +124,8 @@ impl Writer {
         self.calls.push(Call {
             item,
             custom,
-            begun: false,
             head,
-            arguments: String::new(),
+            ..Call::default()
         });
     }
 
@@ -141,7 +143,7 @@ impl Writer {
         self.chunk(&[&call.head, piece, "\"}}]"], "null", out);
     }
 
-    /// A tool call without arguments gets the empty object, because callers parse the arguments.
+    /// Ends a tool call. A call without arguments gets the empty object as arguments, because callers parse them.
     fn done(&mut self, item: u64, out: &mut BytesMut) {
         let call = self.calls.iter().rfind(|call| call.item == item);
         if call.is_some_and(|call| !call.begun && !call.custom) {
@@ -151,7 +153,7 @@ impl Writer {
 
     fn chunk(&self, delta: &[&str], finish_reason: &str, out: &mut BytesMut) {
         let before = [&*self.head, "{\"index\":0,\"delta\":{"];
-        // Only the last chunk has usage. The other chunks have null, if the caller requested usage.
+        // Only the last chunk has usage. If the caller requested usage, the other chunks have null.
         let end = if self.cx.usage_asked {
             "}],\"usage\":null}\n\n"
         } else {
@@ -171,7 +173,8 @@ impl Writer {
         }
     }
 
-    /// Returns the finish reason. `tool_calls` without a tool call would make agents wait for ever for a call.
+    /// Returns the finish reason. It is never `tool_calls` without a tool call, because agents would wait for the call
+    /// for ever.
     fn finish_reason(&self) -> &'static str {
         match self.stop {
             Some(Stop::ToolUse) if !self.calls.is_empty() => "tool_calls",
@@ -190,7 +193,7 @@ impl Writer {
             let usage = usage(counts);
             put(out, format_args!("{}],\"usage\":{usage}}}\n\n", self.head));
         }
-        out.extend_from_slice(b"data: [DONE]\n\n");
+        out.extend_from_slice(DONE);
     }
 
     fn end_plain(&self, counts: &Counts, out: &mut BytesMut) {
@@ -198,8 +201,8 @@ impl Writer {
         put(out, format_args!("{}", self.head));
         for (field, text) in self.texts.iter().enumerate() {
             let name = FIELDS[field];
-            // According to the specification, `content` is a string, but the tool loops of SDKs expect null here
-            // (case 55).
+            // According to the specification, `content` is a string. But the tool loops of SDKs expect null next to
+            // tool calls, see the test of case 55.
             if !text.is_empty() || (field == CONTENT && nothing_else) {
                 put(out, format_args!(",\"{name}\":\"{text}\""));
             } else if field != REASONING {
@@ -208,29 +211,21 @@ impl Writer {
         }
         let mut before = ",\"tool_calls\":[";
         for call in &self.calls {
-            let Call {
-                custom,
-                head,
-                arguments,
-                ..
-            } = call;
-            let arguments = match &**arguments {
-                "" if !custom => "{}",
+            let arguments = match &*call.arguments {
+                "" if !call.custom => "{}",
                 arguments => arguments,
             };
-            put(out, format_args!("{before}{head}{arguments}\"}}}}"));
+            put(out, format_args!("{before}{}{arguments}\"}}}}", call.head));
             before = ",";
         }
         if !self.calls.is_empty() {
             out.extend_from_slice(b"]");
         }
         let (reason, usage) = (self.finish_reason(), usage(counts));
-        put(
-            out,
-            format_args!(
-                "}},\"logprobs\":null,\"finish_reason\":\"{reason}\"}}],\"usage\":{usage}}}"
-            ),
+        let end = format_args!(
+            "}},\"logprobs\":null,\"finish_reason\":\"{reason}\"}}],\"usage\":{usage}}}"
         );
+        put(out, end);
     }
 }
 
@@ -238,29 +233,25 @@ impl Write for Writer {
     fn write(&mut self, event: Event<'_>, out: &mut BytesMut) -> Result<(), Error> {
         match event {
             Event::Begin { id, model } => return self.begin(id, model, out),
-            Event::Text {
-                item,
-                refusal,
-                piece,
-            } => {
+            Event::Text(item, refusal, piece) => {
                 let field = if refusal { REFUSAL } else { CONTENT };
                 self.text(field, item, piece, out);
             }
-            Event::Reasoning { item, piece, .. } => self.text(REASONING, item, piece, out),
+            Event::Reasoning(item, _, piece) => self.text(REASONING, item, piece, out),
             Event::Call { item, call } => self.call(item, call, out),
             Event::Arguments { item, piece, .. } => self.arguments(item, piece, out),
-            Event::Done { item, .. } if !self.plain => self.done(item, out),
+            Event::Done(item, _) if !self.plain => self.done(item, out),
             Event::Stop(stop) => self.stop(stop, out),
             Event::End(counts) => self.end(&counts, out),
-            Event::Alive if !self.plain => out.extend_from_slice(b": keep-alive\n\n"),
-            // The format has no field for a proof.
-            Event::Proof { .. } | Event::Done { .. } | Event::Alive => {}
+            Event::Alive if !self.plain => out.extend_from_slice(KEEP_ALIVE),
+            // The format has no field for proofs of reasoning.
+            Event::Proof(..) | Event::Done(..) | Event::Alive => {}
         }
         Ok(())
     }
 }
 
-/// Returns the format's type of a tool, and the name of its field for the arguments.
+/// Returns the format's type of a tool, and the name of the field that has its arguments.
 const fn kind(custom: bool) -> (&'static str, &'static str) {
     if custom {
         ("custom", "input")
@@ -269,19 +260,9 @@ const fn kind(custom: bool) -> (&'static str, &'static str) {
     }
 }
 
-/// Returns the usage: the prompt includes cached tokens, and the completion includes reasoning.
+/// Writes the usage. The reasoning tokens are always stated, because clients of this format expect them.
 fn usage(counts: &Counts) -> String {
-    let Counts {
-        written,
-        cached,
-        output,
-        ..
-    } = counts;
-    let (input, total) = (counts.input(), counts.total());
-    let reasoning = counts.reasoning.unwrap_or(0);
-    format!(
-        "{{\"prompt_tokens\":{input},\"completion_tokens\":{output},\"total_tokens\":{total},\
-         \"prompt_tokens_details\":{{\"cached_tokens\":{cached},\"cache_write_tokens\":{written}}},\
-         \"completion_tokens_details\":{{\"reasoning_tokens\":{reasoning}}}}}"
-    )
+    let mut counts = *counts;
+    counts.reasoning.get_or_insert(0);
+    write(&counts, &ClassCounts::default())
 }

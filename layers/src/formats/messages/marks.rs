@@ -1,11 +1,8 @@
-//! Sets the cache marks of a request to a messages vendor: those of the caller or, if the caller's format has none, the
-//! gateway's.
+//! Sets the cache marks of a request to a Messages vendor: the caller's marks or, if the caller's format has none,
+//! marks of the gateway.
 //!
-//! The vendor reads tools, then instructions, then turns, and caches everything before a mark. It accepts at most four
-//! marks, and marks with a longer lifetime only before marks with a shorter one.
-
-use serde::{Serialize, Serializer, ser::Error as _};
-use serde_json::value::RawValue;
+//! The vendor reads the tools, then the instructions, then the turns, and caches everything before a mark. It accepts
+//! at most four marks. A mark with a longer lifetime must precede marks with a shorter one.
 
 use super::write_request::{Block, Conversation, Tool};
 use crate::{
@@ -16,36 +13,11 @@ use crate::{
     model::CacheMarks,
 };
 
-/// The largest number of marks in a request that vendors accept.
+/// The maximum number of marks in a request that vendors accept.
 const MARKS_MAX: usize = 4;
-/// The shortest request, in bytes, that gets marks from the gateway: no vendor caches fewer than 1024 tokens, and a
-/// token has about four bytes.
+/// The minimum size of a request, in bytes, to which the gateway adds marks. No vendor caches fewer than 1024 tokens,
+/// and a token has about four bytes.
 const PROMPT_BYTES_MIN: usize = 4096;
-/// A content block together with its cache mark.
-#[derive(Debug)]
-pub(crate) struct Marked<'a> {
-    pub(crate) block: Box<Block<'a>>,
-    pub(crate) mark: Mark,
-}
-
-impl Serialize for Marked<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let block = serde_json::to_string(&self.block).map_err(S::Error::custom)?;
-        let mark = serde_json::to_string(&self.mark).map_err(S::Error::custom)?;
-        let fields = block.strip_suffix('}').unwrap_or(&block);
-        let json = format!("{fields},\"cache_control\":{mark}}}");
-        let json = RawValue::from_string(json).map_err(S::Error::custom)?;
-        json.serialize(serializer)
-    }
-}
-
-/// A part of a request that can have a mark: a tool or a block.
-pub(crate) trait Markable {
-    fn mark(&self) -> Option<Mark>;
-    /// Sets or removes the mark. Blocks of thinking cannot have a mark and ignore this.
-    fn set_mark(&mut self, mark: Option<Mark>);
-}
-
 impl CacheSettings {
     /// Adds marks if the caller left caching to the vendor, and removes marks that the vendor would reject.
     pub(crate) fn place<'a>(
@@ -55,7 +27,7 @@ impl CacheSettings {
         request_bytes: usize,
         cx: &RequestCx<'_>,
     ) {
-        let marks = places(tools, conversation).filter_map(|place| place.mark());
+        let marks = places(tools, conversation).filter_map(|place| *place);
         let (mut breakpoints, mut own) = (false, self.explicit);
         for mark in marks {
             breakpoints |= mark.breakpoint;
@@ -73,17 +45,16 @@ impl CacheSettings {
     }
 }
 
-/// Marks the ends of the parts that calls of a conversation repeat: the tools, the instructions, the previous user's
-/// turn and the last one. A single question without tools gets no mark after it. If the caller set breakpoints, only
-/// the last turn is marked, as OpenAI does.
+/// Marks the ends of the parts that later calls of the conversation repeat: the tools, the instructions, and each of
+/// the user's last two turns. If the conversation is a single question without tools, no mark follows the question. If
+/// the caller set breakpoints, only the user's last turn is marked, because OpenAI also does this.
 fn place_ours<'a>(tools: &mut [Tool<'a>], conversation: &mut Conversation<'a>, breakpoints: bool) {
     let goes_on = !tools.is_empty() || conversation.is_answered();
     if !breakpoints {
-        let tool = tools.last_mut().map(|tool| tool as &mut dyn Markable);
-        let instruction = conversation.system.last_mut();
-        let instruction = instruction.map(|block| block as &mut dyn Markable);
+        let tool = tools.last_mut().map(|tool| &mut tool.cache_control);
+        let instruction = conversation.system.last_mut().and_then(Block::mark_mut);
         for place in tool.into_iter().chain(instruction) {
-            place.set_mark(Some(Mark::default()));
+            *place = Some(Mark::default());
         }
     }
     if goes_on {
@@ -92,34 +63,29 @@ fn place_ours<'a>(tools: &mut [Tool<'a>], conversation: &mut Conversation<'a>, b
     }
 }
 
-/// If there are too many marks, keeps the last ones, which have the longest prompts before them. One-hour marks after a
-/// five-minute mark become five-minute marks; so do all if the model has no price for an hour.
-fn keep_last<'a>(tools: &mut [Tool<'a>], conversation: &mut Conversation<'a>, hours: bool) {
-    let marked = places(tools, conversation).filter(|place| place.mark().is_some());
+/// If there are too many marks, keeps the last ones, because the longest prompts precede them. A one-hour mark after a
+/// five-minute mark becomes a five-minute mark. If the model has no price for one-hour marks, all of them become
+/// five-minute marks.
+fn keep_last<'a>(tools: &mut [Tool<'a>], conversation: &mut Conversation<'a>, mut hours: bool) {
+    let marked = places(tools, conversation).filter(|place| place.is_some());
     let mut marked: Vec<_> = marked.collect();
     let surplus = marked.len().saturating_sub(MARKS_MAX);
     for place in marked.drain(..surplus) {
-        place.set_mark(None);
+        *place = None;
     }
-    let mut hours = hours;
-    for place in marked {
-        let mark = place.mark();
-        hours &= mark.is_some_and(|mark| mark.ttl.is_some());
-        place.set_mark(mark.map(|mark| Mark {
-            ttl: mark.ttl.filter(|_| hours),
-            ..mark
-        }));
+    for mark in marked.into_iter().flatten() {
+        hours &= mark.ttl.is_some();
+        mark.ttl = mark.ttl.filter(|_| hours);
     }
 }
 
-/// Iterates over all tools and blocks, in the order in which the vendor reads them.
+/// Iterates over the places of all marks, in the order in which the vendor reads them.
 fn places<'p, 'a: 'p>(
     tools: &'p mut [Tool<'a>],
     conversation: &'p mut Conversation<'a>,
-) -> impl Iterator<Item = &'p mut dyn Markable> {
-    let tools = tools.iter_mut().map(|tool| tool as &mut dyn Markable);
-    let blocks = conversation.blocks_mut();
-    tools.chain(blocks.map(|block: &'p mut Block<'a>| block as &mut dyn Markable))
+) -> impl Iterator<Item = &'p mut Option<Mark>> {
+    let tools = tools.iter_mut().map(|tool| &mut tool.cache_control);
+    tools.chain(conversation.blocks_mut().filter_map(Block::mark_mut))
 }
 
 #[cfg(test)]
@@ -220,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_a_chat_caller_reach_a_messages_vendor_wherever_they_are() {
+    fn cache_marks_of_a_chat_caller_reach_a_messages_vendor_wherever_they_are() {
         let user = json!({ "role": "user", "content": "q" });
         let result =
             |content: Value| json!({ "role": "tool", "tool_call_id": "c", "content": content });
@@ -263,7 +229,7 @@ mod tests {
                 )],
                 vec!["messages.0.content.0:5m"],
             ),
-            // A text of blanks is removed; its mark moves to the text before it.
+            // A text of only white space is removed. Its mark moves to the text before it.
             (
                 vec![],
                 vec![says("user", json!([text("a"), marked(text(" "), "")]))],
@@ -285,7 +251,7 @@ mod tests {
                 vec![user.clone(), marked(called(), ""), result(json!("x"))],
                 vec!["messages.1.content.0:5m"],
             ),
-            // A mark within the content of a tool result moves to the whole result.
+            // A mark inside the content of a tool result moves to the whole result.
             (
                 vec![tool()],
                 vec![
@@ -314,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_four_marks_are_kept_and_a_longer_lifetime_before_a_shorter_one() {
+    fn last_four_cache_marks_are_kept_and_longer_lifetimes_precede_shorter_ones() {
         let parts = |ttls: &[&str]| -> Value {
             ttls.iter()
                 .map(|ttl| marked(text("a"), ttl))
@@ -338,7 +304,8 @@ mod tests {
                 true,
                 &["1:1h", "2:1h", "3:1h", "4:1h"],
             ),
-            // A mark becomes a five-minute mark if the model has no price for an hour, or if its lifetime is unknown.
+            // A mark becomes a five-minute mark if the model has no price for an hour, or if the mark's lifetime is
+            // unknown.
             (&["1h", "2h"], false, &["0:5m", "1:5m"]),
             (&["2h"], true, &["0:5m"]),
         ];
@@ -355,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn breakpoints_of_a_responses_caller_become_marks_and_the_end_is_marked_unless_disabled() {
+    fn responses_cache_breakpoints_become_marks_and_the_prompts_end_is_marked_unless_disabled() {
         let point = json!({ "mode": "explicit" });
         let part = |text: &str| json!({ "type": "input_text", "text": text });
         let pointed = |text: &str| json!({ "type": "input_text", "text": text, "prompt_cache_breakpoint": point });
@@ -394,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_without_marks_gets_the_marks_that_the_vendors_guide_recommends() {
+    fn caller_without_cache_marks_gets_the_marks_that_the_vendors_guide_recommends() {
         let auto = Dialect::default();
         let says = |role: &str, text: &str| json!({ "role": role, "content": text });
         let conversation = json!([
@@ -410,8 +377,8 @@ mod tests {
             "messages.2.content.0:5m",
         ];
         assert_eq!(marks(&of_chat(&auto, true, &chat(&conversation))), tail);
-        // A single question gets no mark, because the conversation may never be continued, and writing to the cache
-        // costs money.
+        // A single question gets no mark, because writing to the cache costs money and the conversation may never be
+        // continued.
         let lone = json!([says("system", &long()), says("user", "one")]);
         assert_eq!(marks(&of_chat(&auto, true, &chat(&lone))), ["system.0:5m"]);
         let mut with_tools = chat(&lone);
@@ -433,7 +400,7 @@ mod tests {
                 "messages.2.content.0:5m"
             ]
         );
-        // No marks are added if the conversation is too short to be cached, if the caller has disabled or marked it, or
+        // No marks are added if the conversation is too short to be cached, if the caller has disabled or set marks, or
         // if the operator has disabled them.
         let short = json!([
             says("system", "s"),
@@ -457,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn growing_conversation_keeps_its_marked_prefix() {
+    fn growing_conversation_keeps_its_cache_marked_prefix() {
         let says = |role: &str, text: &str| json!({ "role": role, "content": text });
         let all = [
             says("system", "rules"),

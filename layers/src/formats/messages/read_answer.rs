@@ -1,59 +1,62 @@
-//! Reads the answer of a messages vendor.
+//! Reads a response in the Messages format.
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::super::turn::{Call, Counts, Emit, Event, Proof, Reader as Read, Stop, arguments};
+use super::{
+    super::turn::{Call, Counts, Emit, Event, Proof, Reader as Read, Stop, arguments},
+    usage::MessagesUsage,
+};
 use crate::{
     error::Error,
     formats::{
         arguments::Lead,
         text::{inner, string},
-        wire::{broken, compact, too_much},
+        wire::{broken, compact, too_many},
     },
     json::members,
     sse,
-    vendor_usage::{MessagesUsage, counts},
+    vendor_usage::counts,
 };
 
-/// The item of all text: several blocks are one text.
+/// The item number of all text. Several text blocks are one text.
 const TEXT: u64 = 0;
 const THINKING: u64 = 1;
-/// The item of the first tool call.
+/// The item number of the first tool call.
 const CALLS: u64 = 2;
-/// The largest number of tool calls in one answer.
+/// The maximum number of tool calls in one response.
 const CALLS_MAX: u64 = 4_096;
 
-/// Reads a messages answer. No event is delayed, and no text is stored.
+/// Reads a Messages response. No event is delayed, and no text is stored.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     begun: bool,
     open: Open,
     index: Option<u64>,
-    /// The number of tool calls so far.
+    /// The number of tool calls that have begun so far.
     calls: u64,
-    /// Counts are cumulative: those of a later event replace those of an earlier event. Invalid counts are ignored
-    /// here; the meter has marked them as suspect.
+    /// The usage so far. Counts are cumulative: a later event replaces those of an earlier event. Invalid counts are
+    /// ignored here; the meter has marked them as suspect.
     usage: MessagesUsage,
-    /// The reasoning within the output, which has no price of its own.
+    /// The reasoning tokens within the output. They have no price of their own.
     thinking: Option<u64>,
     stop: Option<Stop>,
     ended: bool,
 }
 
-/// The content block that is open: deltas belong to it.
+/// The open content block, to which deltas belong.
 #[derive(Clone, Copy, Debug, Default)]
 enum Open {
     #[default]
     None,
     Text,
     Thinking,
-    /// A call of the client's tool: its item, and what is known of the beginning of its arguments. `None` if they
-    /// arrived completely in its first event.
+    /// A tool call for the client: its item number, and the state of the beginning of its arguments. The state is
+    /// `None` if all arguments arrived in the first event of the tool call.
     Call(u64, Option<Lead>),
-    /// A block that has no deltas, or no counterpart in other formats: a call of the vendor's own tools, or its result.
+    /// A block without deltas, or without a counterpart in other formats: a call of one of the vendor's own tools, or
+    /// the result of such a call.
     Dropped,
 }
 
@@ -70,7 +73,9 @@ impl Reader {
         }
         let name = |value: Option<&'_ RawValue>| match value.map_or("\"\"", RawValue::get) {
             name if name.starts_with('"') => Ok(name.to_owned()),
-            _ => Err(broken("the answer's id or model is not a string")),
+            _ => Err(broken(
+                "the id or the model name of the response is not a string",
+            )),
         };
         let (id, model) = (&name(id)?, &name(model)?);
         emit(Event::Begin { id, model })
@@ -89,64 +94,40 @@ impl Reader {
     fn open_block(&mut self, block: &Block<'_>, emit: Emit<'_>) -> Result<(), Error> {
         self.open = match &*block.kind {
             "text" => {
-                self.text(block.text, emit)?;
+                emit(Event::Text(TEXT, false, optional_string(block.text)?))?;
                 Open::Text
             }
             "thinking" => {
-                self.reasoning(block.thinking, emit)?;
+                let piece = optional_string(block.thinking)?;
+                emit(Event::Reasoning(THINKING, true, piece))?;
                 signature(block.signature, emit)?;
                 Open::Thinking
             }
             "redacted_thinking" => {
                 let data = block.data.and_then(inner).unwrap_or_default();
-                emit(Event::Proof {
-                    item: THINKING,
-                    proof: Proof::Redacted(data),
-                })?;
+                emit(Event::Proof(THINKING, Proof::Redacted(data)))?;
                 Open::Dropped
             }
             "tool_use" => self.call(block, emit)?,
             _ => {
-                self.text(None, emit)?;
+                emit(Event::Text(TEXT, false, ""))?;
                 Open::Dropped
             }
         };
         Ok(())
     }
 
-    fn text(&self, text: Option<&RawValue>, emit: Emit<'_>) -> Result<(), Error> {
-        emit(Event::Text {
-            item: TEXT,
-            refusal: false,
-            piece: match text {
-                Some(text) => json_string(Some(text))?,
-                None => "",
-            },
-        })
-    }
-
-    fn reasoning(&self, text: Option<&RawValue>, emit: Emit<'_>) -> Result<(), Error> {
-        emit(Event::Reasoning {
-            item: THINKING,
-            summary: true,
-            piece: match text {
-                Some(text) => json_string(Some(text))?,
-                None => "",
-            },
-        })
-    }
-
     fn call(&mut self, block: &Block<'_>, emit: Emit<'_>) -> Result<Open, Error> {
         let (id, name) = (json_string(block.id)?, json_string(block.name)?);
         if self.calls == CALLS_MAX {
-            return Err(too_much(format!("more than {CALLS_MAX} tool calls")));
+            return Err(too_many(CALLS_MAX, "tool calls"));
         }
         let item = CALLS + self.calls;
         self.calls += 1;
         let custom = false;
         let call = Call { id, name, custom };
         emit(Event::Call { item, call })?;
-        // A missing input is the empty object; some vendors send `""` instead.
+        // A missing input means the empty object. Some vendors send `""` instead.
         let input = block.input.filter(|input| input.get() != "\"\"");
         let input = input.map_or(Cow::Borrowed("{}"), compact);
         // Some vendors send the whole input in the first event of the block.
@@ -164,20 +145,19 @@ impl Reader {
         delta: &Delta<'_>,
         emit: Emit<'_>,
     ) -> Result<(), Error> {
-        // The messages format never interleaves blocks. A delta for another block would be added to the wrong tool
-        // call.
+        // The Messages format never interleaves blocks. A delta of a block that is not open is an error, because it
+        // would be added to the wrong tool call.
         if matches!((self.index, index), (Some(open), Some(index)) if open != index) {
-            return Err(broken("a delta for a block that is not open"));
+            return Err(broken(
+                "a content_block_delta belongs to a block that is not open",
+            ));
         }
         match (&mut self.open, &*delta.kind) {
             (Open::Dropped, _) => Ok(()),
-            (_, "text_delta") => {
-                json_string(delta.text)?;
-                self.text(delta.text, emit)
-            }
+            (_, "text_delta") => emit(Event::Text(TEXT, false, json_string(delta.text)?)),
             (_, "thinking_delta") => {
-                json_string(delta.thinking)?;
-                self.reasoning(delta.thinking, emit)
+                let piece = json_string(delta.thinking)?;
+                emit(Event::Reasoning(THINKING, true, piece))
             }
             (Open::Thinking, "signature_delta") => signature(delta.signature, emit),
             (Open::Call(_, None), "input_json_delta") => Ok(()),
@@ -186,8 +166,10 @@ impl Reader {
                 arguments(item, stored, emit)?;
                 arguments(item, rest, emit)
             }
-            (_, "input_json_delta") => Err(broken("arguments outside a tool")),
-            // Citations and unknown deltas have no counterpart.
+            (_, "input_json_delta") => Err(broken(
+                "an input_json_delta belongs to a block that is not a tool call",
+            )),
+            // Citations and unknown deltas have no counterpart in other formats.
             _ => Ok(()),
         }
     }
@@ -202,8 +184,7 @@ impl Reader {
                 item
             }
         };
-        let implied = false;
-        emit(Event::Done { item, implied })
+        emit(Event::Done(item, false))
     }
 
     fn stop(&mut self, reason: &str, emit: Emit<'_>) -> Result<(), Error> {
@@ -216,7 +197,7 @@ impl Reader {
             "max_tokens" | "model_context_window_exceeded" => Stop::MaxTokens,
             "refusal" => Stop::Refusal,
             "tool_use" => Stop::ToolUse,
-            // `end_turn`, `stop_sequence`, `pause_turn`, and unknown reasons: the answer is complete.
+            // For `end_turn`, `stop_sequence`, `pause_turn` and unknown reasons, the response is complete.
             _ => Stop::EndTurn,
         };
         self.stop = Some(stop);
@@ -224,9 +205,12 @@ impl Reader {
     }
 
     fn finish(&mut self, emit: Emit<'_>) -> Result<(), Error> {
-        // An event with the stop reason was lost, and the gateway must not invent one.
+        // If the event with the stop reason was lost, the stream is an error, because the gateway must not invent a
+        // reason.
         if self.stop.is_none() {
-            return Err(broken("message_stop without a stop_reason"));
+            return Err(broken(
+                "the stream reported no stop_reason before message_stop",
+            ));
         }
         self.ended = true;
         let usage = self.usage.counts().unwrap_or_default().usage;
@@ -246,24 +230,24 @@ impl Read for Reader {
         let kind = &*wire.kind;
         let of_message = kind.starts_with("message_") || kind.starts_with("content_block_");
         if !self.begun && of_message && kind != "message_start" {
-            return Err(broken("an event before message_start"));
+            return Err(broken("an event precedes message_start"));
         }
         match kind {
             "message_start" => {
                 let message = wire.message;
-                let message = message.ok_or_else(|| broken("a message_start without a message"))?;
+                let message = message.ok_or_else(|| broken("message_start has no message"))?;
                 self.begin((message.id, message.model), message.usage, emit)
             }
             "content_block_start" => {
                 self.close_block(emit)?;
                 let block = wire.content_block;
-                let block = block.ok_or_else(|| broken("a content_block_start without a block"))?;
+                let block = block.ok_or_else(|| broken("content_block_start has no block"))?;
                 self.index = wire.index;
                 self.open_block(&block, emit)
             }
             "content_block_delta" => {
                 let delta = wire.delta;
-                let delta = delta.ok_or_else(|| broken("a content_block_delta without a delta"))?;
+                let delta = delta.ok_or_else(|| broken("content_block_delta has no delta"))?;
                 self.delta(wire.index, &delta, emit)
             }
             "content_block_stop" => self.close_block(emit),
@@ -276,7 +260,7 @@ impl Read for Reader {
             }
             "message_stop" => self.finish(emit),
             "ping" => emit(Event::Alive),
-            "error" => Err(broken("an error inside the stream")),
+            "error" => Err(broken("the stream contains an error event")),
             _ => Ok(()),
         }
     }
@@ -291,9 +275,9 @@ impl Read for Reader {
 
     fn answer(&mut self, body: &[u8], emit: Emit<'_>) -> Result<(), Error> {
         let answer: Answer<'_> = serde_json::from_slice(body).map_err(broken)?;
-        // An answer that has usage and no content has no blocks.
+        // A response that has usage but no content counts as a response without blocks.
         if answer.content.is_none() && answer.usage.is_none() {
-            return Err(broken("an answer without content"));
+            return Err(broken("the response has no content"));
         }
         self.begin((answer.id, answer.model), answer.usage, emit)?;
         for block in answer.content.iter().flatten() {
@@ -305,7 +289,7 @@ impl Read for Reader {
             self.close_block(emit)?;
             self.open_block(block, emit)?;
         }
-        // A plain answer is never truncated, so an answer without a stop reason is complete.
+        // A plain response is never truncated, so it is complete even without a stop reason.
         self.stop(answer.stop_reason.as_deref().unwrap_or("tool_use"), emit)?;
         self.finish(emit)
     }
@@ -314,10 +298,7 @@ impl Read for Reader {
 fn signature(signature: Option<&RawValue>, emit: Emit<'_>) -> Result<(), Error> {
     match signature.and_then(inner) {
         None | Some("") => Ok(()),
-        Some(piece) => emit(Event::Proof {
-            item: THINKING,
-            proof: Proof::Signature(piece),
-        }),
+        Some(piece) => emit(Event::Proof(THINKING, Proof::Signature(piece))),
     }
 }
 
@@ -328,46 +309,32 @@ fn thinking(usage: &str) -> Option<u64> {
     thinking.tokens
 }
 
-/// Returns the text between the quotes of a JSON string, still escaped.
+/// Returns the text between the quotes of a JSON string, with its escapes.
 fn json_string(value: Option<&RawValue>) -> Result<&str, Error> {
     let text = value.and_then(inner);
-    text.ok_or_else(|| broken("a string is missing"))
+    text.ok_or_else(|| broken("a block or a delta lacks its text"))
 }
 
-#[derive(Deserialize)]
-struct Answer<'a> {
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    model: Option<&'a RawValue>,
-    #[serde(borrow)]
-    content: Option<Vec<Block<'a>>>,
-    stop_reason: Option<String>,
-    #[serde(borrow)]
-    usage: Option<&'a RawValue>,
+/// Returns the text of a field that a block may lack.
+fn optional_string(value: Option<&RawValue>) -> Result<&str, Error> {
+    value.map_or(Ok(""), |value| json_string(Some(value)))
 }
 
-/// A content block of an answer, or the block with which an event begins. Fields that the block's type does not define
-/// may contain anything.
-#[derive(Deserialize)]
-struct Block<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    text: Option<&'a RawValue>,
-    #[serde(borrow)]
-    thinking: Option<&'a RawValue>,
-    #[serde(borrow)]
-    signature: Option<&'a RawValue>,
-    /// The vendor's encrypted data, which only blocks of redacted thinking have.
-    #[serde(borrow)]
-    data: Option<&'a RawValue>,
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    name: Option<&'a RawValue>,
-    #[serde(borrow)]
-    input: Option<&'a RawValue>,
+raw_fields! {
+    struct Answer<'a> {
+        id, model, usage;
+        #[serde(borrow)] content: Option<Vec<Block<'a>>>,
+        stop_reason: Option<String>,
+    }
+
+    /// A content block of a response, or the block in an event that begins a block. Fields that the block's type does
+    /// not define may contain anything.
+    struct Block<'a> {
+        text, thinking, signature, id, name, input;
+        #[serde(borrow, rename = "type")] kind: Cow<'a, str>,
+        /// The vendor's encrypted data, which only blocks of redacted thinking have.
+        #[serde(borrow)] data: Option<&'a RawValue>,
+    }
 }
 
 const KNOWN: [&str; 8] = [
@@ -381,51 +348,42 @@ const KNOWN: [&str; 8] = [
     "error",
 ];
 
-/// The fields of an event, parsed leniently: used if the event does not parse as [`Wire`].
-#[derive(Deserialize)]
-struct Odd<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    delta: Option<&'a RawValue>,
-    #[serde(borrow)]
-    usage: Option<&'a RawValue>,
+raw_fields! {
+    /// The fields of an event that does not parse as [`Wire`]. They are parsed leniently.
+    struct Odd<'a> {
+        delta, usage;
+        #[serde(borrow, rename = "type")] kind: Cow<'a, str>,
+    }
 }
 
 impl<'a> Odd<'a> {
-    /// Keeps the fields that can be read; the others become absent.
+    /// Keeps the fields that can be read. The others count as absent.
     fn read(self) -> Wire<'a> {
         let delta = self.delta.map(RawValue::get);
         Wire {
             kind: self.kind,
-            index: None,
-            message: None,
-            content_block: None,
             delta: delta.and_then(|delta| serde_json::from_str(delta).ok()),
             usage: self.usage,
+            ..Wire::default()
         }
     }
 }
 
-/// Any event of a messages stream, with the fields that are translated.
-#[derive(Deserialize)]
-struct Wire<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Cow<'a, str>,
-    index: Option<u64>,
-    #[serde(borrow)]
-    message: Option<Message<'a>>,
-    #[serde(borrow)]
-    content_block: Option<Block<'a>>,
-    #[serde(borrow)]
-    delta: Option<Delta<'a>>,
-    #[serde(borrow)]
-    usage: Option<&'a RawValue>,
+raw_fields! {
+    /// Any event of a Messages stream, reduced to the fields that are translated.
+    struct Wire<'a> {
+        usage;
+        #[serde(borrow, rename = "type")] kind: Cow<'a, str>,
+        index: Option<u64>,
+        #[serde(borrow)] message: Option<Message<'a>>,
+        #[serde(borrow)] content_block: Option<Block<'a>>,
+        #[serde(borrow)] delta: Option<Delta<'a>>,
+    }
 }
 
 impl<'a> Wire<'a> {
-    /// Reads an event; `None` if it does not parse and its type is unknown. If a `message_delta` does not
-    /// parse but has usage, its other fields are read as far as possible.
+    /// Reads an event. `None` if it does not parse and its type is unknown. If a `message_delta` does not parse but has
+    /// usage, its other fields are read as far as possible.
     fn read(data: &'a [u8]) -> Result<Option<Self>, Error> {
         match serde_json::from_slice::<Self>(data) {
             Ok(wire) => Ok(Some(wire)),
@@ -440,28 +398,13 @@ impl<'a> Wire<'a> {
     }
 }
 
-#[derive(Deserialize)]
-struct Message<'a> {
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    model: Option<&'a RawValue>,
-    #[serde(borrow)]
-    usage: Option<&'a RawValue>,
-}
+raw_fields! {
+    struct Message<'a> { id, model, usage }
 
-#[derive(Deserialize)]
-struct Delta<'a> {
-    /// The type of the block or delta; empty in a `message_delta`.
-    #[serde(borrow, default, rename = "type")]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    text: Option<&'a RawValue>,
-    #[serde(borrow)]
-    thinking: Option<&'a RawValue>,
-    #[serde(borrow)]
-    signature: Option<&'a RawValue>,
-    #[serde(borrow)]
-    partial_json: Option<&'a RawValue>,
-    stop_reason: Option<String>,
+    struct Delta<'a> {
+        text, thinking, signature, partial_json;
+        /// The type of the block or delta; empty in a `message_delta`.
+        #[serde(borrow, default, rename = "type")] kind: Cow<'a, str>,
+        stop_reason: Option<String>,
+    }
 }

@@ -1,10 +1,11 @@
-//! Reads a messages request.
+//! Reads a request in the Messages format.
 
 use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
 use crate::{
+    call::Format,
     error::{Error, Problem},
     format::BILLING_LINE,
     formats::{
@@ -12,52 +13,14 @@ use crate::{
         turn::request::{
             AnswerFormat, Arguments, Called, Choice, Effort, File, Image, Instructor, LINE_FEED,
             Named, RequestWriter, Settings, Takes, Text, Tool, ToolResult, Vendor, Voice,
-            check_names, flag, is_object, lines, stop_sequences, string_field, whole_schema,
+            check_names, is_object, lines, stop_sequences, string_field, whole_schema,
         },
         wire::{Object, Value},
     },
     path::Path,
 };
 
-/// Fields that are translated, or that are read only to refuse them with a reason.
-const READ: &[&str] = &[
-    "model",
-    "max_tokens",
-    "messages",
-    "system",
-    "stop_sequences",
-    "stream",
-    "temperature",
-    "top_p",
-    "tools",
-    "tool_choice",
-    "thinking",
-    "output_config",
-    "output_format",
-    "metadata",
-];
-
-/// Fields that are left out: they affect how a messages vendor works, bills or caches, but not the answer. `parse` has
-/// already refused values that could raise the price.
-const DROPPED: &[&str] = &[
-    "top_k",
-    "cache_control",
-    "context_management",
-    "compaction",
-    "service_tier",
-    "speed",
-    "inference_geo",
-    "diagnostics",
-    "user_profile_id",
-    "container",
-    "mcp_servers",
-    "fallback_credit_token",
-    "fallbacks",
-    "thread",
-    "previous_message_id",
-];
-
-/// Reads a messages request, and passes its conversation to the writer.
+/// Reads a request in the Messages format, and passes its conversation to the writer.
 ///
 /// # Errors
 /// [`Error::Invalid`], which names a field that has the wrong type or that the vendor's format cannot express.
@@ -66,20 +29,20 @@ pub(crate) fn read_request<'a, W: RequestWriter<'a>>(
     to: &Vendor<'_>,
     writer: &mut W,
 ) -> Result<Settings<'a>, Error> {
-    check_names(fields, &[READ, DROPPED], Problem::NotTranslated)?;
+    check_names(fields, Format::Messages, Problem::NotTranslated)?;
+    let mut conversation = Conversation { to, writer };
     if let Some(system) = fields.get("system")? {
-        instruct(&system, Instructor::Request, writer)?;
+        conversation.instruct(&system, Instructor::Request)?;
     }
     let turns = fields.need("messages")?;
-    for (index, raw) in turns.array()?.into_iter().enumerate() {
-        let path = Path::Index(&turns.path, index);
-        let turn = Value { path, raw }.object()?;
+    for turn in turns.elements()? {
+        let turn = turn.object()?;
         let content = turn.need("content")?;
         match &*turn.need("role")?.string()? {
-            "user" => user(&content, writer)?,
-            "assistant" => assistant(&content, to, writer)?,
-            // Instructions stay in their place, because they apply from there on.
-            "system" => instruct(&content, Instructor::Developer, writer)?,
+            "user" => conversation.user(&content)?,
+            "assistant" => conversation.assistant(&content)?,
+            // Instructions within the conversation stay in their place, because they apply to what follows them.
+            "system" => conversation.instruct(&content, Instructor::Developer)?,
             _ => return Err(turn.refuse("role", Problem::NotOneOf("user, assistant"))),
         }
     }
@@ -98,14 +61,14 @@ pub(crate) fn read_request<'a, W: RequestWriter<'a>>(
     Ok(settings)
 }
 
-/// Returns whether the request enables thinking and does not omit it from the answer.
+/// Returns whether the request enables thinking and does not omit it from the response.
 #[must_use]
 pub fn thinking_asked(body: &[u8]) -> bool {
     let requested = || {
         let raw: &RawValue = serde_json::from_slice(body).ok()?;
         let path = Path::Root;
         let fields = Value { path, raw }.object().ok()?;
-        let thinking = fields.get("thinking").ok()??.object().ok()?;
+        let thinking = fields.object("thinking").ok()??;
         let kind = thinking.get("type").ok()??.string().ok()?;
         let display = match thinking.get("display").ok()? {
             Some(display) => display.string().ok()?,
@@ -116,144 +79,211 @@ pub fn thinking_asked(body: &[u8]) -> bool {
     requested().unwrap_or(false)
 }
 
-/// Passes instructions on as one text, because many vendors do not accept a list of parts here.
-fn instruct<'a, W: RequestWriter<'a>>(
-    content: &Value<'a, '_>,
-    instructor: Instructor,
-    writer: &mut W,
-) -> Result<(), Error> {
-    let mut texts = Vec::new();
-    blocks(content, |block| match block {
-        Block::Text(text) => {
-            texts.extend(without_billing_line(text));
-            Ok(())
-        }
-        Block::Other(_, block) => Err(block.refuse("type", Problem::NotOneOf("text"))),
-    })?;
-    if texts.is_empty() {
-        return Ok(());
-    }
-    let (path, json) = (content.path, lines(texts));
-    if let Some(text) = writer.text(Voice::Caller, Text { path, json })? {
-        writer.instruct(instructor, vec![text]);
-    }
-    Ok(())
+/// Reads the conversation of a request, and passes it to the writer.
+struct Conversation<'w, 'v, W> {
+    to: &'w Vendor<'v>,
+    writer: &'w mut W,
 }
 
-/// Removes the billing line with which Claude Code begins its instructions. The line is meant for the messages vendor,
-/// and it changes from call to call, so that another vendor could not find anything after it in its cache.
+impl<'a, W: RequestWriter<'a>> Conversation<'_, '_, W> {
+    /// Passes instructions on as one text, because many vendors do not accept a list of parts as instructions.
+    fn instruct(&mut self, content: &Value<'a, '_>, instructor: Instructor) -> Result<(), Error> {
+        let mut texts = Vec::new();
+        blocks(content, |block| match block {
+            Block::Text(text) => {
+                texts.extend(without_billing_line(text));
+                Ok(())
+            }
+            Block::Other(_, block) => Err(block.refuse("type", Problem::NotOneOf("text"))),
+        })?;
+        if texts.is_empty() {
+            return Ok(());
+        }
+        let (path, json) = (content.path, lines(texts));
+        if let Some(text) = self.writer.text(Voice::Caller, Text { path, json })? {
+            self.writer.instruct(instructor, vec![text]);
+        }
+        Ok(())
+    }
+
+    /// Passes a turn of the user on: first the tool results, which must follow their calls directly; then everything else
+    /// as one message.
+    fn user(&mut self, content: &Value<'a, '_>) -> Result<(), Error> {
+        let (mut parts, mut has_results) = (Vec::new(), false);
+        blocks(content, |block| match block {
+            Block::Other("tool_result", block) => {
+                has_results = true;
+                self.result(block)
+            }
+            block => self.part(&block, &mut parts),
+        })?;
+        if !parts.is_empty() || !has_results {
+            self.writer.user(parts);
+        }
+        Ok(())
+    }
+
+    fn result(&mut self, block: &Object<'a, '_>) -> Result<(), Error> {
+        let mut parts = Vec::new();
+        if let Some(content) = block.get("content")? {
+            blocks(&content, |block| match block {
+                // The vendor gets all tools anyway, so only the name of the tool that a search found is sent.
+                Block::Other("tool_reference", block) => {
+                    let name = block.need("tool_name")?;
+                    let (path, json) = (name.path, shortened(Cow::Borrowed(literal(&name)?)));
+                    parts.extend(self.writer.text(Voice::Caller, Text { path, json })?);
+                    Ok(())
+                }
+                block => self.part(&block, &mut parts),
+            })?;
+        }
+        let result = ToolResult {
+            parts,
+            failed: block.flag("is_error")?.unwrap_or(false),
+            plain: true,
+        };
+        self.writer
+            .result(Text::read(&block.need("tool_use_id")?)?, result)
+    }
+
+    /// Passes a turn of the assistant on. Consecutive texts are one message. Thinking never becomes text.
+    fn assistant(&mut self, content: &Value<'a, '_>) -> Result<(), Error> {
+        let mut texts = Vec::new();
+        blocks(content, |block| {
+            match block {
+                Block::Text(text) => {
+                    let (path, json) = (content.path, Cow::Borrowed(text));
+                    texts.extend(self.writer.text(Voice::Model, Text { path, json })?);
+                }
+                Block::Other("tool_use", block) => {
+                    self.say(&mut texts);
+                    self.call(block)?;
+                }
+                Block::Other("thinking", block) => {
+                    let text = optional(block, "thinking")?.map(Cow::Borrowed);
+                    let proof = block.get("signature")?;
+                    self.reasoning(proof, text, &mut texts)?;
+                }
+                Block::Other("redacted_thinking", block) => {
+                    self.reasoning(block.get("data")?, None, &mut texts)?;
+                }
+                Block::Other(_, block) => return Err(block.refuse("type", Problem::NotTranslated)),
+            }
+            Ok(())
+        })?;
+        self.say(&mut texts);
+        Ok(())
+    }
+
+    fn say(&mut self, texts: &mut Vec<W::Part>) {
+        if !texts.is_empty() {
+            self.writer.assistant(std::mem::take(texts));
+        }
+    }
+
+    fn reasoning(
+        &mut self,
+        proof: Option<Value<'a, '_>>,
+        text: Option<Json<'a>>,
+        texts: &mut Vec<W::Part>,
+    ) -> Result<(), Error> {
+        let proof = proof.map_or(Ok(Cow::Borrowed("")), |proof| proof.string())?;
+        if let Some(state) = self.to.state(&proof) {
+            if state.is_some() {
+                self.say(texts);
+            }
+            self.writer.reasoning(state, text.into_iter().collect());
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, block: &Object<'a, '_>) -> Result<(), Error> {
+        let input = block.need("input")?;
+        is_object(&input)?;
+        self.writer.call(Called {
+            id: Text::read(&block.need("id")?)?,
+            name: block.need_literal("name")?,
+            arguments: Arguments::Object(input.raw),
+            mark: None,
+        })
+    }
+
+    /// Translates a text, image or document of a user's message.
+    fn part(&self, block: &Block<'a, '_>, parts: &mut Vec<W::Part>) -> Result<(), Error> {
+        let path = Path::Root;
+        let (kind, block) = match *block {
+            Block::Text(text) => {
+                let json = Cow::Borrowed(text);
+                parts.extend(self.writer.text(Voice::Caller, Text { path, json })?);
+                return Ok(());
+            }
+            Block::Other(kind, block) => (kind, block),
+        };
+        match kind {
+            "image" => {
+                let source = block.need_object("source")?;
+                let (url, detail) = (image_url(&source)?, None);
+                parts.push(self.writer.image(Image { url, detail })?);
+            }
+            "document" => self.document(block, parts)?,
+            "search_result" => {
+                let (path, json) = (block.path, search_result(block)?);
+                parts.extend(self.writer.text(Voice::Caller, Text { path, json })?);
+            }
+            _ => return Err(block.refuse("type", Problem::NotTranslated)),
+        }
+        Ok(())
+    }
+
+    fn document(&self, block: &Object<'a, '_>, parts: &mut Vec<W::Part>) -> Result<(), Error> {
+        let source = block.need_object("source")?;
+        let (title, context) = (optional(block, "title")?, optional(block, "context")?);
+        let texts = [title, context].into_iter().flatten();
+        let mut heading: Vec<Json<'a>> = texts.map(Cow::Borrowed).collect();
+        let say = |json: Json<'a>, parts: &mut Vec<W::Part>| {
+            let path = block.path;
+            parts.extend(self.writer.text(Voice::Caller, Text { path, json })?);
+            Ok::<_, Error>(())
+        };
+        match &*source.need("type")?.string()? {
+            "base64" => {
+                let kind = source.need("media_type")?;
+                if kind.string()? != "application/pdf" {
+                    return Err(kind.refuse(Problem::NotOneOf("application/pdf")));
+                }
+                if let Some(context) = context {
+                    say(Cow::Borrowed(context), parts)?;
+                }
+                parts.push(self.writer.file(File {
+                    name: Some(file_name(title)),
+                    data: data_url("application/pdf", &source)?,
+                })?);
+            }
+            "text" => {
+                heading.push(source.need_literal("data")?);
+                say(lines(heading), parts)?;
+            }
+            "content" => {
+                if !heading.is_empty() {
+                    say(lines(heading), parts)?;
+                }
+                blocks(&source.need("content")?, |block| self.part(&block, parts))?;
+            }
+            _ => return Err(source.refuse("type", Problem::NotOneOf("base64, text, content"))),
+        }
+        Ok(())
+    }
+}
+
+/// Removes the billing line with which Claude Code begins its instructions. The line is meant for the vendor of the
+/// Messages format. It changes from call to call, so another vendor's cache could not be used for anything that follows
+/// the line.
 fn without_billing_line(text: &RawValue) -> Option<Json<'_>> {
     let Some(line) = inner(text).filter(|text| text.starts_with(BILLING_LINE)) else {
         return Some(Cow::Borrowed(text));
     };
     let (_, rest) = line.split_once(LINE_FEED)?;
     (!rest.is_empty()).then(|| quoted(&[rest]))
-}
-
-/// Passes a turn of the user on: first the tool results, which must follow their calls directly; then everything else
-/// as one message.
-fn user<'a, W: RequestWriter<'a>>(content: &Value<'a, '_>, writer: &mut W) -> Result<(), Error> {
-    let (mut parts, mut has_results) = (Vec::new(), false);
-    blocks(content, |block| match block {
-        Block::Other("tool_result", block) => {
-            has_results = true;
-            result(block, writer)
-        }
-        block => part(&block, &mut parts, writer),
-    })?;
-    if !parts.is_empty() || !has_results {
-        writer.user(parts);
-    }
-    Ok(())
-}
-
-fn result<'a, W: RequestWriter<'a>>(block: &Object<'a, '_>, writer: &mut W) -> Result<(), Error> {
-    let mut parts = Vec::new();
-    if let Some(content) = block.get("content")? {
-        blocks(&content, |block| match block {
-            // The vendor gets all tools anyway, so only the name of the tool that a search found is sent.
-            Block::Other("tool_reference", block) => {
-                let name = block.need("tool_name")?;
-                let (path, json) = (name.path, shortened(Cow::Borrowed(literal(&name)?)));
-                parts.extend(writer.text(Voice::Caller, Text { path, json })?);
-                Ok(())
-            }
-            block => part(&block, &mut parts, writer),
-        })?;
-    }
-    let result = ToolResult {
-        parts,
-        failed: flag(block, "is_error")?,
-        plain: true,
-    };
-    writer.result(Text::read(&block.need("tool_use_id")?)?, result)
-}
-
-/// Passes a turn of the assistant on. Consecutive texts are one message. Thinking never becomes text.
-fn assistant<'a, W: RequestWriter<'a>>(
-    content: &Value<'a, '_>,
-    to: &Vendor<'_>,
-    writer: &mut W,
-) -> Result<(), Error> {
-    let mut texts = Vec::new();
-    blocks(content, |block| {
-        match block {
-            Block::Text(text) => {
-                let (path, json) = (content.path, Cow::Borrowed(text));
-                texts.extend(writer.text(Voice::Model, Text { path, json })?);
-            }
-            Block::Other("tool_use", block) => {
-                say(&mut texts, writer);
-                call(block, writer)?;
-            }
-            Block::Other("thinking", block) => {
-                let text = optional(block, "thinking")?.map(Cow::Borrowed);
-                let proof = block.get("signature")?;
-                reasoning(proof, text, to, &mut texts, writer)?;
-            }
-            Block::Other("redacted_thinking", block) => {
-                reasoning(block.get("data")?, None, to, &mut texts, writer)?;
-            }
-            Block::Other(_, block) => return Err(block.refuse("type", Problem::NotTranslated)),
-        }
-        Ok(())
-    })?;
-    say(&mut texts, writer);
-    Ok(())
-}
-
-fn say<'a, W: RequestWriter<'a>>(texts: &mut Vec<W::Part>, writer: &mut W) {
-    if !texts.is_empty() {
-        writer.assistant(std::mem::take(texts));
-    }
-}
-
-fn reasoning<'a, W: RequestWriter<'a>>(
-    proof: Option<Value<'a, '_>>,
-    text: Option<Json<'a>>,
-    to: &Vendor<'_>,
-    texts: &mut Vec<W::Part>,
-    writer: &mut W,
-) -> Result<(), Error> {
-    let proof = proof.map_or(Ok(Cow::Borrowed("")), |proof| proof.string())?;
-    if let Some(state) = to.state(&proof) {
-        if state.is_some() {
-            say(texts, writer);
-        }
-        writer.reasoning(state, text.into_iter().collect());
-    }
-    Ok(())
-}
-
-fn call<'a, W: RequestWriter<'a>>(block: &Object<'a, '_>, writer: &mut W) -> Result<(), Error> {
-    let input = block.need("input")?;
-    is_object(&input)?;
-    writer.call(Called {
-        id: Text::read(&block.need("id")?)?,
-        name: Cow::Borrowed(literal(&block.need("name")?)?),
-        arguments: Arguments::Object(input.raw),
-        mark: None,
-    })
 }
 
 /// A content block of a turn.
@@ -275,12 +305,9 @@ fn blocks<'a>(
         Some(_) => return each(Block::Text(content.raw)),
         None => {}
     }
-    let blocks = content
-        .array()
-        .map_err(|_| content.wrong_type("string or array"))?;
-    for (index, raw) in blocks.into_iter().enumerate() {
-        let path = Path::Index(&content.path, index);
-        let block = Value { path, raw }.object()?;
+    let blocks = content.elements();
+    for block in blocks.map_err(|_| content.wrong_type("string or array"))? {
+        let block = block.object()?;
         let kind = block.need("type")?.string()?;
         if kind != "text" {
             each(Block::Other(&kind, &block))?;
@@ -294,46 +321,14 @@ fn blocks<'a>(
     Ok(())
 }
 
-/// Translates a text, image or document of a user's message.
-fn part<'a, W: RequestWriter<'a>>(
-    block: &Block<'a, '_>,
-    parts: &mut Vec<W::Part>,
-    writer: &W,
-) -> Result<(), Error> {
-    let path = Path::Root;
-    let (kind, block) = match *block {
-        Block::Text(text) => {
-            let json = Cow::Borrowed(text);
-            parts.extend(writer.text(Voice::Caller, Text { path, json })?);
-            return Ok(());
-        }
-        Block::Other(kind, block) => (kind, block),
-    };
-    match kind {
-        "image" => {
-            let source = block.need("source")?.object()?;
-            let (url, detail) = (image_url(&source)?, None);
-            parts.push(writer.image(Image { url, detail })?);
-        }
-        "document" => document(block, parts, writer)?,
-        "search_result" => {
-            let (path, json) = (block.path, search_result(block)?);
-            parts.extend(writer.text(Voice::Caller, Text { path, json })?);
-        }
-        _ => return Err(block.refuse("type", Problem::NotTranslated)),
-    }
-    Ok(())
-}
-
 fn image_url<'a, 's>(source: &'s Object<'a, '_>) -> Result<Text<'a, 's>, Error> {
-    const KINDS: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
+    const KINDS: &str = "image/jpeg, image/png, image/gif, image/webp";
     match &*source.need("type")?.string()? {
         "base64" => {
             let kind = source.need("media_type")?;
             let text = kind.string()?;
-            if !KINDS.contains(&&*text) {
-                let kinds = "image/jpeg, image/png, image/gif, image/webp";
-                return Err(kind.refuse(Problem::NotOneOf(kinds)));
+            if KINDS.split(", ").all(|known| known != text) {
+                return Err(kind.refuse(Problem::NotOneOf(KINDS)));
             }
             data_url(&text, source)
         }
@@ -341,55 +336,6 @@ fn image_url<'a, 's>(source: &'s Object<'a, '_>) -> Result<Text<'a, 's>, Error> 
         "url" => Text::read(&source.need("url")?),
         _ => Err(source.refuse("type", Problem::NotOneOf("base64, url"))),
     }
-}
-
-fn document<'a, W: RequestWriter<'a>>(
-    block: &Object<'a, '_>,
-    parts: &mut Vec<W::Part>,
-    writer: &W,
-) -> Result<(), Error> {
-    let source = block.need("source")?.object()?;
-    let (title, context) = (optional(block, "title")?, optional(block, "context")?);
-    let heading = |texts: [Option<&'a RawValue>; 2]| -> Vec<Json<'a>> {
-        let texts = texts.into_iter().flatten();
-        texts.map(Cow::Borrowed).collect()
-    };
-    let say = |json: Json<'a>, parts: &mut Vec<W::Part>| {
-        let path = block.path;
-        parts.extend(writer.text(Voice::Caller, Text { path, json })?);
-        Ok::<_, Error>(())
-    };
-    match &*source.need("type")?.string()? {
-        "base64" => {
-            let kind = source.need("media_type")?;
-            if kind.string()? != "application/pdf" {
-                return Err(kind.refuse(Problem::NotOneOf("application/pdf")));
-            }
-            if let Some(context) = context {
-                say(Cow::Borrowed(context), parts)?;
-            }
-            parts.push(writer.file(File {
-                name: Some(file_name(title)),
-                data: data_url("application/pdf", &source)?,
-            })?);
-        }
-        "text" => {
-            let mut texts = heading([title, context]);
-            texts.push(Cow::Borrowed(literal(&source.need("data")?)?));
-            say(lines(texts), parts)?;
-        }
-        "content" => {
-            let texts = heading([title, context]);
-            if !texts.is_empty() {
-                say(lines(texts), parts)?;
-            }
-            blocks(&source.need("content")?, |block| {
-                part(&block, parts, writer)
-            })?;
-        }
-        _ => return Err(source.refuse("type", Problem::NotOneOf("base64, text, content"))),
-    }
-    Ok(())
 }
 
 /// Returns a file name with an extension, from which vendors detect the type of the document.
@@ -425,12 +371,11 @@ fn data_url<'a, 's>(kind: &str, source: &'s Object<'a, '_>) -> Result<Text<'a, '
     })
 }
 
-/// Reads `tools` and `tool_choice`. Without tools, a choice is left out, because other formats do not allow it then.
+/// Reads `tools` and `tool_choice`. A choice without tools is left out, because other formats do not allow it.
 fn tools<'a>(fields: &Object<'a, '_>, settings: &mut Settings<'a>) -> Result<(), Error> {
     if let Some(tools) = fields.get("tools")? {
-        for (index, raw) in tools.array()?.into_iter().enumerate() {
-            let path = Path::Index(&tools.path, index);
-            settings.tools.push(tool(&Value { path, raw }.object()?)?);
+        for object in tools.elements()? {
+            settings.tools.push(tool(&object.object()?)?);
         }
     }
     let Some(choice) = fields.get("tool_choice")? else {
@@ -446,20 +391,20 @@ fn tools<'a>(fields: &Object<'a, '_>, settings: &mut Settings<'a>) -> Result<(),
 }
 
 fn tool<'a>(tool: &Object<'a, '_>) -> Result<Tool<'a>, Error> {
-    // Only models of the messages format were trained on the typed tools (`bash_…`, `computer_…`) and their arguments.
+    // Typed tools (`bash_…`, `computer_…`) are refused, because only models of the Messages format were trained on
+    // these tools and their arguments.
     if let Some(kind) = tool.get("type")?
         && kind.string()? != "custom"
     {
         return Err(kind.refuse(Problem::NotTranslated));
     }
-    let strict = tool.get("strict")?;
     Ok(Tool {
-        name: Cow::Borrowed(literal(&tool.need("name")?)?),
+        name: tool.need_literal("name")?,
         description: optional(tool, "description")?.map(Cow::Borrowed),
         takes: Takes::Arguments {
             schema: whole_schema(tool, "input_schema")?,
             typed: true,
-            strict: strict.map(|flag| flag.flag()).transpose()?,
+            strict: tool.flag("strict")?,
         },
         mark: None,
     })
@@ -472,19 +417,19 @@ fn choose<'a>(choice: &Object<'a, '_>) -> Result<(Choice<'a>, Option<bool>), Err
         "none" => Choice::None,
         "any" => Choice::Required,
         "tool" => Choice::Tool(Named {
-            name: Cow::Borrowed(literal(&choice.need("name")?)?),
+            name: choice.need_literal("name")?,
             custom: false,
         }),
         _ => return Err(choice.refuse("type", Problem::NotOneOf("auto, any, tool, none"))),
     };
-    let one_at_a_time = flag(choice, "disable_parallel_tool_use")?;
-    Ok((chosen, one_at_a_time.then_some(false)))
+    let one_at_a_time = choice.flag("disable_parallel_tool_use")?;
+    Ok((chosen, (one_at_a_time == Some(true)).then_some(false)))
 }
 
 /// Returns the effort of reasoning, which is the requested one or derived from the thinking budget, and whether the
 /// request enables thinking.
 fn thinking<'a>(fields: &Object<'a, '_>) -> Result<(Option<Effort<'a>>, bool), Error> {
-    const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
+    const EFFORTS: &str = "low, medium, high, xhigh, max";
     let effort = |word| {
         Some(Effort {
             field: "output_config.effort",
@@ -492,20 +437,18 @@ fn thinking<'a>(fields: &Object<'a, '_>) -> Result<(Option<Effort<'a>>, bool), E
         })
     };
     let mut requested = None;
-    if let Some(config) = fields.get("output_config")?
-        && let Some(effort) = config.object()?.get("effort")?
+    if let Some(config) = fields.object("output_config")?
+        && let Some(effort) = config.get("effort")?
     {
         let text = effort.string()?;
-        requested = EFFORTS.into_iter().find(|known| *known == text);
+        requested = EFFORTS.split(", ").find(|known| *known == text);
         if requested.is_none() {
-            let efforts = "low, medium, high, xhigh, max";
-            return Err(effort.refuse(Problem::NotOneOf(efforts)));
+            return Err(effort.refuse(Problem::NotOneOf(EFFORTS)));
         }
     }
-    let Some(thinking) = fields.get("thinking")? else {
+    let Some(thinking) = fields.object("thinking")? else {
         return Ok((requested.and_then(effort), false));
     };
-    let thinking = thinking.object()?;
     let kind = thinking.need("type")?;
     match &*kind.string()? {
         "enabled" if requested.is_none() => {
@@ -523,20 +466,18 @@ fn thinking<'a>(fields: &Object<'a, '_>) -> Result<(Option<Effort<'a>>, bool), E
     }
 }
 
-/// Returns the schema that the answer must follow, if the request has one.
+/// Returns the schema that the response must follow, if the request has one.
 fn format<'a>(fields: &Object<'a, '_>, to: &Vendor<'_>) -> Result<Option<AnswerFormat<'a>>, Error> {
-    let config = match fields.get("output_config")? {
-        Some(config) => Some(config.object()?),
-        None => None,
-    };
-    let mut format = match &config {
+    let config = fields.object("output_config")?;
+    let format = match &config {
         Some(config) => config.get("format")?,
         None => None,
     };
-    if format.is_none() {
+    let format = match format {
         // During the beta of structured outputs, the field had this name.
-        format = fields.get("output_format")?;
-    }
+        None => fields.get("output_format")?,
+        format => format,
+    };
     let Some(format) = format else {
         return Ok(None);
     };
@@ -560,8 +501,8 @@ fn format<'a>(fields: &Object<'a, '_>, to: &Vendor<'_>) -> Result<Option<AnswerF
 
 /// Returns the id of the end user.
 fn user_id<'a>(fields: &Object<'a, '_>) -> Result<Option<&'a RawValue>, Error> {
-    match fields.get("metadata")? {
-        Some(metadata) => string_field(&metadata.object()?, "user_id"),
+    match fields.object("metadata")? {
+        Some(metadata) => string_field(&metadata, "user_id"),
         None => Ok(None),
     }
 }

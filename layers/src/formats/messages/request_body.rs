@@ -1,46 +1,11 @@
-//! The body of a messages request to a vendor, to be serialized.
+//! The parts of a Messages request to a vendor, in the form in which they are serialized.
 
-use std::{borrow::Cow, mem};
+use std::borrow::Cow;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::marks::{Markable, Marked};
 use crate::formats::{text::Json, turn::request::Mark};
-
-#[derive(Serialize)]
-pub(crate) struct Body<'a> {
-    pub(crate) model: &'a str,
-    pub(crate) max_tokens: u64,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) system: Vec<Block<'a>>,
-    pub(crate) messages: Vec<Turn<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) tools: Vec<Tool<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tool_choice: Option<ToolChoice<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) stop_sequences: Vec<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) thinking: Option<ThinkingField>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) output_config: Option<OutputConfig<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) temperature: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) top_p: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) top_k: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) metadata: Option<Metadata<'a>>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) stream: bool,
-}
-
-#[derive(Serialize)]
-pub(crate) struct Metadata<'a> {
-    pub(crate) user_id: &'a RawValue,
-}
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -55,12 +20,6 @@ pub(crate) struct OutputConfig<'a> {
     pub(crate) effort: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) format: Option<OutputFormat<'a>>,
-}
-
-impl OutputConfig<'_> {
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.effort.is_none() && self.format.is_none()
-    }
 }
 
 #[derive(Serialize)]
@@ -82,16 +41,6 @@ pub(crate) struct Tool<'a> {
     pub(crate) cache_control: Option<Mark>,
 }
 
-impl Markable for Tool<'_> {
-    fn mark(&self) -> Option<Mark> {
-        self.cache_control
-    }
-
-    fn set_mark(&mut self, mark: Option<Mark>) {
-        self.cache_control = mark;
-    }
-}
-
 #[derive(Debug, Serialize)]
 pub(crate) struct ToolChoice<'a> {
     #[serde(rename = "type")]
@@ -107,7 +56,7 @@ pub(crate) struct ToolChoice<'a> {
 pub(crate) struct Turn<'a> {
     pub(crate) role: Role,
     pub(crate) content: Vec<Block<'a>>,
-    /// Tool results, which must come before all other blocks of the turn.
+    /// The tool results, which must precede all other blocks of the turn.
     #[serde(skip)]
     pub(crate) results: Vec<Block<'a>>,
     #[serde(skip)]
@@ -121,87 +70,78 @@ pub(crate) enum Role {
     Assistant,
 }
 
-/// A content block of a turn.
+/// A content block of a turn. A block with a mark is where the vendor should end a cached prompt.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Block<'a> {
     Text {
         text: Cow<'a, str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cache_control: Option<Mark>,
     },
     Image {
         source: Source<'a>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cache_control: Option<Mark>,
     },
     Document {
         source: Source<'a>,
         #[serde(skip_serializing_if = "Option::is_none")]
         title: Option<Cow<'a, str>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cache_control: Option<Mark>,
     },
     ToolUse {
         id: Cow<'a, str>,
         name: Cow<'a, str>,
         input: Box<RawValue>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cache_control: Option<Mark>,
     },
     ToolResult {
         tool_use_id: Cow<'a, str>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         content: Vec<Self>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cache_control: Option<Mark>,
     },
-    /// A content block with a mark: the vendor should cache the prompt up to its end.
-    #[serde(untagged)]
-    Marked(Marked<'a>),
     /// A block of thinking, exactly as the vendor wrote it.
     #[serde(untagged)]
     Raw(Box<RawValue>),
 }
 
-impl Block<'_> {
-    /// Turns an instruction into a text of the user, in tags. The tags have fewer tokens than a hold adds for each
+impl<'a> Block<'a> {
+    pub(crate) fn text(text: impl Into<Cow<'a, str>>) -> Self {
+        Self::Text {
+            text: text.into(),
+            cache_control: None,
+        }
+    }
+
+    /// Turns an instruction into a text of the user, inside tags. The tags have fewer tokens than a hold adds for each
     /// message.
-    pub(crate) fn reminder(self) -> Self {
-        match self {
-            Self::Text { text } => Self::Text {
-                text: format!("<system>\n{text}\n</system>").into(),
-            },
-            Self::Marked(Marked { block, mark }) => Self::Marked(Marked {
-                block: Box::new(block.reminder()),
-                mark,
-            }),
-            block => block,
+    pub(crate) fn reminder(mut self) -> Self {
+        if let Self::Text { text, .. } = &mut self {
+            *text = format!("<system>\n{text}\n</system>").into();
         }
+        self
     }
 
-    /// Returns whether the block is a text of blanks, which vendors reject.
+    /// Returns whether the block is a text of only white space, which vendors reject.
     pub(crate) fn is_blank(&self) -> bool {
-        match self {
-            Self::Text { text } => text.trim().is_empty(),
-            Self::Marked(marked) => marked.block.is_blank(),
-            _ => false,
-        }
-    }
-}
-
-impl Markable for Block<'_> {
-    fn mark(&self) -> Option<Mark> {
-        match self {
-            Self::Marked(marked) => Some(marked.mark),
-            _ => None,
-        }
+        matches!(self, Self::Text { text, .. } if text.trim().is_empty())
     }
 
-    fn set_mark(&mut self, mark: Option<Mark>) {
-        let text = Cow::Borrowed("");
-        let block = match mem::replace(self, Self::Text { text }) {
-            Self::Marked(marked) => *marked.block,
-            block => block,
-        };
-        *self = match (block, mark) {
-            (Self::Raw(raw), _) => Self::Raw(raw),
-            (block, None) => block,
-            (block, Some(mark)) => Self::Marked(Marked {
-                block: Box::new(block),
-                mark,
-            }),
-        };
+    /// Returns the place of the block's cache mark. `None` for thinking, which cannot have a mark.
+    pub(crate) const fn mark_mut(&mut self) -> Option<&mut Option<Mark>> {
+        match self {
+            Self::Text { cache_control, .. }
+            | Self::Image { cache_control, .. }
+            | Self::Document { cache_control, .. }
+            | Self::ToolUse { cache_control, .. }
+            | Self::ToolResult { cache_control, .. } => Some(cache_control),
+            Self::Raw(_) => None,
+        }
     }
 }
 

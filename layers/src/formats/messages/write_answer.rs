@@ -1,11 +1,15 @@
-//! Writes an answer in the messages format, which has one open block at a time.
+//! Writes a response in the Messages format. This format has at most one open block at a time.
 
 use std::collections::VecDeque;
 
 use bytes::BytesMut;
 use serde_json::value::RawValue;
 
-use super::super::turn::{Call, Counts, Event, Proof, Stop, Writer as Write, check_kept, put};
+use super::{
+    super::turn::{Call, Counts, Event, Proof, Stop, Writer as Write, check_kept, put},
+    PING,
+    usage::write,
+};
 use crate::{
     error::Error,
     formats::{
@@ -14,36 +18,38 @@ use crate::{
         origin::Origin,
         wire::{AnswerCx, broken},
     },
+    price::Counts as ClassCounts,
 };
 
-/// Writes the events of a messages stream, or a plain messages answer.
+/// Writes the events of a Messages stream, or a plain Messages response.
 ///
-/// A piece of the open block is written at once. A piece of another block waits until the open block has ended, so a
-/// stream stores at most 4 MiB.
-#[derive(Debug)]
+/// A piece of the open block is written at once. A piece of another block waits until the open block has ended. A
+/// stream stores at most 4 MiB of such pieces.
+#[derive(Debug, Default)]
 pub(crate) struct Writer {
     origin: Origin,
     thinking_asked: bool,
-    /// Whether a plain answer is written and not the events of a stream.
+    /// Whether the writer writes a plain response instead of the events of a stream.
     plain: bool,
-    /// The plain answer up to its stop reason, with a block as soon as it has ended.
+    /// The plain response so far, up to its stop reason. A block is added when it has ended.
     answer: String,
-    /// The offset in the plain answer at which the blocks begin.
+    /// The offset in the plain response at which the blocks begin.
     blocks_at: usize,
-    /// The offset in the plain answer of the last thinking's signature, if the signature is the state of a chat vendor.
+    /// The offset of the last thinking's signature in the plain response, if the signature is the state of a Chat
+    /// Completions vendor.
     signature_at: Option<usize>,
-    /// The blocks that have not ended. The first one is open, or is the next to be.
+    /// The blocks that have not ended. The first of them is open, or is opened next.
     blocks: VecDeque<Block>,
-    /// The number of blocks that were opened so far.
+    /// The number of blocks that have been opened so far.
     opened: usize,
-    /// The bytes of blocks that have not ended and of content that waits, and those of ids and names of calls.
+    /// The number of stored bytes: blocks that have not ended, content that waits, and ids and names of tool calls.
     kept_bytes: usize,
     called: bool,
     refused: bool,
     stop: Option<Stop>,
-    /// The state of a chat vendor that was not put into a block yet.
+    /// The state of a Chat Completions vendor that has not been put into a block yet.
     state: Option<Kept>,
-    /// Capsules with reasoning that the caller does not see. They are written before the next tool call.
+    /// Capsules with reasoning that is hidden from the caller. They are written before the next tool call.
     hidden: Vec<String>,
 }
 
@@ -52,9 +58,9 @@ struct Block {
     item: u64,
     kind: Kind,
     open: bool,
-    /// Content that has arrived and was not written yet.
+    /// Content that has arrived but has not been written yet.
     waiting: String,
-    /// The signature or data of thinking.
+    /// The signature of thinking, or the data of redacted thinking.
     capsule: Option<String>,
     end: End,
 }
@@ -63,12 +69,12 @@ struct Block {
 enum Kind {
     Text,
     Thinking,
-    /// A tool call: its id, its name, and whether arguments were written.
+    /// A tool call: its id, its name, and whether arguments have been written.
     Call(String, String, bool),
 }
 
 impl Kind {
-    /// Returns the type of a delta of the block, and the name of its field.
+    /// Returns the type of the block's deltas, and the name of the field in them.
     const fn delta(&self) -> (&'static str, &'static str) {
         match self {
             Self::Text => ("text_delta", "text"),
@@ -81,34 +87,24 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Running,
-    /// The block ends when another one waits.
+    /// The block ends as soon as another block waits.
     Implied,
     Done,
 }
 
 impl Writer {
-    /// Creates the writer of one answer. `origin` has the vendor's name and the names of tools.
+    /// Creates the writer of one response. `origin` has the vendor's name and the names of the tools.
     pub(crate) fn new(origin: Origin, cx: AnswerCx, plain: bool) -> Self {
         Self {
             origin,
             thinking_asked: cx.thinking_asked,
             plain,
-            answer: String::new(),
-            blocks_at: 0,
-            signature_at: None,
-            blocks: VecDeque::new(),
-            opened: 0,
-            kept_bytes: 0,
-            called: false,
-            refused: false,
-            stop: None,
-            state: None,
-            hidden: Vec::new(),
+            ..Self::default()
         }
     }
 
     /// Writes `message_start`. Its input count is 0, because the vendor has not reported usage yet; the last event has
-    /// the count.
+    /// the real count.
     fn begin(&mut self, id: &str, model: &str, out: &mut BytesMut) {
         let message = format_args!(
             "{{\"id\":{id},\"type\":\"message\",\"role\":\"assistant\",\"model\":{model},\"content\":["
@@ -118,17 +114,15 @@ impl Writer {
             self.blocks_at = self.answer.len();
             return;
         }
-        put(
-            out,
-            format_args!(
-                "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{message}],\
-                 \"stop_reason\":null,\"stop_sequence\":null,\"usage\":{}}}}}\n\n",
-                usage(&Counts::default())
-            ),
+        let usage = usage(&Counts::default());
+        let event = format_args!(
+            "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{message}],\
+             \"stop_reason\":null,\"stop_sequence\":null,\"usage\":{usage}}}}}\n\n"
         );
+        put(out, event);
     }
 
-    /// Returns the block to which text or reasoning of this item belongs; if there is none, adds one.
+    /// Returns the block to which text or reasoning of this item belongs. If there is no such block, adds one.
     fn block(&mut self, item: u64, kind: Kind) -> &mut Block {
         let last = self.blocks.len().wrapping_sub(1);
         let goes_on = |(index, block): &(usize, &Block)| {
@@ -178,7 +172,7 @@ impl Writer {
         self.advance(out)
     }
 
-    /// Writes a piece of the open block without storing it. Returns whether the block of this item is open.
+    /// Writes a piece of the open block without storing the piece. Returns whether the open block is that of this item.
     fn write_piece(&mut self, item: u64, piece: &str, out: &mut BytesMut) -> bool {
         let front = self.blocks.front_mut();
         let Some(open) = front.filter(|block| block.open && block.item == item) else {
@@ -194,7 +188,7 @@ impl Writer {
     }
 
     fn call(&mut self, item: u64, call: Call<'_>, out: &mut BytesMut) -> Result<(), Error> {
-        // A messages caller cannot have tools with free text, so calls of such tools are left out.
+        // A caller of the Messages format cannot have tools with free text. So calls of such tools are left out.
         if call.custom {
             return Ok(());
         }
@@ -244,12 +238,12 @@ impl Writer {
                     self.hidden.push(capsule);
                 }
             }
-            // The proofs of a vendor of this format.
+            // These proofs are from Messages vendors, whose responses to Messages callers are not translated.
             Proof::Signature(_) | Proof::Redacted(_) => {}
         }
     }
 
-    /// Marks a block as complete.
+    /// Marks the block of this item as complete.
     fn done(&mut self, item: u64, implied: bool, out: &mut BytesMut) -> Result<(), Error> {
         let end = if implied { End::Implied } else { End::Done };
         let running = |block: &&mut Block| block.item == item && block.end != End::Done;
@@ -259,7 +253,7 @@ impl Writer {
         self.advance(out)
     }
 
-    /// Writes the content of the first block. When it has ended, continues with the next.
+    /// Writes the content of the first block. When that block has ended, continues with the next.
     fn advance(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         while let Some(mut block) = self.blocks.pop_front() {
             let ends = match block.end {
@@ -276,8 +270,8 @@ impl Writer {
             }
             self.kept_bytes -= size_of::<Block>();
         }
-        // The size of a plain answer was limited when it was read, and a plain answer writes a block only when it is
-        // complete.
+        // The blocks of a plain response are written only when they are complete. They need no limit here, because the
+        // size of the response was limited when it was read.
         if self.plain {
             return Ok(());
         }
@@ -287,7 +281,7 @@ impl Writer {
     fn write_block(&mut self, block: &mut Block, ends: bool, out: &mut BytesMut) {
         let waiting = std::mem::take(&mut block.waiting);
         self.kept_bytes -= waiting.len();
-        // The caller does not see this reasoning. If it has a capsule, the capsule is written as redacted thinking.
+        // This reasoning is hidden from the caller. If it has a capsule, the capsule is written as redacted thinking.
         if matches!(block.kind, Kind::Thinking) && !block.open && waiting.is_empty() {
             if let Some(capsule) = block.capsule.take().filter(|_| ends) {
                 self.redacted(&capsule, out);
@@ -330,32 +324,31 @@ impl Writer {
     }
 
     fn write_plain(&mut self, block: &mut Block, waiting: &str) {
-        let json = match &block.kind {
-            Kind::Text => format!("{{\"type\":\"text\",\"text\":\"{waiting}\"}}"),
+        match &block.kind {
+            Kind::Text => self.push(&format!("{{\"type\":\"text\",\"text\":\"{waiting}\"}}")),
             Kind::Thinking => {
                 let capsule = block.capsule.take();
+                // If an unsigned thinking block gets the vendor's state as its signature, the signature is inserted
+                // when the response is complete.
                 let later = capsule.is_none() && self.state.is_some();
                 let signature = match capsule {
                     Some(capsule) => capsule,
                     None if later => String::new(),
                     None => self.signature(),
                 };
-                let thinking = format!(
+                self.push(&format!(
                     "{{\"type\":\"thinking\",\"thinking\":\"{waiting}\",\"signature\":\"{signature}\"}}"
-                );
-                self.push(&thinking);
+                ));
                 self.signature_at = later.then(|| self.answer.len() - 2);
-                return;
             }
-            Kind::Call(id, name, _) => format!(
+            Kind::Call(id, name, _) => self.push(&format!(
                 "{{\"type\":\"tool_use\",\"id\":\"{id}\",\"name\":\"{name}\",\"input\":{}}}",
                 object(waiting)
-            ),
-        };
-        self.push(&json);
+            )),
+        }
     }
 
-    /// Adds a block to the plain answer.
+    /// Adds a block to the plain response.
     fn push(&mut self, block: &str) {
         if self.answer.len() > self.blocks_at {
             self.answer.push(',');
@@ -363,22 +356,22 @@ impl Writer {
         self.answer.push_str(block);
     }
 
-    /// Returns the signature for thinking that the vendor did not sign: the state of a chat vendor, or an empty capsule.
-    /// Messages vendors reject thinking without their signature, and blocks with a capsule are removed before a request
-    /// is sent to one.
+    /// Returns the signature of thinking that the vendor did not sign: the state of a Chat Completions vendor, or an
+    /// empty capsule. Messages vendors reject thinking that they did not sign, so blocks with a capsule are removed
+    /// before a request is sent to a Messages vendor.
     fn signature(&mut self) -> String {
         let vendor = &self.origin.vendor;
         let state = self.state.as_mut().map(|state| state.seal(vendor));
         state.unwrap_or_else(|| capsule::seal(vendor, "{}"))
     }
 
-    /// Writes what the vendor needs back with the call that follows, if anything.
+    /// Writes the hidden reasoning, if there is any, which the vendor needs back with the next tool call.
     fn write_hidden(&mut self, out: &mut BytesMut) {
         for capsule in std::mem::take(&mut self.hidden) {
             self.kept_bytes -= capsule.len();
             self.redacted(&capsule, out);
         }
-        // A plain answer has the whole state in one block.
+        // A plain response has the whole state in one block.
         if !self.plain {
             self.write_state(out);
         }
@@ -403,13 +396,11 @@ impl Writer {
     fn start(&mut self, block: &str, out: &mut BytesMut) {
         let index = self.opened;
         self.opened += 1;
-        put(
-            out,
-            format_args!(
-                "event: content_block_start\ndata: {{\"type\":\"content_block_start\",\"index\":{index},\
-                 \"content_block\":{block}}}\n\n"
-            ),
+        let event = format_args!(
+            "event: content_block_start\ndata: {{\"type\":\"content_block_start\",\"index\":{index},\
+             \"content_block\":{block}}}\n\n"
         );
+        put(out, event);
     }
 
     fn delta(&self, kind: &str, field: &str, piece: &str, out: &mut BytesMut) {
@@ -417,23 +408,19 @@ impl Writer {
             return;
         }
         let index = self.opened - 1;
-        put(
-            out,
-            format_args!(
-                "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":{index},\
-                 \"delta\":{{\"type\":\"{kind}\",\"{field}\":\"{piece}\"}}}}\n\n"
-            ),
+        let event = format_args!(
+            "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":{index},\
+             \"delta\":{{\"type\":\"{kind}\",\"{field}\":\"{piece}\"}}}}\n\n"
         );
+        put(out, event);
     }
 
     fn stop_block(&self, out: &mut BytesMut) {
         let index = self.opened - 1;
-        put(
-            out,
-            format_args!(
-                "event: content_block_stop\ndata: {{\"type\":\"content_block_stop\",\"index\":{index}}}\n\n"
-            ),
+        let event = format_args!(
+            "event: content_block_stop\ndata: {{\"type\":\"content_block_stop\",\"index\":{index}}}\n\n"
         );
+        put(out, event);
     }
 
     fn end(&mut self, counts: &Counts, out: &mut BytesMut) -> Result<(), Error> {
@@ -445,30 +432,26 @@ impl Writer {
         if self.plain {
             self.end_plain();
             let answer = &self.answer;
-            put(
-                out,
-                format_args!(
-                    "{answer}],\"stop_reason\":\"{reason}\",\"stop_sequence\":null,\"usage\":{usage}}}"
-                ),
+            let end = format_args!(
+                "{answer}],\"stop_reason\":\"{reason}\",\"stop_sequence\":null,\"usage\":{usage}}}"
             );
+            put(out, end);
             return Ok(());
         }
         if self.called {
             self.write_state(out);
         }
-        put(
-            out,
-            format_args!(
-                "event: message_delta\ndata: {{\"type\":\"message_delta\",\"delta\":\
-                 {{\"stop_reason\":\"{reason}\",\"stop_sequence\":null}},\"usage\":{usage}}}\n\n\
-                 event: message_stop\ndata: {{\"type\":\"message_stop\"}}\n\n"
-            ),
+        let events = format_args!(
+            "event: message_delta\ndata: {{\"type\":\"message_delta\",\"delta\":\
+             {{\"stop_reason\":\"{reason}\",\"stop_sequence\":null}},\"usage\":{usage}}}\n\n\
+             event: message_stop\ndata: {{\"type\":\"message_stop\"}}\n\n"
         );
+        put(out, events);
         Ok(())
     }
 
-    /// Puts the state of a chat vendor into the plain answer: into its thinking or, if it has none but the tool calls
-    /// need state, into a block of its own before all others.
+    /// Puts the state of a Chat Completions vendor into the plain response: into its thinking or, if it has no thinking
+    /// but its tool calls need the state, into a block before all others.
     fn end_plain(&mut self) {
         if let Some(at) = self.signature_at {
             let signature = self.signature();
@@ -480,8 +463,8 @@ impl Writer {
         }
     }
 
-    /// Returns the stop reason. It depends on the tool calls, too: many vendors send the usual end after a tool call,
-    /// and some announce a call without one, which would make agents wait for ever.
+    /// Returns the stop reason. It also depends on the tool calls: many vendors report an ordinary end after a tool
+    /// call, and some announce a call without sending one, so that agents would wait for ever.
     fn stop_reason(&self) -> &'static str {
         match self.stop {
             _ if self.refused => "refusal",
@@ -497,29 +480,25 @@ impl Write for Writer {
     fn write(&mut self, event: Event<'_>, out: &mut BytesMut) -> Result<(), Error> {
         match event {
             Event::Begin { id, model } => self.begin(id, model, out),
-            Event::Text {
-                item,
-                refusal,
-                piece,
-            } => {
+            Event::Text(item, refusal, piece) => {
                 self.refused |= refusal;
                 self.piece(item, Kind::Text, piece, out)?;
             }
-            Event::Reasoning { item, piece, .. } => self.reasoning(item, piece, out)?,
-            Event::Proof { item, proof } => self.proof(item, proof),
+            Event::Reasoning(item, _, piece) => self.reasoning(item, piece, out)?,
+            Event::Proof(item, proof) => self.proof(item, proof),
             Event::Call { item, call } => self.call(item, call, out)?,
             Event::Arguments { item, piece, fault } => self.arguments(item, piece, fault, out)?,
-            Event::Done { item, implied } => self.done(item, implied, out)?,
+            Event::Done(item, implied) => self.done(item, implied, out)?,
             Event::Stop(stop) => self.stop = Some(stop),
             Event::End(counts) => self.end(&counts, out)?,
-            Event::Alive => out.extend_from_slice(b"event: ping\ndata: {\"type\":\"ping\"}\n\n"),
+            Event::Alive => out.extend_from_slice(PING),
         }
         Ok(())
     }
 }
 
-/// Returns the arguments as a JSON object. If the model wrote something else, such as truncated JSON, that is put into
-/// an object.
+/// Returns the arguments as a JSON object. If the model wrote something else, for example truncated JSON, it is put
+/// into an object.
 fn object(escaped: &str) -> String {
     if escaped.is_empty() {
         return "{}".to_owned();
@@ -534,20 +513,6 @@ fn object(escaped: &str) -> String {
     }
 }
 
-/// Returns the usage, in which the input includes neither cache reads nor cache writes.
 fn usage(counts: &Counts) -> String {
-    let Counts {
-        fresh,
-        written,
-        cached,
-        output,
-        reasoning,
-    } = counts;
-    let details = reasoning.map_or_else(String::new, |reasoning| {
-        format!(",\"output_tokens_details\":{{\"thinking_tokens\":{reasoning}}}")
-    });
-    format!(
-        "{{\"input_tokens\":{fresh},\"cache_creation_input_tokens\":{written},\
-         \"cache_read_input_tokens\":{cached},\"output_tokens\":{output}{details}}}"
-    )
+    write(counts, &ClassCounts::default())
 }

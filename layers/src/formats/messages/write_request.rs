@@ -1,17 +1,12 @@
-//! Writes a messages request for a vendor.
+//! Writes a request in the Messages format.
 
 use std::{borrow::Cow, collections::HashSet, mem};
 
-use bytes::{Bytes, BytesMut};
-use serde_json::value::RawValue;
+use bytes::Bytes;
+use serde_json::{json, value::RawValue};
 
 pub(crate) use super::request_body::{Block, Tool, Turn};
-use super::{
-    marks::Markable,
-    request_body::{
-        Body, Metadata, OutputConfig, OutputFormat, Role, Source, ThinkingField, ToolChoice,
-    },
-};
+use super::request_body::{OutputConfig, OutputFormat, Role, Source, ThinkingField, ToolChoice};
 use crate::{
     error::{Error, Problem},
     formats::{
@@ -22,7 +17,7 @@ use crate::{
             Mark, SCHEMA_PROPERTIES, SCHEMA_TYPE, Settings, Takes, Text, ToolResult, Voice,
             no_parameters, with_members, wrapped,
         },
-        wire::{RequestCx, write_json},
+        wire::{ObjectWriter, RequestCx},
     },
     model::Thinking,
     path::Path,
@@ -31,7 +26,7 @@ use crate::{
 const IMAGES: &str = "data:image/(jpeg|png|gif|webp);base64,…, https:…";
 const FILES: &str = "data:application/pdf;base64,…";
 
-/// For each value of `reasoning_effort`: the effort of the messages format, and the thinking budget in tokens for
+/// For each value of `reasoning_effort`: the effort of the Messages format, and the thinking budget in tokens for
 /// models that accept a budget instead.
 const EFFORTS: &[(&str, &str, u64)] = &[
     ("minimal", "low", 1024),
@@ -44,7 +39,7 @@ const EFFORTS: &[(&str, &str, u64)] = &[
 /// The smallest thinking budget that vendors accept.
 const BUDGET_MIN: u64 = 1024;
 
-/// The instruction that replaces `response_format: json_object`, which the messages format does not have.
+/// The instruction that replaces `response_format: json_object`, which the Messages format does not have.
 pub(crate) const JSON_OBJECT: &str = "Answer with one JSON object and nothing else.";
 
 /// Collects the turns of a conversation.
@@ -94,24 +89,27 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
     const CUSTOM_TOOLS: bool = false;
     type Part = Block<'a>;
 
-    /// Texts of blanks are left out, because vendors reject them.
+    /// A text of only white space is left out, because vendors reject it.
     fn text(&self, voice: Voice, text: Text<'a, '_>) -> Result<Option<Block<'a>>, Error> {
         if voice == Voice::RefusalField {
             return Ok(None);
         }
-        let text = text.decoded()?;
-        Ok(Some(Block::Text { text }).filter(|block| !block.is_blank()))
+        let block = Block::text(text.decoded()?);
+        Ok(Some(block).filter(|block| !block.is_blank()))
     }
 
     fn image(&self, image: Image<'a, '_>) -> Result<Block<'a>, Error> {
         let source = image_source(&image.url)?;
-        Ok(Block::Image { source })
+        Ok(Block::Image {
+            source,
+            cache_control: None,
+        })
     }
 
     fn file(&self, file: File<'a, '_>) -> Result<Block<'a>, Error> {
         let url = file.data.decoded()?;
-        let Some(data) = DataUrl::read(&url).filter(|data| data.media_type == "application/pdf")
-        else {
+        let data = data_url(&url).filter(|(media_type, _)| media_type == "application/pdf");
+        let Some((_, start)) = data else {
             return Err(file.data.path.refuse(Problem::NotOneOf(FILES)));
         };
         let title = match file.name {
@@ -122,13 +120,16 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
             }
         };
         Ok(Block::Document {
-            source: data.source("application/pdf", url, &file.data.path)?,
+            source: base64_source("application/pdf", url, start, &file.data.path)?,
             title,
+            cache_control: None,
         })
     }
 
     fn mark(&self, part: &mut Block<'a>, mark: Mark) {
-        part.set_mark(Some(mark));
+        if let Some(place) = part.mark_mut() {
+            *place = Some(mark);
+        }
     }
 
     fn instruct(&mut self, _: Instructor, parts: Vec<Block<'a>>) {
@@ -168,12 +169,12 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
             }
         };
         let json = call.name;
-        let mut block = Block::ToolUse {
+        let block = Block::ToolUse {
             id: vendor_id(id.clone()),
             name: Text { path, json }.decoded()?,
             input: given.unwrap_or_else(|| RawValue::from_string("{}".to_owned()).expect("JSON")),
+            cache_control: call.mark,
         };
-        block.set_mark(call.mark);
         self.answered([block], Some(id));
         Ok(())
     }
@@ -199,16 +200,14 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
         let format = match settings.format {
             Some(AnswerFormat::Schema { schema, .. }) => Some(OutputFormat::JsonSchema { schema }),
             Some(AnswerFormat::Object) => {
-                let text = JSON_OBJECT.into();
-                conversation.system.push(Block::Text { text });
+                conversation.system.push(Block::text(JSON_OBJECT));
                 None
             }
             None => None,
         };
-        let output_config = OutputConfig {
-            effort: reasoning.effort,
-            format,
-        };
+        let effort = reasoning.effort;
+        let has_config = effort.is_some() || format.is_some();
+        let output_config = has_config.then_some(OutputConfig { effort, format });
         check_temperature(&settings, dialect.sampling)?;
         // Vendors reject sampling parameters together with thinking, so thinking requests have none.
         let thinks = matches!(reasoning.thinking, Some(ThinkingField::Enabled { .. }));
@@ -221,35 +220,29 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
         let mut ids = [settings.safety_identifier, settings.user, settings.user_id]
             .into_iter()
             .flatten();
-        let body = Body {
-            model: cx.model,
-            max_tokens,
-            system: conversation.system,
-            messages: conversation.turns,
-            tools,
-            tool_choice,
-            stop_sequences: settings
-                .stops
-                .into_iter()
-                .filter(|it| !is_blank(it))
-                .collect(),
-            thinking: reasoning.thinking,
-            output_config: (!output_config.is_empty()).then_some(output_config),
-            temperature: sampling(settings.temperature),
-            top_p: sampling(settings.top_p),
-            top_k: sampling(settings.top_k),
-            metadata: ids
-                .find(|id| given(Some(id)).is_some())
-                .map(|user_id| Metadata { user_id }),
-            stream: settings.stream,
-        };
-        let mut out = BytesMut::with_capacity(requested + 256);
-        write_json(&mut out, &body);
-        Ok(out.freeze())
+        let user_id = ids.find(|id| given(Some(id)).is_some());
+        let metadata = user_id.map(|user_id| json!({ "user_id": user_id }));
+        settings.stops.retain(|stop| !is_blank(stop));
+        let mut body = ObjectWriter::new(requested + 256);
+        body.field("model", &cx.model)
+            .field("max_tokens", &max_tokens)
+            .list("system", &conversation.system)
+            .field("messages", &conversation.turns)
+            .list("tools", &tools)
+            .some("tool_choice", tool_choice)
+            .list("stop_sequences", &settings.stops)
+            .some("thinking", reasoning.thinking)
+            .some("output_config", output_config)
+            .some("temperature", sampling(settings.temperature))
+            .some("top_p", sampling(settings.top_p))
+            .some("top_k", sampling(settings.top_k))
+            .some("metadata", metadata)
+            .some("stream", settings.stream.then_some(true));
+        Ok(body.end())
     }
 }
 
-/// Refuses temperatures above 1: in the messages format, they have another meaning, so they are neither forwarded nor
+/// Refuses temperatures above 1: in the Messages format, they have another meaning, so they are neither forwarded nor
 /// scaled.
 fn check_temperature(settings: &Settings<'_>, sampling: bool) -> Result<(), Error> {
     let number = |raw: &RawValue| serde_json::from_str::<f64>(raw.get()).ok();
@@ -262,7 +255,7 @@ fn check_temperature(settings: &Settings<'_>, sampling: bool) -> Result<(), Erro
     }
 }
 
-/// Returns whether a stop sequence consists of blanks, which vendors reject.
+/// Returns whether a stop sequence is only white space, which vendors reject.
 fn is_blank(text: &RawValue) -> bool {
     serde_json::from_str::<Cow<'_, str>>(text.get()).is_ok_and(|text| text.trim().is_empty())
 }
@@ -279,7 +272,7 @@ fn tool(tool: request::Tool<'_>) -> Tool<'_> {
             typed: true,
             strict,
         } => (schema, strict),
-        // A schema without members gets all that vendors require.
+        // A schema without members gets all members that vendors require.
         Takes::Arguments { schema, strict, .. } if is_empty(&schema) => (
             with_members(schema, &[SCHEMA_TYPE, SCHEMA_PROPERTIES]),
             strict,
@@ -346,7 +339,7 @@ impl Reasoning {
                 effort: Some(effort),
             },
             Thinking::Budget => {
-                // Leaves at least half of the output tokens for the answer, unless the smallest budget is larger than
+                // Leaves at least half of the output tokens for the response, unless the smallest budget is larger than
                 // half.
                 let budget_tokens = budget.min(max_tokens / 2).max(BUDGET_MIN);
                 let room = may_think && budget_tokens < max_tokens;
@@ -359,7 +352,7 @@ impl Reasoning {
     }
 }
 
-/// A conversation in the messages format.
+/// A conversation in the Messages format.
 ///
 /// Consecutive turns of the same role are merged. Their blocks keep their order, except that tool results come first.
 /// If the request begins with a turn of the assistant, the conversation does, too: no turn is inserted before it.
@@ -408,12 +401,12 @@ impl<'a> Conversation<'a> {
         turns.any(|turn| turn.role == Role::Assistant)
     }
 
-    /// Sets this mark at the ends of the last turns of the user, at most `most` of them.
+    /// Sets this mark at the end of each of the user's last `most` turns, unless the turn's end already has a mark.
     pub(super) fn mark_users_turns(&mut self, most: usize, mark: Mark) {
         let turns = self.turns.iter_mut().rev();
         let users = turns.filter(|turn| turn.role == Role::User).take(most);
-        for end in users.filter_map(|turn| turn.content.last_mut()) {
-            end.set_mark(end.mark().or(Some(mark)));
+        for place in users.filter_map(|turn| turn.content.last_mut()?.mark_mut()) {
+            place.get_or_insert(mark);
         }
     }
 
@@ -448,29 +441,27 @@ impl<'a> Conversation<'a> {
         self.turn(Role::Assistant).content.extend(blocks);
     }
 
-    /// Returns whether the answer will continue a turn of the assistant that began without thinking: after a tool
-    /// result, or after a text that the caller wrote for the model. Vendors reject thinking there, and the chat format
-    /// cannot carry the thinking with which the turn began.
+    /// Returns whether the response will continue a turn of the assistant: after a tool result, or after a text that
+    /// the caller wrote for the model. Vendors reject thinking in such a response if the turn began without thinking.
+    /// The Chat Completions format cannot carry thinking, so all turns of its callers begin without it.
     fn within_a_turn(&self) -> bool {
         self.turns
             .last()
             .is_some_and(|turn| turn.role == Role::Assistant || turn.has_results)
     }
 
-    /// Adds a tool result. If the turn before has no such tool call, the result becomes a text of the user, because
-    /// vendors reject it as a result (case 14).
+    /// Adds a tool result. If the turn before the result lacks its tool call, the result becomes a text of the user,
+    /// because vendors reject a result without its tool call; see the test of case 14.
     fn result(&mut self, id: Cow<'a, str>, mut content: Vec<Block<'a>>) {
         if self.open_calls.remove(&*id) {
             // Vendors accept a mark only on the whole tool result, not within it.
-            let mark = content.iter().rev().find_map(Markable::mark);
-            content.iter_mut().for_each(|block| block.set_mark(None));
-            let tool_use_id = vendor_id(id);
-            let mut block = Block::ToolResult {
-                tool_use_id,
+            let marks = content.iter_mut().rev();
+            let marks: Vec<Mark> = marks.filter_map(|block| block.mark_mut()?.take()).collect();
+            self.turn(Role::User).results.push(Block::ToolResult {
+                tool_use_id: vendor_id(id),
                 content,
-            };
-            block.set_mark(mark);
-            self.turn(Role::User).results.push(block);
+                cache_control: marks.first().copied(),
+            });
             self.say_late();
         } else {
             self.user(content);
@@ -501,21 +492,23 @@ impl<'a> Conversation<'a> {
                 has_results: false,
             });
         }
-        self.turns.last_mut().expect("there is at least one turn")
+        self.turns
+            .last_mut()
+            .expect("the conversation has at least one turn")
     }
 }
 
 fn image_source<'a>(image: &Text<'a, '_>) -> Result<Source<'a>, Error> {
     let url = image.decoded()?;
-    if let Some(data) = DataUrl::read(&url) {
-        let media_type = match data.media_type.as_str() {
+    if let Some((media_type, start)) = data_url(&url) {
+        let media_type = match media_type.as_str() {
             "image/jpeg" | "image/jpg" => "image/jpeg",
             "image/png" => "image/png",
             "image/gif" => "image/gif",
             "image/webp" => "image/webp",
             _ => return Err(image.path.refuse(Problem::NotOneOf(IMAGES))),
         };
-        return data.source(media_type, url, &image.path);
+        return base64_source(media_type, url, start, &image.path);
     }
     if starts_with(&url, "https://") || starts_with(&url, "http://") {
         return Ok(Source::Url { url });
@@ -523,43 +516,33 @@ fn image_source<'a>(image: &Text<'a, '_>) -> Result<Source<'a>, Error> {
     Err(image.path.refuse(Problem::NotOneOf(IMAGES)))
 }
 
-/// The beginning of a base64 `data:` URL (RFC 2397).
-struct DataUrl {
-    /// The media type, in lower case and without parameters.
-    media_type: String,
-    /// The offset at which the data begins.
-    start: usize,
+/// Reads the beginning of a base64 `data:` URL (RFC 2397). Returns the media type, in lower case and without
+/// parameters, and the offset at which the data begins.
+fn data_url(url: &str) -> Option<(String, usize)> {
+    let comma = url.find(',').filter(|_| starts_with(url, "data:"))?;
+    let head = url["data:".len()..comma].to_ascii_lowercase();
+    let kind = head.strip_suffix(";base64")?;
+    let media_type = kind.split(';').next().unwrap_or_default().trim().to_owned();
+    Some((media_type, comma + 1))
 }
 
-impl DataUrl {
-    fn read(url: &str) -> Option<Self> {
-        let comma = url.find(',').filter(|_| starts_with(url, "data:"))?;
-        let head = url["data:".len()..comma].to_ascii_lowercase();
-        let kind = head.strip_suffix(";base64")?;
-        let media_type = kind.split(';').next().unwrap_or_default().trim().to_owned();
-        Some(Self {
-            media_type,
-            start: comma + 1,
-        })
-    }
-
-    fn source<'a>(
-        &self,
-        media_type: &'static str,
-        url: Cow<'a, str>,
-        path: &Path<'_>,
-    ) -> Result<Source<'a>, Error> {
-        let data = match url {
-            Cow::Borrowed(url) => Cow::Borrowed(&url[self.start..]),
-            Cow::Owned(mut url) => {
-                url.drain(..self.start);
-                Cow::Owned(url)
-            }
-        };
-        if data.is_empty() {
-            return Err(path.refuse(Problem::Empty));
+/// Returns the data that begins at the offset `start` of the URL at this path.
+fn base64_source<'a>(
+    media_type: &'static str,
+    url: Cow<'a, str>,
+    start: usize,
+    path: &Path<'_>,
+) -> Result<Source<'a>, Error> {
+    let data = match url {
+        Cow::Borrowed(url) => Cow::Borrowed(&url[start..]),
+        Cow::Owned(mut url) => {
+            url.drain(..start);
+            Cow::Owned(url)
         }
-        Ok(Source::Base64 { media_type, data })
+    };
+    match data.is_empty() {
+        true => Err(path.refuse(Problem::Empty)),
+        false => Ok(Source::Base64 { media_type, data }),
     }
 }
 
@@ -580,8 +563,9 @@ fn input(path: &Path<'_>, arguments: Cow<'_, str>) -> Result<Box<RawValue>, Erro
     }
 }
 
-/// Returns an id that messages vendors accept: with letters, digits, `_` and `-`. If the conversation began at another
-/// vendor, ids may have other bytes; these are replaced by hex codes, in the call and in its result alike.
+/// Returns an id that vendors of the Messages format accept: with letters, digits, `_` and `-`. If the conversation
+/// began at another vendor, ids may have other bytes; these are replaced by hex codes, in the same way in a tool call
+/// and in its result.
 fn vendor_id(id: Cow<'_, str>) -> Cow<'_, str> {
     let taken = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     if id.bytes().all(taken) {

@@ -1,34 +1,32 @@
-//! Reads the answer of a responses vendor.
+//! Reads a response in the Responses format.
 //!
-//! Vendors differ: some send only `.done` events without deltas, another item id in each event, interleaved items, or a
-//! last event without items. So an item is identified only by its `output_index`, and each of its texts is passed on
-//! once, from the first event that has it.
+//! Vendors differ. Some send only `.done` events without deltas, or another item id in each event, or interleaved
+//! items, or a last event without items. So an item is identified only by its `output_index`, and each of its texts is
+//! passed on once, from the first event that contains it.
 
 use std::{borrow::Cow, collections::HashMap};
 
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::super::turn::{
-    Call, Counts, Emit, Event, Proof, Reader as Read, Stop, arguments, is_comment, truncated,
-    vendor_error,
+    Call, Counts, Emit, Event, Proof, Reader as Read, Stop, arguments, truncated, without_data,
 };
 use crate::{
     error::Error,
     formats::{
         arguments::Lead,
+        errors::unavailable,
         text::{given, inner},
-        wire::{broken, too_much},
+        wire::{broken, too_many},
     },
-    json::members,
     sse,
-    vendor_usage::{counts, is_error, responses_usage},
+    vendor_usage::{is_error, responses_usage},
 };
 
-/// The largest number of items in one answer.
+/// The maximum number of items in one response.
 const ITEMS_MAX: usize = 4_096;
 
-/// Reads a responses answer. No event is delayed, and no text is stored.
+/// Reads a response in the Responses format. No event is delayed, and no text is stored.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     items: HashMap<u64, Item>,
@@ -37,16 +35,17 @@ pub(crate) struct Reader {
     ended: bool,
 }
 
-/// The parts of an item that were already passed on.
+/// The parts of an item that have been passed on so far.
 #[derive(Debug, Default)]
 struct Item {
-    /// The indices of the parts whose text was passed on.
+    /// The indices of the parts whose text has been passed on.
     reported: Vec<u64>,
-    /// Whether the summary is passed on, or the reasoning itself: the first that arrives. `None` before that.
+    /// True if the summary is passed on, false if the reasoning itself is: whichever arrives first. `None` before
+    /// either arrives.
     summary: Option<bool>,
     last_part: u64,
     called: bool,
-    /// The state of the beginning of a call's arguments; `None` for free text.
+    /// The state of the beginning of a tool call's arguments. `None` for free text.
     lead: Option<Lead>,
     given: bool,
     done: bool,
@@ -58,11 +57,7 @@ impl Read for Reader {
             return Ok(());
         }
         let Some(data) = event.data() else {
-            return if is_comment(event) {
-                emit(Event::Alive)
-            } else {
-                Ok(())
-            };
+            return without_data(event, emit);
         };
         let data = data.trim_ascii();
         if matches!(data, b"" | b"[DONE]") {
@@ -71,7 +66,8 @@ impl Read for Reader {
         match serde_json::from_slice::<Wire<'_>>(data) {
             Ok(wire) => self.wire(&wire, emit),
             Err(error) => {
-                // An event of unknown type may have any fields, so only a known type makes this an error.
+                // An event of unknown type may have any fields. So the failed parse is an error only if the type is
+                // known.
                 let odd: Odd<'_> = serde_json::from_slice(data).map_err(broken)?;
                 if KNOWN.contains(&&*odd.kind) {
                     return Err(broken(error));
@@ -97,36 +93,21 @@ impl Reader {
     fn wire(&mut self, wire: &Wire<'_>, emit: Emit<'_>) -> Result<(), Error> {
         let index = wire.output_index.unwrap_or(0);
         let piece = wire.delta.and_then(inner).unwrap_or_default();
+        let part = (index, wire.content_index.unwrap_or(0));
+        let summary_part = (index, wire.summary_index.unwrap_or(0));
         match &*wire.kind {
             "response.created" | "response.in_progress" | "response.queued" => {
                 let response = wire.response.as_ref();
                 response.map_or(Ok(()), |response| self.begin(response, emit))
             }
-            "response.output_item.added" => {
-                let item = wire.item()?;
-                self.call(index, item, emit)
-            }
-            "response.output_text.delta" => self.text(wire, false, piece, true, emit),
-            "response.refusal.delta" => self.text(wire, true, piece, true, emit),
-            "response.output_text.done" => self.text(
-                wire,
-                false,
-                given(wire.text).unwrap_or_default(),
-                false,
-                emit,
-            ),
-            "response.refusal.done" => self.text(
-                wire,
-                true,
-                given(wire.refusal).unwrap_or_default(),
-                false,
-                emit,
-            ),
-            "response.reasoning_text.delta" => {
-                self.thought(index, false, wire.content_index.unwrap_or(0), piece, emit)
-            }
+            "response.output_item.added" => self.call(index, wire.item()?, emit),
+            "response.output_text.delta" => self.text(part, false, piece, true, emit),
+            "response.refusal.delta" => self.text(part, true, piece, true, emit),
+            "response.output_text.done" => self.text(part, false, whole(wire.text), false, emit),
+            "response.refusal.done" => self.text(part, true, whole(wire.refusal), false, emit),
+            "response.reasoning_text.delta" => self.thought(part, false, piece, emit),
             "response.reasoning_summary_text.delta" => {
-                self.thought(index, true, wire.summary_index.unwrap_or(0), piece, emit)
+                self.thought(summary_part, true, piece, emit)
             }
             "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
                 self.arguments(index, piece, true, emit)
@@ -135,15 +116,11 @@ impl Reader {
                 let whole = given(wire.arguments).or_else(|| given(wire.input));
                 self.arguments(index, whole.unwrap_or_default(), false, emit)
             }
-            "response.output_item.done" => {
-                let item = wire.item()?;
-                self.item(index, item, emit)
-            }
+            "response.output_item.done" => self.item(index, wire.item()?, emit),
             "response.completed" | "response.incomplete" => {
-                let response = wire
-                    .response
-                    .as_ref()
-                    .ok_or_else(|| broken("a last event without a response"))?;
+                let response = wire.response.as_ref();
+                let response =
+                    response.ok_or_else(|| broken("the last event has no response object"))?;
                 self.begin(response, emit)?;
                 self.finish(response, emit)
             }
@@ -167,38 +144,18 @@ impl Reader {
 
     fn state(&mut self, index: u64) -> Result<&mut Item, Error> {
         if !self.begun {
-            return Err(broken("an item before the answer"));
+            return Err(broken("an output item precedes response.created"));
         }
         if self.items.len() == ITEMS_MAX && !self.items.contains_key(&index) {
-            return Err(too_much(format!("more than {ITEMS_MAX} items")));
+            return Err(too_many(ITEMS_MAX, "output items"));
         }
         Ok(self.items.entry(index).or_default())
     }
 
-    /// Passes on a text: each delta or, if there was no delta, the whole text.
+    /// Passes on a part of an item: each delta, or the whole text if no delta has arrived.
     fn text(
         &mut self,
-        wire: &Wire<'_>,
-        refusal: bool,
-        piece: &str,
-        delta: bool,
-        emit: Emit<'_>,
-    ) -> Result<(), Error> {
-        let index = wire.output_index.unwrap_or(0);
-        self.part(
-            index,
-            wire.content_index.unwrap_or(0),
-            refusal,
-            piece,
-            delta,
-            emit,
-        )
-    }
-
-    fn part(
-        &mut self,
-        index: u64,
-        part: u64,
+        (index, part): (u64, u64),
         refusal: bool,
         piece: &str,
         delta: bool,
@@ -212,20 +169,15 @@ impl Reader {
         if !reported {
             item.reported.push(part);
         }
-        emit(Event::Text {
-            item: index,
-            refusal,
-            piece,
-        })
+        emit(Event::Text(index, refusal, piece))
     }
 
-    /// Passes on a piece of reasoning. If the vendor sends both the reasoning and a summary, only the first to arrive
-    /// is passed on.
+    /// Passes on a piece of reasoning. If the vendor sends both reasoning and a summary of it, only the one that
+    /// arrives first is passed on.
     fn thought(
         &mut self,
-        index: u64,
+        (index, part): (u64, u64),
         summary: bool,
-        part: u64,
         piece: &str,
         emit: Emit<'_>,
     ) -> Result<(), Error> {
@@ -233,20 +185,10 @@ impl Reader {
         if piece.is_empty() || item.done || *item.summary.get_or_insert(summary) != summary {
             return Ok(());
         }
-        let between = match std::mem::replace(&mut item.last_part, part) {
-            last if last != part => "\\n\\n",
-            _ => "",
-        };
-        for piece in [between, piece] {
-            if !piece.is_empty() {
-                emit(Event::Reasoning {
-                    item: index,
-                    summary,
-                    piece,
-                })?;
-            }
+        if std::mem::replace(&mut item.last_part, part) != part {
+            emit(Event::Reasoning(index, summary, "\\n\\n"))?;
         }
-        Ok(())
+        emit(Event::Reasoning(index, summary, piece))
     }
 
     fn call(&mut self, index: u64, raw: &RawValue, emit: Emit<'_>) -> Result<(), Error> {
@@ -261,14 +203,12 @@ impl Reader {
         }
         let id = given(item.call_id).or_else(|| given(item.id));
         let (Some(id), Some(name)) = (id, given(item.name)) else {
-            return Err(broken("a call without an id or a name"));
+            return Err(broken("a tool call has no id or no name"));
         };
         self.called = true;
         self.state(index)?.lead = (!custom).then(Lead::default);
-        emit(Event::Call {
-            item: index,
-            call: Call { id, name, custom },
-        })
+        let call = Call { id, name, custom };
+        emit(Event::Call { item: index, call })
     }
 
     fn arguments(
@@ -291,7 +231,7 @@ impl Reader {
         arguments(index, rest, emit)
     }
 
-    /// Handles a complete item: passes on the texts of which no event has arrived.
+    /// Handles a complete item. Passes on those of its texts that no earlier event contained.
     fn item(&mut self, index: u64, raw: &RawValue, emit: Emit<'_>) -> Result<(), Error> {
         if self.state(index)?.done {
             return Ok(());
@@ -301,29 +241,18 @@ impl Reader {
         match &*item.kind {
             "message" => {
                 for (place, part) in (0..).zip(parts(item.content)) {
-                    match &*part.kind {
-                        "refusal" => {
-                            let text = given(part.refusal).unwrap_or_default();
-                            self.part(index, place, true, text, false, emit)?;
-                        }
-                        _ => {
-                            let text = given(part.text).unwrap_or_default();
-                            self.part(index, place, false, text, false, emit)?;
-                        }
-                    }
+                    let refusal = part.kind == "refusal";
+                    let text = if refusal { part.refusal } else { part.text };
+                    self.text((index, place), refusal, whole(text), false, emit)?;
                 }
             }
             "reasoning" => {
-                if self.state(index)?.summary.is_none() {
-                    for (place, part) in (0..).zip(parts(item.content)) {
-                        let text = given(part.text).unwrap_or_default();
-                        self.thought(index, false, place, text, emit)?;
+                for (summary, list) in [(false, item.content), (true, item.summary)] {
+                    if self.state(index)?.summary.is_some() {
+                        continue;
                     }
-                }
-                if self.state(index)?.summary.is_none() {
-                    for (place, part) in (0..).zip(parts(item.summary)) {
-                        let text = given(part.text).unwrap_or_default();
-                        self.thought(index, true, place, text, emit)?;
+                    for (place, part) in (0..).zip(parts(list)) {
+                        self.thought((index, place), summary, whole(part.text), emit)?;
                     }
                 }
                 sealed = item.sealed();
@@ -333,30 +262,23 @@ impl Reader {
                 let whole = given(item.arguments).or_else(|| given(item.input));
                 self.arguments(index, whole.unwrap_or_default(), false, emit)?;
             }
-            // The vendor's own tools, and unknown items, have no counterpart.
+            // The vendor's own tools and unknown items have no counterpart in other formats.
             _ => {}
         }
         if let Some(json) = &sealed {
-            emit(Event::Proof {
-                item: index,
-                proof: Proof::Item(json),
-            })?;
+            emit(Event::Proof(index, Proof::Item(json)))?;
         }
         let item = self.state(index)?;
         item.done = true;
         arguments(index, item.lead.map_or("", Lead::cut), emit)?;
-        let implied = false;
-        emit(Event::Done {
-            item: index,
-            implied,
-        })
+        emit(Event::Done(index, false))
     }
 
     fn finish(&mut self, response: &Response<'_>, emit: Emit<'_>) -> Result<(), Error> {
         let stop = response.stop()?;
         let output = response.output.as_deref().unwrap_or_default();
         for (index, item) in (0..).zip(output) {
-            // No event has announced or completed these items.
+            // If the last event contains an item that no earlier event contained, the item is passed on now.
             let missing = self.items.len() < output.len() || self.items.contains_key(&index);
             if missing {
                 self.item(index, item, emit)?;
@@ -368,28 +290,22 @@ impl Reader {
             stop => stop,
         };
         emit(Event::Stop(stop))?;
-        emit(Event::End(
-            response.usage.and_then(usage).unwrap_or_default(),
-        ))
+        let usage = response.usage.and_then(usage);
+        emit(Event::End(usage.unwrap_or_default()))
     }
 }
 
-/// Reads the usage of a responses answer, with the code that also reads it for the charge. `None` if it counts nothing.
+/// Reads the usage, by the same code that reads it for the charge. `None` if the usage counts nothing.
 fn usage(usage: &RawValue) -> Option<Counts> {
     let counted = responses_usage(usage.get())?;
-    let [details] = members(usage.get(), &["output_tokens_details"]).ok()?;
-    let reasoning = details
-        .and_then(|json| counts(json, &["reasoning_tokens"]))
-        .and_then(|[reasoning]| reasoning.tokens);
-    let reasoning = reasoning.filter(|reasoning| *reasoning > 0);
-    Some(Counts::new(&counted.usage, reasoning))
+    Some(Counts::new(&counted.usage, counted.reasoning))
 }
 
 /// Returns the error that the event reports, with the vendor's own message.
 fn failed(wire: &Wire<'_>) -> Error {
     let of_response = wire.response.as_ref().and_then(|response| response.error);
     let text = wire.error.or(of_response).or(wire.message);
-    vendor_error(text.map_or("", RawValue::get))
+    unavailable(text.map_or("", RawValue::get))
 }
 
 const KNOWN: [&str; 6] = [
@@ -401,81 +317,52 @@ const KNOWN: [&str; 6] = [
     "response.incomplete",
 ];
 
-/// The fields of an event, parsed leniently: used if the event does not parse as [`Wire`].
-#[derive(Deserialize)]
-struct Odd<'a> {
-    #[serde(borrow, default, rename = "type")]
-    kind: Cow<'a, str>,
-}
-
-/// Any event of a responses stream, with the fields that are translated.
-#[derive(Deserialize)]
-struct Wire<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Cow<'a, str>,
-    output_index: Option<u64>,
-    content_index: Option<u64>,
-    summary_index: Option<u64>,
-    #[serde(borrow)]
-    delta: Option<&'a RawValue>,
-    #[serde(borrow)]
-    text: Option<&'a RawValue>,
-    #[serde(borrow)]
-    refusal: Option<&'a RawValue>,
-    #[serde(borrow)]
-    arguments: Option<&'a RawValue>,
-    #[serde(borrow)]
-    input: Option<&'a RawValue>,
-    #[serde(borrow)]
-    item: Option<&'a RawValue>,
-    #[serde(borrow)]
-    response: Option<Response<'a>>,
-    #[serde(borrow)]
-    error: Option<&'a RawValue>,
-    #[serde(borrow)]
-    message: Option<&'a RawValue>,
+raw_fields! {
+    /// The fields of an event that does not parse as [`Wire`]. They are parsed leniently.
+    struct Odd<'a> {
+        ;
+        #[serde(borrow, default, rename = "type")] kind: Cow<'a, str>,
+    }
+    /// Any event of a Responses stream, reduced to the fields that are translated.
+    struct Wire<'a> {
+        delta, text, refusal, arguments, input, item, error, message;
+        #[serde(borrow, rename = "type")] kind: Cow<'a, str>,
+        output_index: Option<u64>,
+        content_index: Option<u64>,
+        summary_index: Option<u64>,
+        #[serde(borrow)] response: Option<Response<'a>>,
+    }
 }
 
 impl<'a> Wire<'a> {
     fn item(&self) -> Result<&'a RawValue, Error> {
         self.item
-            .ok_or_else(|| broken("an item's event without the item"))
+            .ok_or_else(|| broken("an event of an output item has no item"))
     }
 }
 
-#[derive(Deserialize)]
-struct Response<'a> {
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    model: Option<&'a RawValue>,
-    #[serde(borrow)]
-    status: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    output: Option<Vec<&'a RawValue>>,
-    #[serde(borrow)]
-    usage: Option<&'a RawValue>,
-    #[serde(borrow)]
-    error: Option<&'a RawValue>,
-    #[serde(borrow)]
-    incomplete_details: Option<Details<'a>>,
-}
-
-#[derive(Deserialize)]
-struct Details<'a> {
-    #[serde(borrow)]
-    reason: Option<Cow<'a, str>>,
+raw_fields! {
+    struct Response<'a> {
+        id, model, usage, error;
+        #[serde(borrow)] status: Option<Cow<'a, str>>,
+        #[serde(borrow)] output: Option<Vec<&'a RawValue>>,
+        #[serde(borrow)] incomplete_details: Option<Details<'a>>,
+    }
+    struct Details<'a> {
+        ;
+        #[serde(borrow)] reason: Option<Cow<'a, str>>,
+    }
 }
 
 impl Response<'_> {
-    /// Refuses an answer that is an error, or that has no output.
+    /// Refuses a response that is an error or has no output.
     fn check(&self) -> Result<(), Error> {
         if let Some(error) = self.error.filter(|error| is_error(error.get())) {
-            return Err(vendor_error(error.get()));
+            return Err(unavailable(error.get()));
         }
-        // If an answer has usage but no items, it is an empty answer.
+        // A response that has usage but no items counts as an empty response.
         if self.output.is_none() && self.usage.is_none() {
-            return Err(broken("an answer without output"));
+            return Err(broken("the response has no output"));
         }
         Ok(())
     }
@@ -491,35 +378,20 @@ impl Response<'_> {
                     _ => Stop::MaxTokens,
                 })
             }
-            Some(status) => Err(broken(format!("an answer with the status {status}"))),
+            Some(status) => Err(broken(format!("the response has the status {status}"))),
         }
     }
 }
 
-#[derive(Deserialize)]
-struct OutputItem<'a> {
-    #[serde(borrow, default, rename = "type")]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    call_id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    name: Option<&'a RawValue>,
-    #[serde(borrow)]
-    arguments: Option<&'a RawValue>,
-    #[serde(borrow)]
-    input: Option<&'a RawValue>,
-    #[serde(borrow)]
-    content: Option<&'a RawValue>,
-    #[serde(borrow)]
-    summary: Option<&'a RawValue>,
-    #[serde(borrow)]
-    encrypted_content: Option<&'a RawValue>,
+raw_fields! {
+    struct OutputItem<'a> {
+        id, call_id, name, arguments, input, content, summary, encrypted_content;
+        #[serde(borrow, default, rename = "type")] kind: Cow<'a, str>,
+    }
 }
 
 impl OutputItem<'_> {
-    /// Returns the item's JSON in the form in which the vendor accepts it back, which must have a summary.
+    /// Returns the item's JSON in the form in which the vendor accepts it back. In this form it must have a summary.
     fn sealed(&self) -> Option<String> {
         given(self.encrypted_content)?;
         let encrypted = self.encrypted_content?.get();
@@ -537,14 +409,16 @@ impl OutputItem<'_> {
     }
 }
 
-#[derive(Deserialize)]
-struct Part<'a> {
-    #[serde(borrow, default, rename = "type")]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    text: Option<&'a RawValue>,
-    #[serde(borrow)]
-    refusal: Option<&'a RawValue>,
+raw_fields! {
+    struct Part<'a> {
+        text, refusal;
+        #[serde(borrow, default, rename = "type")] kind: Cow<'a, str>,
+    }
+}
+
+/// Returns the text between the quotes of a JSON string. Empty if the field is absent.
+fn whole(text: Option<&RawValue>) -> &str {
+    given(text).unwrap_or_default()
 }
 
 fn parts(list: Option<&RawValue>) -> Vec<Part<'_>> {
@@ -561,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_see_the_charged_usage() {
+    fn usage_that_callers_get_is_the_charged_usage() {
         let usual = r#"{"input_tokens":100,"input_tokens_details":{"cached_tokens":40,"cache_write_tokens":10},
             "output_tokens":30,"output_tokens_details":{"reasoning_tokens":20},"total_tokens":130}"#;
         let counts = read(usual).unwrap();

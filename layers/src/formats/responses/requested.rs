@@ -1,4 +1,4 @@
-//! The data of a responses request that its answer must contain.
+//! The data of a Responses request that is needed to write its response.
 
 use serde_json::value::RawValue;
 use uuid::fmt::Simple;
@@ -12,28 +12,28 @@ use crate::{
     path::Path,
 };
 
-/// The data of a responses request from which its answer is written: the fields that the answer repeats, and the
+/// The data of a Responses request from which its response is written: the fields that the response repeats, and the
 /// caller's names of tools.
 #[derive(Clone, Debug)]
 pub struct RequestEcho {
-    /// The request's number, from which the answer's ids are derived.
+    /// The request's number. The ids in the response are derived from it.
     pub(crate) number: Simple,
-    /// The current time in Unix seconds.
+    /// The time of the response's `created_at`, in Unix seconds.
     pub(crate) created: u64,
-    /// The fields of the request that the answer repeats, as members of a JSON object.
+    /// The request's fields that the response repeats, as members of a JSON object.
     pub(crate) echo: String,
-    /// The caller's names of tools whose names were changed for the vendor.
+    /// The caller's names of the tools that were renamed for the vendor.
     pub(crate) names: Names,
     /// Whether the caller gets a summary of the reasoning.
     pub(crate) summary: bool,
     /// Whether the caller gets encrypted reasoning.
     pub(crate) encrypted: bool,
-    /// The name of the vendor that answers.
+    /// The operator's name of the vendor that answers.
     pub(crate) vendor: String,
 }
 
-/// The fields of a request that the answer repeats, with their default values.
-const ECHOED: [(&str, &str); 8] = [
+/// The fields of a request that the response repeats, each with its default value.
+const ECHOED: [(&str, &str); 9] = [
     ("tool_choice", "\"auto\""),
     ("parallel_tool_calls", "true"),
     ("text", r#"{"format":{"type":"text"}}"#),
@@ -42,13 +42,14 @@ const ECHOED: [(&str, &str); 8] = [
     ("top_p", "null"),
     ("max_output_tokens", "null"),
     ("metadata", "{}"),
+    ("truncation", "\"disabled\""),
 ];
 
 impl RequestEcho {
     /// Reads the data from the body of the caller's request.
     ///
     /// # Errors
-    /// Those of [`request`](crate::translate::request).
+    /// The errors of [`request`](crate::translate::request).
     pub fn read(body: &[u8], number: Simple, created: u64, vendor: &str) -> Result<Self, Error> {
         let raw: &RawValue = serde_json::from_slice(body).map_err(|error| {
             Error::invalid("", crate::error::Problem::NotJson(error.to_string()))
@@ -79,10 +80,8 @@ fn echo(fields: &Object<'_, '_>, tools: &Tools<'_>) -> Result<String, Error> {
         let value = fields.get(name)?.map_or(absent, |value| value.raw.get());
         echo.push_str(&format!(",\"{name}\":{value}"));
     }
-    let truncation = fields.get("truncation")?;
-    let truncation = truncation.map_or("\"disabled\"", |value| value.raw.get());
-    echo.push_str(&format!(",\"truncation\":{truncation}"));
-    // A line end within the data of an event would end the line, so it is replaced by a space, which JSON allows there.
+    // A line end within the data of an event would end the line. It is replaced by a space, which JSON allows in the
+    // same places.
     if echo.contains(['\n', '\r']) {
         echo = echo.replace(['\n', '\r'], " ");
     }
@@ -90,10 +89,9 @@ fn echo(fields: &Object<'_, '_>, tools: &Tools<'_>) -> Result<String, Error> {
 }
 
 fn summary_asked(fields: &Object<'_, '_>) -> Result<bool, Error> {
-    let Some(reasoning) = fields.get("reasoning")? else {
+    let Some(reasoning) = fields.object("reasoning")? else {
         return Ok(false);
     };
-    let reasoning = reasoning.object()?;
     Ok(reasoning.get("summary")?.is_some() || reasoning.get("generate_summary")?.is_some())
 }
 
@@ -101,8 +99,6 @@ fn encrypted_asked(fields: &Object<'_, '_>) -> Result<bool, Error> {
     let Some(include) = fields.get("include")? else {
         return Ok(false);
     };
-    let requested = include.array()?;
-    Ok(requested
-        .iter()
-        .any(|one| one.get() == "\"reasoning.encrypted_content\""))
+    let mut requested = include.array()?.into_iter();
+    Ok(requested.any(|one| one.get() == "\"reasoning.encrypted_content\""))
 }

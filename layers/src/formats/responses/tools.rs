@@ -1,6 +1,6 @@
-//! Reads the tools of a responses request as one list with unique (flat) names, because the two other formats define
-//! tools in this way. A tool with free text becomes a function with one string, and the name of a tool in a namespace
-//! gets the namespace as a prefix.
+//! Reads the tools of a Responses request as one list with unique (flat) names, because the two other formats define
+//! tools in this way. A tool with free text becomes a function with one string parameter. The name of a tool in a
+//! namespace gets the namespace as its prefix.
 
 use std::{
     borrow::Cow,
@@ -13,37 +13,37 @@ use crate::{
     error::{Error, Problem},
     formats::{
         text::{Json, inner, joined, literal, made, optional, quoted, shortened, string},
-        turn::request::{self, Choice, Named, Takes, flag, whole_schema},
+        turn::request::{self, Choice, Named, Takes, whole_schema},
         wire::{Object, Value},
     },
     path::Path,
 };
 
-/// The parameters of the function that replaces a tool with free text.
+/// The schema of the function that replaces a tool with free text.
 const FREE_TEXT: &str = r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;
 
-/// The tools of a request that are sent to the vendor, and the choice of the tools that may be called.
+/// The tools of a request that are sent to the vendor, and the request's choice among them.
 #[derive(Debug, Default)]
 pub(crate) struct Tools<'a> {
     list: Vec<Tool<'a>>,
     choice: Option<Choice<'a>>,
-    /// Whether calls may be parallel, if the request has this field.
+    /// Whether tool calls may be parallel; `None` if the request does not have this field.
     parallel: Option<bool>,
-    /// Those elements of the field `tools` that are sent to the vendor, as they are written.
+    /// The elements of the field `tools` that are sent to the vendor, as written in the request.
     pub(crate) echo: Vec<&'a RawValue>,
-    /// For each flat name, the index of the last tool with this name.
+    /// The index of the last tool with each flat name.
     last: HashMap<String, usize>,
 }
 
 /// A tool of the request.
 #[derive(Debug)]
 pub(super) struct Tool<'a> {
-    /// The flat name, which is sent to the vendor.
+    /// The flat name of the tool, which is sent to the vendor.
     pub(super) flat: Json<'a>,
     /// The caller's name for the tool. `namespace` is the tool's namespace, if it has one.
     pub(super) name: &'a RawValue,
     pub(super) namespace: Option<&'a RawValue>,
-    /// The description. For the first tool of a namespace, it begins with the description of the namespace.
+    /// The description of the tool. For the first tool of a namespace, it begins with the namespace's description.
     pub(super) description: Option<Json<'a>>,
     /// The description of the tool's namespace.
     about: Option<&'a RawValue>,
@@ -53,16 +53,16 @@ pub(super) struct Tool<'a> {
     pub(super) custom: bool,
 }
 
-/// The caller's names of a tool, if its flat name differs from them or if it takes free text.
+/// The caller's names of a tool. They are stored if they differ from the flat name, or if the tool takes free text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// The name, as a JSON string; `namespace` is one, too.
+    /// The name of the tool, as a JSON string. `namespace` is a JSON string too.
     pub(crate) name: String,
     pub(crate) namespace: Option<String>,
     pub(crate) custom: bool,
 }
 
-/// The caller's names of tools, by flat name (JSON-escaped, without quotes).
+/// The caller's names of tools, by the flat name (JSON-escaped, without quotes).
 pub(crate) type Names = HashMap<String, Known>;
 
 impl<'a> Tools<'a> {
@@ -71,16 +71,15 @@ impl<'a> Tools<'a> {
         let mut tools = Self::default();
         let mut offered = None;
         if let Some(list) = body.get("tools")? {
-            for (index, raw) in list.array()?.into_iter().enumerate() {
-                let path = Path::Index(&list.path, index);
-                let tool = Value { path, raw }.object()?;
+            for (index, element) in list.elements()?.enumerate() {
+                let tool = element.object()?;
                 match &*tool.need("type")?.string()? {
                     kind if is_web_search(kind) => offered = offered.or(Some(index)),
-                    // A tool search is left out, because the tools that it would find are not in the request.
+                    // A tool search is left out, because the tools that it could find are not in the request.
                     "tool_search" => {}
                     _ => {
                         tools.add(&tool, None)?;
-                        tools.echo.push(raw);
+                        tools.echo.push(element.raw);
                     }
                 }
             }
@@ -89,8 +88,8 @@ impl<'a> Tools<'a> {
         tools.drop_overridden();
         let choice = body.get("tool_choice")?;
         if let Some(index) = offered {
-            // A web search that is only offered, together with tools that the caller runs, is left out. Otherwise the
-            // answer would need it, so the request is refused.
+            // A web search that is only offered next to tools that the caller runs is left out. If the response could
+            // depend on the search, the request is refused.
             let requested = choice.map_or(Ok(false), |choice| asks_for_search(&choice))?;
             if requested || tools.list.is_empty() {
                 let list = Path::Key(&body.path, "tools");
@@ -102,14 +101,13 @@ impl<'a> Tools<'a> {
             tools.choose(&choice)?;
         }
         tools.introduce();
-        tools.parallel = match body.get("parallel_tool_calls")? {
-            Some(flag) if !tools.list.is_empty() => Some(flag.flag()?),
-            _ => None,
-        };
+        if !tools.list.is_empty() {
+            tools.parallel = body.flag("parallel_tool_calls")?;
+        }
         Ok(tools)
     }
 
-    /// Returns the caller's names of those tools for which the flat name alone does not determine them.
+    /// Returns the caller's names of those tools whose names cannot be derived from the flat name alone.
     pub(crate) fn names(&self) -> Names {
         let known = self.list.iter().filter(|tool| {
             tool.custom || tool.namespace.is_some() || tool.flat.get() != tool.name.get()
@@ -127,7 +125,8 @@ impl<'a> Tools<'a> {
             .collect()
     }
 
-    /// Returns the tools, the choice and whether calls may be parallel, for the writer of a vendor's format.
+    /// Returns the tools, the choice among them, and whether calls may be parallel, for the writer of a vendor's
+    /// format.
     pub(super) fn neutral(self) -> (Vec<request::Tool<'a>>, Option<Choice<'a>>, Option<bool>) {
         let tools = self.list.into_iter().map(|tool| request::Tool {
             name: tool.flat,
@@ -150,25 +149,22 @@ impl<'a> Tools<'a> {
         else {
             return Ok(());
         };
-        for (index, raw) in input.array()?.into_iter().enumerate() {
-            // A text search first, because most items have no tools, and parsing every item twice would cost more.
-            if !raw.get().contains("additional_tools") {
+        for item in input.elements()? {
+            // A text search comes first, because most items have no tools, and parsing every item twice would cost
+            // more.
+            if !item.raw.get().contains("additional_tools") {
                 continue;
             }
-            let path = Path::Index(&input.path, index);
-            let item = Value { path, raw }.object()?;
-            if item
-                .get("type")?
-                .is_none_or(|kind| kind.raw.get() != "\"additional_tools\"")
-            {
+            let item = item.object()?;
+            let kind = item.get("type")?;
+            if kind.is_none_or(|kind| kind.raw.get() != "\"additional_tools\"") {
                 continue;
             }
             let Some(list) = item.get("tools")? else {
                 continue;
             };
-            for (index, raw) in list.array()?.into_iter().enumerate() {
-                let path = Path::Index(&list.path, index);
-                let tool = Value { path, raw }.object()?;
+            for tool in list.elements()? {
+                let tool = tool.object()?;
                 let kind = tool.need("type")?.string()?;
                 if !is_web_search(&kind) && kind != "tool_search" {
                     self.add(&tool, None)?;
@@ -189,9 +185,8 @@ impl<'a> Tools<'a> {
                     description: optional(tool, "description")?,
                 };
                 let list = tool.need("tools")?;
-                for (index, raw) in list.array()?.into_iter().enumerate() {
-                    let path = Path::Index(&list.path, index);
-                    self.add(&Value { path, raw }.object()?, Some(&space))?;
+                for tool in list.elements()? {
+                    self.add(&tool.object()?, Some(&space))?;
                 }
                 return Ok(());
             }
@@ -200,7 +195,7 @@ impl<'a> Tools<'a> {
         let before = self
             .last
             .insert(read.flat.get().to_owned(), self.list.len());
-        // Two tools with different names have the same flat name, so a call of the vendor could mean either.
+        // Two tools with different names have the same flat name. A call by the vendor could mean either of them.
         if before.is_some_and(|before| !self.list[before].has_names_of(&read)) {
             return Err(tool.refuse("name", Problem::Duplicate));
         }
@@ -208,7 +203,7 @@ impl<'a> Tools<'a> {
         Ok(())
     }
 
-    /// If a name occurs twice, the later tool replaces the earlier one.
+    /// If several tools have the same name, the last of them replaces the others.
     fn drop_overridden(&mut self) {
         let (last, mut index) = (&self.last, 0);
         self.list.retain(|tool| {
@@ -218,10 +213,10 @@ impl<'a> Tools<'a> {
         });
     }
 
-    /// Adds the description of a namespace to the first of its tools that is left, and only to that: the hold has
-    /// counted the description once, and repeating it for each tool could make the request many times longer.
+    /// Adds the description of a namespace to the first of its remaining tools, and to no other tool. The hold has
+    /// counted the description once, and a repetition for each tool could make the request many times longer.
     fn introduce(&mut self) {
-        // The tools of a namespace are next to each other in the list.
+        // The tools of a namespace are adjacent in the list.
         let mut reported: Option<&RawValue> = None;
         for tool in &mut self.list {
             let Some(about) = tool.about else { continue };
@@ -236,13 +231,7 @@ impl<'a> Tools<'a> {
 
     fn choose(&mut self, choice: &Value<'a, '_>) -> Result<(), Error> {
         if choice.raw.get().starts_with('"') {
-            let chosen = match &*choice.string()? {
-                "auto" => Choice::Auto,
-                "none" => Choice::None,
-                "required" => Choice::Required,
-                _ => return Err(choice.refuse(Problem::NotOneOf("none, auto, required"))),
-            };
-            return self.set(chosen, choice);
+            return self.set(Choice::read_word(choice)?, choice);
         }
         let named = choice.object()?;
         let kind = named.need("type")?;
@@ -268,19 +257,13 @@ impl<'a> Tools<'a> {
         }
     }
 
-    /// Keeps only the allowed tools: the other formats have no separate list of them.
+    /// Keeps only the allowed tools, because other formats have no separate list of allowed tools.
     fn allow(&mut self, allowed: &Object<'a, '_>, choice: &Value<'a, '_>) -> Result<(), Error> {
-        let mode = allowed.need("mode")?;
-        let chosen = match &*mode.string()? {
-            "auto" => Choice::Auto,
-            "required" => Choice::Required,
-            _ => return Err(mode.refuse(Problem::NotOneOf("auto, required"))),
-        };
+        let chosen = Choice::of_mode(Choice::read_mode(allowed)?);
         let (list, mut flats) = (allowed.need("tools")?, HashSet::new());
         let index_of_all = Index::of(&self.list);
-        for (index, fields) in list.objects()?.into_iter().enumerate() {
-            let path = Path::Index(&list.path, index);
-            flats.insert(index_of_all.find(&Object { path, fields })?);
+        for tool in list.objects()? {
+            flats.insert(index_of_all.find(&tool)?);
         }
         self.list
             .retain(|tool| inner(&tool.flat).is_some_and(|flat| flats.contains(flat)));
@@ -288,10 +271,11 @@ impl<'a> Tools<'a> {
     }
 }
 
-/// Finds tools by name quickly, because a request may name as many tools as it has.
+/// An index that finds tools by name, because a request may name as many tools as it has.
 struct Index<'t, 'a> {
     list: &'t [Tool<'a>],
-    /// By the caller's name, with and without the namespace. If several tools match, the first is used.
+    /// The tools' indices by the caller's name, with and without the namespace. If several tools match, the first is
+    /// used.
     by_name: HashMap<(&'t str, Option<&'t str>), usize>,
     by_flat: HashMap<&'t str, usize>,
 }
@@ -325,17 +309,18 @@ impl<'t, 'a> Index<'t, 'a> {
         match first.map(|first| &self.list[*first]) {
             Some(tool) => Ok(Cow::Owned(inner(&tool.flat).unwrap_or_default().to_owned())),
             None if self.list.is_empty() => Ok(Cow::Borrowed(inner(name).unwrap_or_default())),
-            None => Err(value.refuse(Problem::NotOneOf("the names in tools"))),
+            None => Err(value.refuse(Problem::NotOneOf("the tool names in 'tools'"))),
         }
     }
 }
 
-/// Returns whether this type of tool is a web search that the vendor runs, of any version.
+/// Returns whether a tool of this type is a web search that the vendor runs, in any version.
 pub(super) fn is_web_search(kind: &str) -> bool {
     kind.starts_with("web_search")
 }
 
-/// Returns whether the model may have to search the web: the choice requires a tool, names a search, or lists one.
+/// Returns whether the model may have to search the web, because the choice requires a tool, or names or lists a web
+/// search.
 fn asks_for_search(choice: &Value<'_, '_>) -> Result<bool, Error> {
     if choice.raw.get().starts_with('"') {
         return Ok(choice.string()? == "required");
@@ -347,9 +332,7 @@ fn asks_for_search(choice: &Value<'_, '_>) -> Result<bool, Error> {
     let Some(list) = choice.get("tools")? else {
         return Ok(false);
     };
-    for (index, fields) in list.objects()?.into_iter().enumerate() {
-        let path = Path::Index(&list.path, index);
-        let tool = Object { path, fields };
+    for tool in list.objects()? {
         if let Some(kind) = tool.get("type")?
             && is_web_search(&kind.string()?)
         {
@@ -369,21 +352,20 @@ impl<'a> Tool<'a> {
     fn function(tool: &Object<'a, '_>, space: Option<&Space<'a>>) -> Result<Self, Error> {
         Ok(Self {
             parameters: whole_schema(tool, "parameters")?,
-            strict: flag(tool, "strict")?,
+            strict: tool.flag("strict")?.unwrap_or(false),
             ..Self::named(tool, space, Vec::new())?
         })
     }
 
     fn custom(tool: &Object<'a, '_>, space: Option<&Space<'a>>) -> Result<Self, Error> {
         let mut notes = vec![string("Input is free text.")];
-        if let Some(format) = tool.get("format")? {
-            let format = format.object()?;
-            if let Some(definition) = optional(&format, "definition")? {
-                let syntax = optional(&format, "syntax")?;
-                let syntax = syntax.and_then(inner).unwrap_or_default();
-                notes.push(made(format!("\"It must match this {syntax} grammar:\"")));
-                notes.push(Cow::Borrowed(definition));
-            }
+        if let Some(format) = tool.object("format")?
+            && let Some(definition) = optional(&format, "definition")?
+        {
+            let syntax = optional(&format, "syntax")?;
+            let syntax = syntax.and_then(inner).unwrap_or_default();
+            notes.push(made(format!("\"It must match this {syntax} grammar:\"")));
+            notes.push(Cow::Borrowed(definition));
         }
         Ok(Self {
             custom: true,
@@ -391,7 +373,7 @@ impl<'a> Tool<'a> {
         })
     }
 
-    /// Returns whether both tools have the same name and namespace.
+    /// Returns whether both tools have the same name and the same namespace.
     fn has_names_of(&self, other: &Self) -> bool {
         let names = |tool: &Self| (tool.name.get(), tool.namespace.map(RawValue::get));
         names(self) == names(other)
@@ -422,7 +404,7 @@ impl<'a> Tool<'a> {
     }
 }
 
-/// Returns the flat name of a tool: the namespace as a prefix, then the name, in at most 64 characters.
+/// Returns the flat name of a tool: the name with the namespace as its prefix, in at most 64 characters.
 pub(super) fn flat_name<'a>(namespace: Option<&RawValue>, name: &'a RawValue) -> Json<'a> {
     shortened(match namespace.and_then(inner) {
         None | Some("") => Cow::Borrowed(name),

@@ -1,104 +1,108 @@
-//! Writes an answer in the responses format: its items, their parts, and the events about them.
+//! Writes a response in the Responses format: its items, their parts, and the events about them.
 //!
-//! Several items may be open at once, so no item waits for another. `.done` events and the last event repeat all deltas,
-//! so these are stored; a stream stores at most [`KEPT_BYTES_MAX`].
+//! Several items may be open at once, so no item waits for another. The deltas are stored, because `.done` events and
+//! the last event repeat them. A stream stores at most [`KEPT_BYTES_MAX`].
 
 mod close;
 mod item;
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use bytes::BytesMut;
 
 use self::item::{Call, Item, ItemId, Part, Reasoning, ReasoningNames, part_json};
-use super::super::turn::{
-    Call as NewCall, Counts, Event, KEPT_BYTES_MAX, Proof, Stop, Writer as Write, put,
+use super::{
+    super::turn::{
+        Call as NewCall, Counts, Event, KEPT_BYTES_MAX, Proof, Stop, Writer as Write, put,
+    },
+    usage::write as write_usage,
 };
 use crate::{
     error::Error,
-    formats::{capsule, chat::state::Kept, responses::requested::RequestEcho, wire::too_much},
+    formats::{
+        capsule,
+        chat::{self, state::Kept},
+        responses::requested::RequestEcho,
+        wire::too_many,
+    },
     stream_progress::{Created, StreamProgress},
 };
 
-/// The largest number of items in one answer.
+/// The maximum number of items in one response.
 const ITEMS_MAX: usize = 4_096;
 
-/// Writes one answer in the responses format.
+/// Writes one response in the Responses format.
 #[derive(Debug)]
 pub(crate) struct Writer {
     requested: RequestEcho,
-    /// The vendor's name of the model, as a JSON string.
+    /// The vendor's name for the model, as a JSON string.
     model: String,
-    sequence: u64,
     items: Vec<Item>,
-    /// The item and the index of each tool call.
+    /// The item number and the output index of each tool call.
     calls: Vec<(u64, usize)>,
-    /// The index of the message or reasoning item that is open.
+    /// The index of the open message or reasoning item; `None` if none is open.
     open: Option<usize>,
-    /// The index of the item that its vendor has ended. It is closed when another item follows: only then it is known
-    /// that it was not truncated.
+    /// The index of the item that the vendor has ended. It is closed when another item follows, because only then it is
+    /// known not to be truncated.
     ended: Option<usize>,
     kept_bytes: usize,
-    /// Whether a plain answer is written, without events.
-    silent: bool,
+    events: Events,
     begun: bool,
     stop: Option<Stop>,
-    progress: StreamProgress,
-    /// State of a chat vendor that was not put into an item yet.
+    /// The state of a Chat Completions vendor that has not been put into an item yet.
     state: Kept,
 }
 
 impl Writer {
-    /// Creates the writer of one answer. `silent`: a plain answer, without events.
+    /// Creates the writer of one response. If `silent`, it writes a plain response without events.
     pub(crate) fn new(requested: RequestEcho, silent: bool) -> Self {
         Self {
+            events: Events {
+                silent,
+                ..Events::default()
+            },
             requested,
             model: String::new(),
-            sequence: 0,
             items: Vec::new(),
             calls: Vec::new(),
             open: None,
             ended: None,
             kept_bytes: 0,
-            silent,
             begun: false,
             stop: None,
-            progress: StreamProgress::default(),
             state: Kept::default(),
         }
     }
 
-    /// Writes a keep-alive.
+    /// Writes a keep-alive in the caller's format.
     fn alive(&mut self, out: &mut BytesMut) {
         if self.begun {
-            self.event("keepalive", format_args!(""), out);
+            self.events.write("keepalive", format_args!(""), out);
         } else {
-            out.extend_from_slice(b": keep-alive\n\n");
+            out.extend_from_slice(chat::KEEP_ALIVE);
         }
     }
 
-    /// Writes the first two events. `model` is the vendor's name of the model, as a JSON string.
+    /// Writes the first two events. `model` is the vendor's name for the model, as a JSON string.
     fn begin(&mut self, model: &str, out: &mut BytesMut) {
         self.begun = true;
         model.clone_into(&mut self.model);
-        if !self.silent {
-            self.progress.created(Created {
-                id: format!("resp_{}", self.requested.number),
-                created_at: self.requested.created,
-                model: serde_json::from_str(model).unwrap_or_default(),
-            });
+        if self.events.silent {
+            return;
         }
+        self.events.progress.created(Created {
+            id: format!("resp_{}", self.requested.number),
+            created_at: self.requested.created,
+            model: serde_json::from_str(model).unwrap_or_default(),
+        });
         for kind in ["response.created", "response.in_progress"] {
-            let response = if self.silent {
-                String::new()
-            } else {
-                self.response("in_progress", "", None, None)
-            };
-            self.event(kind, format_args!(",\"response\":{response}"), out);
+            let response = self.response("in_progress", "", None, None);
+            let rest = format_args!(",\"response\":{response}");
+            self.events.write(kind, rest, out);
         }
     }
 
-    /// Adds a piece of text or of a refusal to the open message; if no message is open, opens one.
+    /// Adds a piece of text or of a refusal to the open message. If no message is open, opens one.
     fn text(&mut self, refusal: bool, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
         self.close_ended(out);
         if piece.is_empty() {
@@ -112,31 +116,21 @@ impl Writer {
             Some(index) => index,
             None => self.add_text(Item::Message(Vec::new()), out)?,
         };
+        let id = self.item_id(index);
         let Item::Message(parts) = &mut self.items[index] else {
             return Ok(());
         };
-        let same = parts.last().is_some_and(|part| part.refusal == refusal);
-        if !same {
-            let before = parts.len().checked_sub(1);
+        if parts.last().is_none_or(|part| part.refusal != refusal) {
+            self.events.part_done(id, parts, out);
             parts.push(Part {
                 refusal,
                 text: String::new(),
             });
-            let content_index = parts.len() - 1;
-            if let Some(before) = before {
-                self.part_done(index, before, out);
-            }
-            let part = part_json(refusal, "");
-            self.of_item(
-                "response.content_part.added",
-                index,
-                format_args!(",\"content_index\":{content_index},\"part\":{part}"),
-                out,
-            );
+            let (content_index, part) = (parts.len() - 1, part_json(refusal, ""));
+            let rest = format_args!(",\"content_index\":{content_index},\"part\":{part}");
+            self.events
+                .of_item("response.content_part.added", id, rest, out);
         }
-        let Item::Message(parts) = &mut self.items[index] else {
-            return Ok(());
-        };
         let content_index = parts.len() - 1;
         parts[content_index].text.push_str(piece);
         let (kind, logprobs) = if refusal {
@@ -144,17 +138,14 @@ impl Writer {
         } else {
             ("response.output_text.delta", ",\"logprobs\":[]")
         };
-        self.of_item(
-            kind,
-            index,
-            format_args!(",\"content_index\":{content_index},\"delta\":\"{piece}\"{logprobs}"),
-            out,
-        );
+        let rest =
+            format_args!(",\"content_index\":{content_index},\"delta\":\"{piece}\"{logprobs}");
+        self.events.of_item(kind, id, rest, out);
         Ok(())
     }
 
-    /// Adds a piece of reasoning. The caller always gets reasoning itself. It gets an item for a summary only
-    /// if it requested a summary or encrypted reasoning.
+    /// Adds a piece of reasoning. The caller always gets reasoning itself, but gets an item with a summary only if it
+    /// requested a summary or encrypted reasoning.
     fn reasoning(&mut self, summary: bool, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
         self.close_ended(out);
         let going_on = self.open.filter(
@@ -194,7 +185,7 @@ impl Writer {
                     self.ended = Some(self.add_sealed(capsule, out)?);
                 }
             }
-            // The proof of a vendor of this format.
+            // This proof is from a Responses vendor, whose responses to Responses callers are not translated.
             Proof::Item(_) => {}
         }
         Ok(())
@@ -210,36 +201,30 @@ impl Writer {
         Ok(index)
     }
 
-    /// Begins a call; ends the open item.
+    /// Begins a tool call, and ends the open item.
     fn call(&mut self, item: u64, call: NewCall<'_>, out: &mut BytesMut) -> Result<(), Error> {
         let NewCall { id, name, .. } = call;
         self.close_open(out);
         self.write_state(out)?;
         self.keep(id.len() + name.len())?;
-        let mut head = format!("\"call_id\":\"{id}\",");
         let known = self.requested.names.get(name);
-        let written = match known {
-            None => write!(head, "\"name\":\"{name}\""),
-            Some(tool) => match &tool.namespace {
-                None => write!(head, "\"name\":{}", tool.name),
-                Some(namespace) => {
-                    write!(head, "\"name\":{},\"namespace\":{namespace}", tool.name)
-                }
-            },
-        };
-        written.expect("writing to memory does not fail");
-        let custom = known.is_some_and(|tool| tool.custom);
+        let name = known.map_or_else(|| format!("\"{name}\""), |tool| tool.name.clone());
+        let mut head = format!("\"call_id\":\"{id}\",\"name\":{name}");
+        if let Some(namespace) = known.and_then(|tool| tool.namespace.as_ref()) {
+            head.push_str(&format!(",\"namespace\":{namespace}"));
+        }
         let call = Call {
             head,
-            custom,
-            ..Call::default()
+            name,
+            custom: known.is_some_and(|tool| tool.custom),
+            arguments: String::new(),
         };
         let index = self.add(Item::Call(call), out)?;
         self.calls.push((item, index));
         Ok(())
     }
 
-    /// Adds a piece of a call's arguments.
+    /// Adds a piece of a tool call's arguments.
     fn arguments(&mut self, item: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
         self.keep(piece.len())?;
         let Some((index, call)) = self.find_call(item) else {
@@ -248,12 +233,10 @@ impl Writer {
         call.arguments.push_str(piece);
         // The free text is a string within the arguments, so it is written when they are complete.
         if !call.custom {
-            self.of_item(
-                "response.function_call_arguments.delta",
-                index,
-                format_args!(",\"delta\":\"{piece}\""),
-                out,
-            );
+            let id = self.item_id(index);
+            let rest = format_args!(",\"delta\":\"{piece}\"");
+            self.events
+                .of_item("response.function_call_arguments.delta", id, rest, out);
         }
         Ok(())
     }
@@ -266,7 +249,7 @@ impl Writer {
         }
     }
 
-    /// Handles the end of an item, as far as the vendor reports it. A message may go on in the next piece of text.
+    /// Handles the end of an item that the vendor reports. A message may continue with the next piece of text.
     fn done(&mut self, item: u64, out: &mut BytesMut) {
         let open = self.open;
         let reasoning = open.filter(|open| matches!(self.items[*open], Item::Reasoning(_)));
@@ -283,7 +266,7 @@ impl Writer {
         }
     }
 
-    /// Ends the open message or reasoning item, if there is one.
+    /// Ends the open message or reasoning item, if any.
     fn close_open(&mut self, out: &mut BytesMut) {
         self.close_ended(out);
         if let Some(index) = self.open.take() {
@@ -291,7 +274,7 @@ impl Writer {
         }
     }
 
-    /// Ends this item of the answer.
+    /// Ends the item with this index.
     fn close_item(&mut self, index: usize, out: &mut BytesMut) {
         if self.open == Some(index) {
             self.open = None;
@@ -299,7 +282,7 @@ impl Writer {
         self.close(index, "completed", out);
     }
 
-    /// Ends all items, and writes the last event or the plain answer.
+    /// Ends all items, and writes the last event or the plain response.
     fn finish(&mut self, counts: &Counts, out: &mut BytesMut) -> Result<(), Error> {
         let (status, reason) = match self.stop {
             Some(Stop::EndTurn | Stop::ToolUse) | None => ("completed", None),
@@ -312,7 +295,7 @@ impl Writer {
         self.open = None;
         let last = self.items.len();
         for index in 0..last {
-            // Only the last item can be truncated; the others are complete.
+            // Only the last item can be truncated. All others are complete.
             let status = if index + 1 == last {
                 status
             } else {
@@ -330,7 +313,7 @@ impl Writer {
             }
         }
         let response = self.response(status, &output, Some(counts), reason);
-        if self.silent {
+        if self.events.silent {
             out.extend_from_slice(response.as_bytes());
             return Ok(());
         }
@@ -339,11 +322,12 @@ impl Writer {
         } else {
             "response.incomplete"
         };
-        self.event(kind, format_args!(",\"response\":{response}"), out);
+        let rest = format_args!(",\"response\":{response}");
+        self.events.write(kind, rest, out);
         Ok(())
     }
 
-    /// Writes the state of a chat vendor that is left, if any, as an item of its own.
+    /// Writes the remaining state of a Chat Completions vendor, if any, as an item of its own.
     fn write_state(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         if !self.state.needs_block() {
             return Ok(());
@@ -378,32 +362,22 @@ impl Writer {
             return Ok(());
         }
         self.keep(piece.len())?;
+        let id = self.item_id(index);
         let Item::Reasoning(reasoning) = &mut self.items[index] else {
             return Ok(());
         };
-        let (first, summary) = (reasoning.text.is_empty(), reasoning.summary);
+        if reasoning.shown {
+            let names = ReasoningNames::of(reasoning.summary);
+            let (place, part) = (names.index, names.part);
+            if reasoning.text.is_empty() {
+                let part = format_args!("{{\"type\":\"{part}\",\"text\":\"\"}}");
+                let rest = format_args!(",\"{place}\":0,\"part\":{part}");
+                self.events.of_item(names.part_added, id, rest, out);
+            }
+            let rest = format_args!(",\"{place}\":0,\"delta\":\"{piece}\"");
+            self.events.of_item(names.delta, id, rest, out);
+        }
         reasoning.text.push_str(piece);
-        if !reasoning.shown {
-            return Ok(());
-        }
-        let names = ReasoningNames::of(summary);
-        if first {
-            self.of_item(
-                names.part_added,
-                index,
-                format_args!(
-                    ",\"{}\":0,\"part\":{{\"type\":\"{}\",\"text\":\"\"}}",
-                    names.index, names.part
-                ),
-                out,
-            );
-        }
-        self.of_item(
-            names.delta,
-            index,
-            format_args!(",\"{}\":0,\"delta\":\"{piece}\"", names.index),
-            out,
-        );
         Ok(())
     }
 
@@ -417,17 +391,14 @@ impl Writer {
 
     fn add(&mut self, item: Item, out: &mut BytesMut) -> Result<usize, Error> {
         if self.items.len() == ITEMS_MAX {
-            return Err(too_much(format!("more than {ITEMS_MAX} items")));
+            return Err(too_many(ITEMS_MAX, "output items"));
         }
         let index = self.items.len();
         self.items.push(item);
-        if !self.silent {
+        if !self.events.silent {
             let json = self.items[index].json(self.item_id(index), "in_progress");
-            self.event(
-                "response.output_item.added",
-                format_args!(",\"output_index\":{index},\"item\":{json}"),
-                out,
-            );
+            let rest = format_args!(",\"output_index\":{index},\"item\":{json}");
+            self.events.write("response.output_item.added", rest, out);
         }
         Ok(index)
     }
@@ -440,34 +411,6 @@ impl Writer {
         }
     }
 
-    /// Writes an event about the item with this index.
-    fn of_item(&mut self, kind: &str, index: usize, rest: fmt::Arguments<'_>, out: &mut BytesMut) {
-        if self.silent {
-            return;
-        }
-        let id = self.item_id(index);
-        self.event(
-            kind,
-            format_args!(",\"item_id\":\"{id}\",\"output_index\":{index}{rest}"),
-            out,
-        );
-    }
-
-    fn event(&mut self, kind: &str, rest: fmt::Arguments<'_>, out: &mut BytesMut) {
-        if self.silent {
-            return;
-        }
-        let number = self.sequence;
-        self.sequence += 1;
-        self.progress.number(self.sequence);
-        put(
-            out,
-            format_args!(
-                "event: {kind}\ndata: {{\"type\":\"{kind}\",\"sequence_number\":{number}{rest}}}\n\n"
-            ),
-        );
-    }
-
     fn response(
         &self,
         status: &str,
@@ -475,14 +418,9 @@ impl Writer {
         counts: Option<&Counts>,
         reason: Option<&str>,
     ) -> String {
-        let RequestEcho {
-            number,
-            created,
-            echo,
-            ..
-        } = &self.requested;
-        let model = &self.model;
-        let usage = counts.map_or_else(|| "null".to_owned(), usage);
+        let (requested, model) = (&self.requested, &self.model);
+        let (number, created, echo) = (requested.number, requested.created, &requested.echo);
+        let usage = counts.map_or_else(|| "null".to_owned(), write_usage);
         let details = reason.map_or_else(
             || "null".to_owned(),
             |reason| format!("{{\"reason\":\"{reason}\"}}"),
@@ -496,11 +434,9 @@ impl Writer {
 
     fn keep(&mut self, bytes: usize) -> Result<(), Error> {
         self.kept_bytes += bytes;
-        // An answer that is not streamed was limited in size when it was read.
-        if self.kept_bytes > KEPT_BYTES_MAX && !self.silent {
-            return Err(too_much(format!(
-                "more than {KEPT_BYTES_MAX} bytes of answer"
-            )));
+        // The size of a response that is not streamed was limited when it was read.
+        if self.kept_bytes > KEPT_BYTES_MAX && !self.events.silent {
+            return Err(too_many(KEPT_BYTES_MAX, "bytes"));
         }
         Ok(())
     }
@@ -510,14 +446,14 @@ impl Write for Writer {
     fn write(&mut self, event: Event<'_>, out: &mut BytesMut) -> Result<(), Error> {
         match event {
             Event::Begin { model, .. } => self.begin(model, out),
-            Event::Text { refusal, piece, .. } => self.text(refusal, piece, out)?,
-            Event::Reasoning { summary, piece, .. } => self.reasoning(summary, piece, out)?,
-            Event::Proof { proof, .. } => self.proof(proof, out)?,
+            Event::Text(_, refusal, piece) => self.text(refusal, piece, out)?,
+            Event::Reasoning(_, summary, piece) => self.reasoning(summary, piece, out)?,
+            Event::Proof(_, proof) => self.proof(proof, out)?,
             Event::Call { item, call } => self.call(item, call, out)?,
             Event::Arguments { item, piece, .. } => self.arguments(item, piece, out)?,
-            Event::Done { item, implied } if !implied => self.done(item, out),
-            // Several items may be open.
-            Event::Done { .. } => {}
+            Event::Done(item, false) => self.done(item, out),
+            // An implied end closes nothing, because this format allows several open items.
+            Event::Done(_, true) => {}
             Event::Stop(stop) => self.stop = Some(stop),
             Event::End(counts) => self.finish(&counts, out)?,
             Event::Alive => self.alive(out),
@@ -526,23 +462,37 @@ impl Write for Writer {
     }
 
     fn progress(&self) -> Option<StreamProgress> {
-        Some(self.progress.clone())
+        Some(self.events.progress.clone())
     }
 }
 
-/// Returns the usage: the input includes cached tokens, and the output includes reasoning.
-fn usage(counts: &Counts) -> String {
-    let Counts {
-        written,
-        cached,
-        output,
-        ..
-    } = counts;
-    let (input, total) = (counts.input(), counts.total());
-    let reasoning = counts.reasoning.unwrap_or(0);
-    format!(
-        "{{\"input_tokens\":{input},\"input_tokens_details\":{{\"cached_tokens\":{cached},\
-         \"cache_write_tokens\":{written}}},\"output_tokens\":{output},\
-         \"output_tokens_details\":{{\"reasoning_tokens\":{reasoning}}},\"total_tokens\":{total}}}"
-    )
+/// Numbers and writes the events of a stream.
+#[derive(Debug, Default)]
+struct Events {
+    /// Whether a plain response is written, without events.
+    silent: bool,
+    sequence: u64,
+    progress: StreamProgress,
+}
+
+impl Events {
+    fn write(&mut self, kind: &str, rest: fmt::Arguments<'_>, out: &mut BytesMut) {
+        if self.silent {
+            return;
+        }
+        let number = self.sequence;
+        self.sequence += 1;
+        self.progress.number(self.sequence);
+        let event = format_args!(
+            "event: {kind}\ndata: {{\"type\":\"{kind}\",\"sequence_number\":{number}{rest}}}\n\n"
+        );
+        put(out, event);
+    }
+
+    /// Writes an event about the item with this id.
+    fn of_item(&mut self, kind: &str, id: ItemId, rest: fmt::Arguments<'_>, out: &mut BytesMut) {
+        let index = id.index;
+        let rest = format_args!(",\"item_id\":\"{id}\",\"output_index\":{index}{rest}");
+        self.write(kind, rest, out);
+    }
 }

@@ -1,24 +1,22 @@
-//! Writes a responses request for a vendor.
+//! Writes a request in the Responses format.
 
 use std::{borrow::Cow, collections::HashMap};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::request_body::{
-    Body, Content, ENCRYPTED_REASONING, Format, Item, Output, Reasoning, Tool, WishedText,
-};
 use crate::{
     call::Format as WireFormat,
     error::{Error, Problem},
     formats::{
         capsule,
-        text::{Json, inner, made, quoted, shortened, string},
+        text::{Json, made, shortened, string},
         turn::request::{
-            self, AnswerFormat, Arguments, Called, Choice, File, Image, Instructor, Named,
-            Settings, Takes, Text, ToolResult, Voice, lines, short_user_id,
+            self, Arguments, Called, Choice, File, Image, Instructor, Named, Settings, Takes, Text,
+            ToolResult, Voice, lines, result_text, short_user_id,
         },
-        wire::{RequestCx, compact, write_json},
+        wire::{ObjectWriter, RequestCx},
     },
     model::SystemRole,
     path::Path,
@@ -28,7 +26,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct RequestWriter<'a, 'c> {
     cx: &'c RequestCx<'a>,
-    /// Whether results belong to the calls before them. If not, they find their calls by id.
+    /// Whether tool results belong to the tool calls directly before them. If not, they are matched to tool calls by
+    /// their ids.
     turns: bool,
     instructions: Option<Json<'a>>,
     items: Vec<Item<'a>>,
@@ -121,23 +120,17 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
             self.calls.insert(call.id.decoded()?, custom);
         }
         let (call_id, name) = (shortened(call.id.json), shortened(call.name));
-        let arguments = match call.arguments {
-            Arguments::None => string("{}"),
-            Arguments::Encoded(text) => text.json,
-            Arguments::Object(input) => string(&compact(input)),
-            Arguments::Free(input) => {
-                self.items.push(Item::CustomToolCall {
-                    call_id,
-                    name,
-                    input,
-                });
-                return Ok(());
-            }
-        };
-        self.items.push(Item::FunctionCall {
-            call_id,
-            name,
-            arguments,
+        self.items.push(match call.arguments {
+            Arguments::Free(input) => Item::CustomToolCall {
+                call_id,
+                name,
+                input,
+            },
+            arguments => Item::FunctionCall {
+                call_id,
+                name,
+                arguments: arguments.encoded(),
+            },
         });
         Ok(())
     }
@@ -149,7 +142,7 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
             self.calls.remove(&*id.decoded()?)
         };
         let Some(custom) = custom else {
-            // Vendors reject a result without its call, so it becomes a text of the user.
+            // Vendors reject a tool result without its tool call, so the result becomes a text of the user.
             self.user(result.parts);
             return Ok(());
         };
@@ -176,38 +169,40 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
             summary: (settings.thinks && dialect.reasoning_summary).then_some("auto"),
         };
         let text = WishedText {
-            format: settings.format.map(format),
+            format: settings.format.map(|format| format.written(false)),
             verbosity: settings.verbosity,
         };
-        let responses = Body {
-            model: cx.model,
-            instructions: self.instructions,
-            input: self.items,
-            max_output_tokens: cx
-                .output_tokens
-                .max(WireFormat::Responses.output_tokens_min()),
-            temperature: settings.temperature.filter(|_| dialect.sampling),
-            top_p: settings.top_p.filter(|_| dialect.sampling),
-            tools: settings.tools.into_iter().map(tool).collect(),
-            tool_choice: settings.choice.map(choice),
-            parallel_tool_calls: settings.parallel,
-            text: (text.format.is_some() || text.verbosity.is_some()).then_some(text),
-            reasoning: (reasoning.effort.is_some() || reasoning.summary.is_some())
-                .then_some(reasoning),
-            include: (settings.thinks && dialect.encrypted_reasoning)
-                .then_some([ENCRYPTED_REASONING]),
-            store: false,
-            user: settings.user,
-            safety_identifier: settings
-                .safety_identifier
-                .or_else(|| short_user_id(settings.user_id)),
-            prompt_cache_key: cx.cache_key(settings.cache_key, WireFormat::Responses),
-            metadata: settings.metadata,
-            stream: settings.stream.then_some(true),
-        };
-        let mut out = BytesMut::with_capacity(requested + requested / 8 + 256);
-        write_json(&mut out, &responses);
-        Ok(out.freeze())
+        let has_text = text.format.is_some() || text.verbosity.is_some();
+        let reasons = reasoning.effort.is_some() || reasoning.summary.is_some();
+        let least = WireFormat::Responses.output_tokens_min();
+        let tools: Vec<Tool<'a>> = settings.tools.into_iter().map(tool).collect();
+        let encrypted = settings.thinks && dialect.encrypted_reasoning;
+        let safety_identifier = settings
+            .safety_identifier
+            .or_else(|| short_user_id(settings.user_id));
+        let cache_key = cx.cache_key(settings.cache_key, WireFormat::Responses);
+        let sampling = |raw: Option<&'a RawValue>| raw.filter(|_| dialect.sampling);
+        let mut body = ObjectWriter::new(requested + requested / 8 + 256);
+        body.field("model", &cx.model)
+            .some("instructions", self.instructions)
+            .field("input", &self.items)
+            .field("max_output_tokens", &cx.output_tokens.max(least))
+            .some("temperature", sampling(settings.temperature))
+            .some("top_p", sampling(settings.top_p))
+            .list("tools", &tools)
+            .some("tool_choice", settings.choice.map(choice))
+            .some("parallel_tool_calls", settings.parallel)
+            .some("text", has_text.then_some(text))
+            .some("reasoning", reasons.then_some(reasoning))
+            .some("include", encrypted.then_some([ENCRYPTED_REASONING]))
+            // If the vendor stored the response, a request of another caller could refer to it.
+            .field("store", &false)
+            .some("user", settings.user)
+            .some("safety_identifier", safety_identifier)
+            .some("prompt_cache_key", cache_key)
+            .some("metadata", settings.metadata)
+            .some("stream", settings.stream.then_some(true));
+        Ok(body.end())
     }
 }
 
@@ -218,13 +213,8 @@ fn output<'a>(result: ToolResult<Content<'a>>) -> Output<'a> {
     } = result;
     let is_text = |part: &Content<'_>| matches!(part, Content::InputText { .. });
     if parts.is_empty() || (result.plain && parts.iter().all(is_text)) {
-        let text = lines(parts.into_iter().filter_map(Content::into_text).collect());
-        let reported = inner(&text).unwrap_or_default();
-        return Output::Text(match (failed, reported.is_empty()) {
-            (false, _) => text,
-            (true, true) => string("Error"),
-            (true, false) => quoted(&["Error: ", reported]),
-        });
+        let texts = parts.into_iter().filter_map(Content::into_text);
+        return Output::Text(result_text(texts.collect(), failed));
     }
     if failed {
         let text = string("Error:");
@@ -273,19 +263,113 @@ fn named(tool: Named<'_>) -> String {
     format!("{{\"type\":\"{kind}\",\"name\":{name}}}")
 }
 
-fn format(format: AnswerFormat<'_>) -> Format<'_> {
-    match format {
-        AnswerFormat::Object => Format::JsonObject,
-        AnswerFormat::Schema {
-            name,
-            description,
-            schema,
-            strict,
-        } => Format::JsonSchema {
-            name: name.map_or_else(|| string("answer"), Cow::Borrowed),
-            description,
-            schema,
-            strict,
-        },
+/// The value of `include` that requests encrypted reasoning. The caller must send this reasoning back if the vendor
+/// stores nothing.
+pub(crate) const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
+
+/// An item of the field `input`.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Item<'a> {
+    Message {
+        role: &'static str,
+        content: Vec<Content<'a>>,
+    },
+    FunctionCall {
+        call_id: Json<'a>,
+        name: Json<'a>,
+        arguments: Json<'a>,
+    },
+    CustomToolCall {
+        call_id: Json<'a>,
+        name: Json<'a>,
+        input: Json<'a>,
+    },
+    FunctionCallOutput {
+        call_id: Json<'a>,
+        output: Output<'a>,
+    },
+    CustomToolCallOutput {
+        call_id: Json<'a>,
+        output: Output<'a>,
+    },
+    /// A reasoning item, exactly as the vendor wrote it.
+    #[serde(untagged)]
+    Raw(Box<RawValue>),
+}
+
+/// The output of a tool call: a text, or parts.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Output<'a> {
+    Text(Json<'a>),
+    Parts(Vec<Content<'a>>),
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Content<'a> {
+    InputText {
+        text: Json<'a>,
+    },
+    OutputText {
+        text: Json<'a>,
+    },
+    Refusal {
+        refusal: Json<'a>,
+    },
+    InputImage {
+        image_url: Json<'a>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        detail: Option<Json<'a>>,
+    },
+    InputFile {
+        filename: Json<'a>,
+        file_data: Json<'a>,
+    },
+}
+
+impl<'a> Content<'a> {
+    pub(crate) fn into_text(self) -> Option<Json<'a>> {
+        match self {
+            Self::InputText { text } | Self::OutputText { text } => Some(text),
+            _ => None,
+        }
     }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Tool<'a> {
+    Function {
+        name: Json<'a>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        description: Option<Json<'a>>,
+        parameters: Json<'a>,
+        /// The value is always sent, because the default is true in this format and false in the other formats.
+        strict: bool,
+    },
+    Custom {
+        name: Json<'a>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        description: Option<Json<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        format: Option<Json<'a>>,
+    },
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct WishedText<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) format: Option<Json<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) verbosity: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Reasoning<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) effort: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) summary: Option<&'static str>,
 }

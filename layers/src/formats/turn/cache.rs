@@ -1,4 +1,4 @@
-//! Settings for the vendor's cache in the neutral form of a request.
+//! Settings for the vendor's prompt cache, in the neutral form of a request.
 
 use serde::Serialize;
 
@@ -6,8 +6,8 @@ use crate::{error::Error, formats::wire::Object};
 
 const HOUR: &str = "1h";
 
-/// A mark in the prompt up to which the vendor should cache it: `cache_control` of the messages format. Without a `ttl`,
-/// the vendor's cache entry lives for five minutes.
+/// A mark up to which the vendor should cache the prompt: `cache_control` of the Messages format. Without a `ttl`, the
+/// cache entry lives for five minutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename = "ephemeral")]
 pub(crate) struct Mark {
@@ -20,7 +20,7 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// Reads the `prompt_cache_breakpoint` of an object, whose lifetimes have no counterpart in the messages format.
+    /// Reads the `prompt_cache_breakpoint` of an object. Its lifetimes have no counterpart in the Messages format.
     pub(crate) fn breakpoint(object: &Object<'_, '_>) -> Result<Option<Self>, Error> {
         let breakpoint = object.get("prompt_cache_breakpoint")?;
         Ok(breakpoint.map(|_| Self {
@@ -29,12 +29,11 @@ impl Mark {
         }))
     }
 
-    /// Reads the mark of an object in a chat request.
+    /// Reads the cache mark of an object in a Chat Completions request.
     pub(crate) fn read(object: &Object<'_, '_>) -> Result<Option<Self>, Error> {
-        let Some(mark) = object.get("cache_control")? else {
+        let Some(mark) = object.object("cache_control")? else {
             return Self::breakpoint(object);
         };
-        let mark = mark.object()?;
         let ttl = mark.get("ttl")?.map(|ttl| ttl.string()).transpose()?;
         Ok(Some(Self {
             ttl: ttl.filter(|ttl| ttl == HOUR).map(|_| HOUR),
@@ -43,20 +42,19 @@ impl Mark {
     }
 }
 
-/// A request's settings for the cache, other than the marks on its parts.
+/// The settings of a request for the prompt cache, except the marks on parts of the request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CacheSettings {
     /// `cache_control` of the request itself, which marks the end of the prompt.
     pub(crate) end: Option<Mark>,
-    /// Whether `prompt_cache_options.mode` is `explicit`: then the gateway must not add marks.
+    /// Whether `prompt_cache_options.mode` is `explicit`. Then the gateway must not add marks.
     pub(crate) explicit: bool,
 }
 
 impl CacheSettings {
     pub(crate) fn read(fields: &Object<'_, '_>) -> Result<Self, Error> {
         let mut explicit = false;
-        if let Some(options) = fields.get("prompt_cache_options")? {
-            let options = options.object()?;
+        if let Some(options) = fields.object("prompt_cache_options")? {
             let mode = options.get("mode")?;
             explicit = mode.is_some_and(|mode| mode.raw.get() == "\"explicit\"");
         }

@@ -1,4 +1,4 @@
-//! Tests which events of a stream are forwarded, and what the meter records.
+//! Tests which events of a stream are forwarded, and what the meter records for them.
 
 use std::sync::Arc;
 
@@ -96,7 +96,7 @@ async fn vendor_that_only_sends_blank_lines_or_comments_is_disconnected() {
         assert_eq!(reading.end, Some(End::VendorCut));
         let bytes: usize = out.iter().map(Bytes::len).sum();
         assert!(bytes < NOTHING_BYTES_MAX + (128 << 10), "{bytes}");
-        // Comments between events are not added up: each event resets the count.
+        // Comments between events are not added up, because each event resets the count.
         let mut chunks = Vec::new();
         for _ in 0..40 {
             chunks.push(Bytes::from(nothing.repeat((64 << 10) / nothing.len())));
@@ -131,7 +131,7 @@ async fn incomplete_event_is_withheld_while_complete_events_are_forwarded() {
 }
 
 #[tokio::test]
-async fn answer_text_is_counted_when_it_is_forwarded() {
+async fn response_text_is_counted_when_it_is_forwarded() {
     let (one, two) = (chat("раз"), chat("два"));
     let (begun, rest) = two.split_at(two.len() - 1);
     let frames = [[&one, begun].concat(), rest.to_owned()];
@@ -181,7 +181,7 @@ async fn usage_is_read_despite_malformed_fields_around_it() {
 }
 
 #[tokio::test]
-async fn usage_chunk_that_only_the_gateway_requested_is_removed_in_any_split() {
+async fn usage_chunk_that_only_the_gateway_requested_is_removed_however_the_stream_is_split() {
     let stream = [
         chat("a"),
         chat("b\\\"choices\\\":[]"),
@@ -330,7 +330,7 @@ async fn no_byte_of_a_vendors_error_is_forwarded_however_it_is_split() {
         // Some vendors close the connection after the error's last byte, without a blank line.
         for end in ["\n\n", "\r\n\r\n", ""] {
             if end.is_empty() && error == no_json {
-                // Without a blank line, this may be the beginning of an event, so it need not be recognized as an
+                // Without a blank line, these bytes may be the beginning of an event. They need not be recognized as an
                 // error.
                 continue;
             }
@@ -389,7 +389,7 @@ async fn keep_alive_is_sent_after_ten_seconds_of_silence_but_never_within_an_eve
         while let Some(Ok(frame)) = body.frame().await {
             out.push_str(std::str::from_utf8(&frame.into_data().unwrap()).unwrap());
         }
-        // A comment is forwarded at once, an event only when it is complete.
+        // A comment is forwarded at once. An event is forwarded only when it is complete.
         let two = comment.repeat(2);
         let four = comment.repeat(4);
         let expected = [
@@ -414,8 +414,8 @@ async fn no_keep_alive_follows_the_last_event() {
     assert_eq!(body.collect().await.unwrap().to_bytes(), last);
 }
 
-/// Returns the stream as the client gets it, from its head on. Each piece arrives this number of seconds after the
-/// previous one.
+/// Returns the stream as the client gets it, beginning with its head. Each piece arrives this number of seconds after
+/// the previous one.
 async fn begun(
     format: Format,
     pieces: Vec<(u64, &'static str)>,
@@ -456,7 +456,7 @@ async fn keep_alives_do_not_hide_the_status_of_a_later_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn head_is_sent_with_the_first_event_or_after_thirty_seconds() {
+async fn response_head_is_sent_with_the_first_event_or_after_thirty_seconds() {
     const EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
     for (pieces, seconds, held) in [
         (vec![(3, EVENT)], 3, EVENT.to_owned()),
@@ -506,7 +506,7 @@ async fn usage_of_a_messages_stream_is_metered() {
 }
 
 #[tokio::test]
-async fn responses_stream_is_due_to_report_usage_after_its_last_item() {
+async fn usage_of_a_responses_stream_is_expected_next_after_its_last_message_or_tool_call_item() {
     let added = |kind: &str| {
         format!(
             "data: {{\"type\":\"response.output_item.added\",\"item\":{{\"type\":\"{kind}\"}}}}\n\n"
@@ -551,13 +551,13 @@ fn bounds() -> Bounds {
     }
 }
 
-/// Returns the stream as it is forwarded, and the usage that is charged within [`bounds`].
+/// Returns the stream as it is forwarded to a caller, and the usage that is charged within [`bounds`].
 async fn charged(format: Format, events: &[String]) -> (String, Usage) {
     charged_to(format, false, events).await
 }
 
-/// Returns the stream as it is forwarded, and the usage that is charged. `translated` means that a layer above
-/// translates the answer.
+/// Returns the stream as it is forwarded, and the usage that is charged. If `translated`, a layer above translates the
+/// response.
 async fn charged_to(format: Format, translated: bool, events: &[String]) -> (String, Usage) {
     let frames = events
         .iter()
@@ -573,8 +573,8 @@ async fn charged_to(format: Format, translated: bool, events: &[String]) -> (Str
     (String::from_utf8(out.to_vec()).unwrap(), usage)
 }
 
-/// Returns what a caller gets if the gateway must stop the call after this number of the vendor's events, and the
-/// meter's reading. `breaks` means that the vendor has also sent a part of the next event.
+/// Stops the call after this number of the vendor's events. Returns what the caller gets, and what the meter recorded.
+/// If `breaks`, the vendor has also sent a part of the next event.
 async fn stopped_after(
     format: Format,
     (strip, breaks): (bool, bool),
@@ -594,7 +594,7 @@ async fn stopped_after(
         .chain(part)
         .map(|event| Ok::<_, Error>(Frame::data(event)));
     let frames: Vec<_> = frames.collect();
-    // The vendor sends nothing more; a stop must not wait for it.
+    // The vendor sends nothing more, and stopping the call must not wait for the vendor.
     let vendor = futures_util::stream::iter(frames).chain(futures_util::stream::pending());
     let inner = StreamBody::new(vendor);
     let mut body = ResponseBody::stream(inner, Reader::new(format), strip, meter.clone());
@@ -611,7 +611,7 @@ async fn stopped_after(
 }
 
 #[tokio::test]
-async fn stopped_call_ends_as_at_its_ceiling_of_output_wherever_it_is() {
+async fn stopped_call_ends_like_a_call_at_its_output_limit_wherever_it_is_stopped() {
     let named = |data: serde_json::Value| {
         format!(
             "event: {}\ndata: {data}\n\n",
@@ -695,7 +695,7 @@ async fn stopped_call_ends_as_at_its_ceiling_of_output_wherever_it_is() {
                     Format::Responses => "response.incomplete",
                 };
                 assert!(data.last().unwrap().contains(last), "{case}: {added}");
-                // A reader of the caller's format finds a complete answer with the usage that is charged.
+                // A reader of the caller's format must find a complete response with the charged usage.
                 let (_, failure, read) = through(&[out.as_bytes()], format, false).await;
                 assert!(failure.is_none(), "{case}: {failure:?} {out}");
                 assert_eq!(read.end, Some(End::Finished), "{case}");
@@ -885,7 +885,7 @@ async fn stream_reports_the_charged_usage_and_is_otherwise_unchanged() {
         });
         assert_eq!(out, responses(shown.as_deref().unwrap_or(usage)), "{usage}");
     }
-    // An event with several lines of data is forwarded with one line.
+    // An event with several lines of data is forwarded with one line of data.
     let lines = "data: {\"choices\":[],\ndata: \"usage\":{\"prompt_tokens\":9,\"completion_tokens\":51}}\n\n";
     let (out, _) = charged(
         Format::Chat,
@@ -900,7 +900,7 @@ async fn stream_reports_the_charged_usage_and_is_otherwise_unchanged() {
 }
 
 #[tokio::test]
-async fn stream_whose_usage_decreases_is_flagged() {
+async fn stream_whose_reported_usage_decreases_is_flagged() {
     let usage = |input: u64, output: u64| {
         format!(
             "data: {{\"choices\":[],\"usage\":{{\"prompt_tokens\":{input},\"completion_tokens\":{output}}}}}\n\n"
@@ -917,7 +917,7 @@ async fn stream_whose_usage_decreases_is_flagged() {
         (Format::Chat, [usage(9, 4), usage(0, 0), usage(9, 5)], false),
         (Format::Chat, [usage(9, 4), usage(9, 3), usage(9, 5)], true),
         (Format::Chat, [usage(9, 4), usage(8, 4), usage(9, 5)], true),
-        // The first count of output is only an estimate, so a lower one later is not suspect.
+        // The first count of the output is only an estimate, so a lower count later is not suspect.
         (
             Format::Messages,
             [start.to_owned(), delta(9, 4), delta(9, 5)],

@@ -1,108 +1,84 @@
-//! Reads the usage of a plain answer.
-
-use std::borrow::Cow;
+//! Reads the usage of a plain response.
 
 use bytes::Bytes;
-use memchr::memmem;
 
-use super::{
-    note,
-    put_in::{with_member, with_usage},
-    stream::EndedChoice,
-    within,
-};
+use super::note;
 use crate::{
     call::Format,
     error::Error,
-    json::members,
-    passthrough::{
-        broken, note_text, responses, text::text_size, tool_calls::ToolCalls,
-        vendor_error::vendor_error,
+    formats::{
+        chat::meter::{Chat, Embeddings},
+        errors::{broken, vendor_error},
+        messages::meter::Messages,
+        metering::{Plain, as_text, with_member},
+        responses::meter::Responses,
     },
+    json::{members, within},
+    passthrough::note_text,
     price::Label,
     text_size::TextSize,
     usage::{End, Meter},
-    vendor_usage::{
-        MessagesUsage, VendorUsage, chat_usage, embeddings_usage, is_error, responses_usage, tier,
-    },
+    vendor_usage::{VendorUsage, is_error, tier},
 };
 
-/// Reads a plain answer, and records its usage in the meter. If the usage that will be charged differs from the usage
-/// that the answer states, returns the answer with the charged usage.
+/// Reads a plain response, and records its usage in the meter. If the usage that will be charged differs from the usage
+/// in the response, returns the response with the charged usage.
 ///
 /// # Errors
-/// An error if the body is not a JSON object, reports an error, or has neither content nor counted tokens.
+/// An error if the body is not a JSON object, if it reports an error, or if it has neither content nor counted tokens.
 pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
+    match format {
+        Format::Chat => read::<Chat>(bytes, meter),
+        Format::Messages => read::<Messages>(bytes, meter),
+        Format::Responses => read::<Responses>(bytes, meter),
+    }
+}
+
+/// Reads an embeddings response as [`plain`] reads a Chat Completions response. An embeddings response has usage and no
+/// text.
+///
+/// # Errors
+/// An error if the body is not a JSON object, if it reports an error, or if it has neither vectors nor counted tokens.
+pub fn embeddings(bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
+    read::<Embeddings>(bytes, meter)
+}
+
+fn read<F: Plain>(bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
     let json = as_text(bytes);
-    let said_in = match format {
-        Format::Chat => "choices",
-        Format::Messages => "content",
-        Format::Responses => "output",
-    };
-    let [usage, error, service_tier, reported] =
-        members(&json, &["usage", "error", "service_tier", said_in]).map_err(broken)?;
-    let calls = match format {
-        Format::Responses => ToolCalls::of(&json),
-        Format::Chat | Format::Messages => ToolCalls::default(),
-    };
-    let counts = usage
-        .filter(|usage| *usage != "null")
-        .and_then(|usage| match format {
-            Format::Chat => chat_usage(usage),
-            Format::Messages => MessagesUsage::of(usage)?.counts(),
-            Format::Responses => {
-                let usage = responses_usage(usage)?;
-                Some(calls.within(usage))
-            }
-        });
+    let [usage, error, service_tier, content] =
+        members(&json, &["usage", "error", "service_tier", F::CONTENT]).map_err(broken)?;
+    let stated = usage.filter(|usage| *usage != "null");
+    let counts = stated.and_then(|usage| F::usage(usage, &json));
     let tier = service_tier.map(tier).unwrap_or_default();
     let error = error.filter(|error| is_error(error));
-    let refused = match format {
-        Format::Responses => responses::refused(&json),
-        Format::Chat => reported.and_then(choice_error),
-        Format::Messages => None,
-    };
-    if let Some(error) = refused.or_else(|| error.map(vendor_error)) {
+    if let Some(error) = F::refused(&json, content).or_else(|| error.map(vendor_error)) {
         note_error(counts, tier, meter);
         return Err(error);
     }
-    // The content of a message may be an empty array, but a chat answer must have at least one choice.
-    let is_empty_one = |reported: &str| format == Format::Chat && is_empty_array(reported);
-    if reported.is_none_or(|reported| !reported.starts_with('[') || is_empty_one(reported)) {
+    let is_missing =
+        |content: &str| !content.starts_with('[') || (!F::MAY_BE_EMPTY && is_empty_array(content));
+    if content.is_none_or(is_missing) {
         counted_at_least(counts)?;
     }
-    // The text is counted only if the vendor has not counted output.
-    let uncounted = counts.is_none_or(|counts| counts.usage.output_total() == 0);
-    let text = match format {
-        _ if !uncounted => TextSize::default(),
-        Format::Responses => responses::output_size(&json),
-        _ => text_size(format, bytes),
+    // The text is counted only if the vendor has not counted the output.
+    let text = match counts {
+        Some(counts) if counts.usage.output_total() > 0 => TextSize::default(),
+        _ => F::text(&json),
     };
     meter.update(|reading| {
         note(counts, tier, reading);
-        reading.unknown |= counts.is_none() && calls.any();
-        reading.output_counted = counts.is_some();
+        reading.unknown |= counts.is_none() && F::ran_tools(&json);
+        reading.output_counted = counts.is_some() || !F::HAS_OUTPUT;
         reading.suspect = counts.is_none_or(|counts| counts.suspect);
         note_text(&text, reading);
         reading.end = Some(End::Finished);
     });
-    // Callers compute their spending from the usage in an answer, so it must be the charged usage.
+    // Callers compute their spending from the usage in a response. So it must be the charged usage.
     let charged = meter.counted().filter(|counted| counted.estimated);
     Ok(charged.map(|charged| {
         let old = usage.map(|usage| within(json.as_bytes(), usage));
-        with_usage(format, bytes, old.as_ref(), &charged.usage)
+        with_member(bytes, old.as_ref(), &F::write_usage(&charged.usage))
     }))
-}
-
-/// Returns the error within the only choice of an answer, where some vendors put errors.
-fn choice_error(choices: &str) -> Option<Error> {
-    memmem::find(choices.as_bytes(), b"\"error\"")?;
-    let choices = serde_json::from_str::<Vec<EndedChoice<'_>>>(choices).ok()?;
-    let [choice] = choices.as_slice() else {
-        return None;
-    };
-    let error = choice.error.filter(|error| is_error(error.get()))?;
-    Some(vendor_error(error.get()))
 }
 
 fn is_empty_array(json: &str) -> bool {
@@ -112,16 +88,18 @@ fn is_empty_array(json: &str) -> bool {
     inner.is_some_and(|inner| inner.trim_ascii().is_empty())
 }
 
-/// Accepts an answer without content only if the vendor counted tokens for it, because the vendor bills them.
+/// Accepts a response without content only if the vendor counted tokens for it, because the vendor bills these tokens.
 fn counted_at_least(counts: Option<VendorUsage>) -> Result<(), Error> {
     match counts {
         Some(counts) if !counts.usage.is_zero() => Ok(()),
-        _ => Err(broken("an answer without content or counted tokens")),
+        _ => Err(broken(
+            "the response has neither content nor counted tokens",
+        )),
     }
 }
 
 /// Records the tokens that the vendor counted although it returned an error, so that they are charged. An error without
-/// counts is free.
+/// counted tokens is free.
 fn note_error(counts: Option<VendorUsage>, tier: Label, meter: &Meter) {
     let Some(counts) = counts.filter(|counts| !counts.usage.is_zero()) else {
         return;
@@ -132,52 +110,6 @@ fn note_error(counts: Option<VendorUsage>, tier: Label, meter: &Meter) {
         reading.suspect = counts.suspect;
         reading.end = Some(End::VendorError);
     });
-}
-
-/// Reads an answer with embeddings as [`plain`] reads a chat answer. Such an answer has usage and no text.
-///
-/// # Errors
-/// An error if the body is not a JSON object, reports an error, or has neither vectors nor counted tokens.
-pub fn embeddings(bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
-    let json = as_text(bytes);
-    let [usage, error, service_tier, data] =
-        members(&json, &["usage", "error", "service_tier", "data"]).map_err(broken)?;
-    let old = usage.map(|usage| within(json.as_bytes(), usage));
-    let counts = usage.and_then(embeddings_usage);
-    let tier = service_tier.map(tier).unwrap_or_default();
-    if let Some(error) = error.filter(|error| is_error(error)) {
-        note_error(counts, tier, meter);
-        return Err(vendor_error(error));
-    }
-    if data.is_none_or(|data| !data.starts_with('[') || is_empty_array(data)) {
-        counted_at_least(counts)?;
-    }
-    meter.update(|reading| {
-        note(counts, tier, reading);
-        reading.output_counted = true;
-        reading.suspect = counts.is_none_or(|counts| counts.suspect);
-        reading.end = Some(End::Finished);
-    });
-    let charged = meter.counted().filter(|counted| counted.estimated);
-    Ok(charged.map(|charged| {
-        let tokens = charged.usage.input_total();
-        let usage = format!("{{\"prompt_tokens\":{tokens},\"total_tokens\":{tokens}}}");
-        with_member(bytes, old.as_ref(), &usage)
-    }))
-}
-
-/// Returns the bytes as text of the same length, with invalid UTF-8 replaced. Invalid UTF-8, such as a character that
-/// the vendor truncated, is forwarded to the caller and does not make the answer invalid.
-fn as_text(bytes: &[u8]) -> Cow<'_, str> {
-    if let Ok(text) = std::str::from_utf8(bytes) {
-        return Cow::Borrowed(text);
-    }
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        text.push_str(chunk.valid());
-        text.extend(chunk.invalid().iter().map(|_| '?'));
-    }
-    text.into()
 }
 
 #[cfg(test)]
@@ -195,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_error_field_of_an_answer_is_ignored() {
+    fn empty_error_field_of_a_response_is_ignored() {
         let plain = |error: &str| {
             let body = format!(
                 r#"{{"choices":[],"error":{error},"usage":{{"prompt_tokens":1,"completion_tokens":2}}}}"#
@@ -211,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn error_in_the_only_choice_is_the_error_of_the_answer() {
+    fn error_in_the_only_choice_is_the_error_of_the_response() {
         const WORDS: &str = r#"{"code":502,"message":"gone"}"#;
         let choice = |index: u8, error: &str| {
             format!(r#"{{"index":{index},"message":{{"content":"\"error\""}},"error":{error}}}"#)
@@ -326,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_without_valid_usage_gets_the_charged_usage_and_is_otherwise_unchanged() {
+    fn response_without_valid_usage_gets_the_charged_usage_and_is_otherwise_unchanged() {
         const CHAT: &str = r#""choices":[{"message":{"content":"abcdefgh\u0436"}}]"#;
         const MESSAGES: &str = r#""content":[{"type":"text","text":"abcdefgh\u0436"}]"#;
         const RESPONSES: &str = r#""output":[{"content":[{"type":"output_text","text":"abcdefgh\u0436"}]}],"instructions":"no text""#;
@@ -335,7 +267,7 @@ mod tests {
             (Format::Messages, MESSAGES),
             (Format::Responses, RESPONSES),
         ] {
-            // The text before the usage and the text after it. Each answer is tested without usage and with usage.
+            // The texts of a response before and after its usage. Each response is tested without usage and with usage.
             let without = [
                 (format!("{{{text}"), "}".to_owned()),
                 (format!(" {{\"id\" : 1.000 ,{text}"), " }\r\n".to_owned()),
@@ -396,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_written_into_an_answer_parses_as_the_charged_usage() {
+    fn usage_written_into_a_response_parses_as_the_charged_usage() {
         const COUNTS: [u64; 4] = [0, 7, 120, u64::MAX];
         let usages = COUNTS.iter().flat_map(|input| {
             let rest = COUNTS
@@ -437,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_replaced_in_place_next_to_a_truncated_character() {
+    fn usage_is_replaced_even_in_a_response_with_a_truncated_character() {
         for (before, after) in [
             (&b"{\"choices\":[\"a\xD0\"],\"usage\":"[..], &b"}"[..]),
             (b"{\"usage\":", b",\"choices\":[\"\xF0\x9F\"]}"),
@@ -471,13 +403,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_hold_is_forwarded_unchanged() {
+    fn response_without_a_hold_is_forwarded_unchanged() {
         let plain = |answer: &str| plain(Format::Chat, answer.as_bytes(), &Meter::default());
         assert_eq!(plain(r#"{"choices":[{}]}"#).unwrap(), None);
     }
 
     #[test]
-    fn empty_answer_is_valid_only_if_its_usage_counts_output() {
+    fn empty_response_is_valid_only_if_its_usage_counts_output() {
         for (format, empty, counted) in [
             (
                 Format::Chat,
@@ -541,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_bodies_that_are_not_json_are_not_answers() {
+    fn errors_and_bodies_that_are_not_json_are_not_valid_responses() {
         let meter = Meter::default();
         let error = plain(Format::Chat, br#"{"error":{"message":"no"}}"#, &meter).unwrap_err();
         assert!(matches!(error, Error::VendorUnavailable(_)));
@@ -553,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_without_usage_keeps_its_service_tier_for_the_price() {
+    fn response_without_usage_keeps_its_service_tier_for_the_price() {
         for (format, answer) in [
             (
                 Format::Chat,
@@ -565,7 +497,7 @@ mod tests {
             ),
         ] {
             let meter = Meter::default();
-            // Without a hold, the meter has no charged usage that could be written into the answer.
+            // Without a hold, the meter has no charged usage to write into the response.
             drop(plain(format, answer.as_bytes(), &meter));
             let served = meter.read().served;
             assert_eq!(served.service_tier.as_str(), "priority", "{answer}");

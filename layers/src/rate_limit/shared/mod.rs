@@ -1,28 +1,28 @@
-//! Limits that several gateways enforce together, because they share a [`RateStore`].
+//! Limits that several gateways enforce together through a shared [`RateStore`].
 //!
 //! | limiter | what it limits |
 //! |---|---|
-//! | [`SharedGcra`] | requests: a gateway takes permits in advance and admits calls by them, in memory |
+//! | [`SharedGcra`] | requests: a gateway takes permits from the store in advance, and spends them on calls in memory |
 //! | [`SharedPostPaid`] | usage of requests: a gateway reports usage to the store in batches, and the store answers
 //! with the usage over all gateways |
 //!
-//! If a gateway cannot decide a call from memory, it queries the store at once and awaits the decision later. An
-//! [`EarlyRateLimitLayer`](super::EarlyRateLimitLayer) above all layers that wait for the ledger sends the query, and a
-//! [`RateVerdictLayer`](super::RateVerdictLayer) below them awaits the decision. No call is refused without a recent
-//! answer of the store.
+//! If a gateway cannot decide a call from memory, it queries the store at once and awaits the response later. An
+//! [`EarlyRateLimitLayer`](super::EarlyRateLimitLayer) sends the query above all layers that wait for the ledger, and a
+//! [`RateVerdictLayer`](super::RateVerdictLayer) below these layers awaits the decision. No call is refused without a
+//! recent response of the store.
 //!
-//! **Requests.** The store counts by the generic cell rate algorithm, as [`Gcra`](super::Gcra) does. Each permit that
-//! it grants is used at most once. So in any period, all gateways together admit at most as many requests as one
-//! gateway would, plus the permits that they had in memory before. A gateway takes permits in advance for the calls of
-//! one [`SLICE`], at most 1/300 of the quota. If the quota is below 300, it takes none in advance: each call takes its
-//! own permit, and the limit is exact.
+//! **Requests.** The store counts by the generic cell rate algorithm, as [`Gcra`](super::Gcra) does, and each permit
+//! that it grants is used at most once. So in any period, all gateways together admit at most as many requests as one
+//! gateway would, plus the permits that the gateways had in memory at the start of the period. A gateway takes permits
+//! in advance for the calls of one [`SLICE`], but at most 1/300 of the quota. If the quota is below 300, it takes none
+//! in advance: each call takes its own permit, and the limit is exact.
 //!
-//! **Usage.** A gateway decides by the usage in the store's last answer. While a caller has used more than half of its
-//! quota, that answer is at most [`NEAR_FRESH`] old. If sixteen calls can use the whole quota, each call queries the
-//! store. Usage above the quota that happens meanwhile overdraws the caller's bucket, and later calls wait until the
-//! overdraft is refilled.
+//! **Usage.** A gateway decides by the usage in the store's last response. For a caller that has used more than half of
+//! its quota, the gateway queries the store again when that response is older than [`NEAR_FRESH`]. If sixteen calls
+//! could use up the whole quota, each call queries the store. Usage that exceeds the quota meanwhile overdraws the
+//! caller's bucket, and later calls wait until the overdraft is refilled.
 //!
-//! While the store cannot be reached, each gateway counts by itself, starting from the last state that it received.
+//! While the store cannot be reached, each gateway counts by itself, starting from the store's last response.
 
 mod permits;
 mod redis;
@@ -50,7 +50,7 @@ pub use self::{
 use super::Quota;
 use crate::{error::BoxError, facts::RequestNumber};
 
-/// A gateway's request for permits of one caller.
+/// A gateway's command to take or return permits of one caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Take {
     /// The number of calls that wait for a permit.
@@ -63,11 +63,11 @@ pub struct Take {
     pub back: u64,
 }
 
-/// A store, such as Redis, with the totals over all gateways.
+/// A store, for example Redis, of the totals over all gateways.
 pub trait RateStore: Clone + Send + Sync + 'static {
     /// Takes permits of the caller `id` for the gateway `node`. Returns the number of granted permits, or the time
-    /// until a permit is available. If the gateway sends no command for `ttl`, the store takes back the permits that it
-    /// has recorded for this gateway.
+    /// until a permit is available. The store records the granted permits for the gateway, and takes them back if the
+    /// gateway sends no command for `ttl`.
     fn take(
         &self,
         node: u64,
@@ -77,8 +77,8 @@ pub trait RateStore: Clone + Send + Sync + 'static {
         ttl: Duration,
     ) -> impl Future<Output = Result<Result<u64, Duration>, BoxError>> + Send;
 
-    /// Adds the units of a gateway's batch to the usage of the caller `id`; a batch that is sent twice counts once.
-    /// Returns the usage that is not refilled yet, in thousandths of a unit.
+    /// Adds the units of a gateway's batch to the usage of the caller `id`. A batch that is sent twice counts once.
+    /// Returns the caller's usage that is not refilled yet, in thousandths of a unit.
     fn spend(
         &self,
         node: u64,
@@ -88,10 +88,10 @@ pub trait RateStore: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<u64, BoxError>> + Send;
 }
 
-/// The usage of calls that ended since the gateway's previous batch.
+/// The usage of the calls that have ended since the gateway's previous batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// The number of the batch, unique per gateway.
+    /// The number of the batch. A gateway never uses a number twice.
     pub number: u64,
     /// The number of units that the calls used, such as tokens.
     pub units: u64,
@@ -102,15 +102,15 @@ pub struct Batch {
 pub struct RateCounts {
     /// The number of commands that requested or returned permits.
     pub takes: u64,
-    /// The number of permits received.
+    /// The number of permits received from the store.
     pub permits: u64,
-    /// The number of permits returned.
+    /// The number of permits returned to the store.
     pub given_back: u64,
     /// The number of commands that reported or queried usage.
     pub spends: u64,
-    /// The number of calls that waited for the store's answer, while they also waited for the ledger's.
+    /// The number of calls that waited for the store's response, while they also waited for the ledger's response.
     pub waited: u64,
-    /// The number of commands that got no answer, so that the gateway decided alone.
+    /// The number of commands without a response, after which the gateway decided alone.
     pub failures: u64,
 }
 
@@ -130,26 +130,27 @@ fn add(counter: &AtomicU64, more: u64) {
 
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The connection to a store. All limits that use the store share it; clones share it too.
+/// The connection to a store. All limits that use the store share it, and so do clones.
 pub struct SharedRates<S> {
     store: S,
     node: u64,
     jobs: mpsc::Sender<Job>,
     counters: Arc<Counters>,
-    /// The last batch number that was used. A number is never reused, because the store ignores a batch whose number it
-    /// has already received.
+    /// The last batch number that was used. No number is reused, because the store ignores a batch whose number it has
+    /// already received.
     batches: Arc<AtomicU64>,
 }
 
-/// The longest wait for an answer. The store reports an error earlier; if this time passes, the task that queries the
-/// store has stopped.
+/// The longest wait for the task that queries the store. If the store fails, that task reports an error sooner; after
+/// this time, the task itself must have stopped.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// The largest number of commands that wait to be sent.
+/// The maximum number of commands that wait to be sent.
 const JOBS_MAX: usize = 10_000;
 
 impl<S: RateStore> SharedRates<S> {
-    /// Creates shared rates over `store`. Run [`SharedRatesTask::run`], which sends the commands to the store.
+    /// Creates shared rates over `store`, and the task that sends commands to the store. The caller must run
+    /// [`SharedRatesTask::run`].
     #[must_use]
     pub fn new(store: S) -> (Self, SharedRatesTask) {
         let (jobs, requested) = mpsc::channel(JOBS_MAX);
@@ -163,7 +164,7 @@ impl<S: RateStore> SharedRates<S> {
         (rates, SharedRatesTask { requested })
     }
 
-    /// Returns the counts since this object was created.
+    /// Returns the counts of commands and calls since this object was created.
     #[must_use]
     pub fn counts(&self) -> RateCounts {
         let Counters {
@@ -214,14 +215,14 @@ impl<S> fmt::Debug for SharedRates<S> {
     }
 }
 
-/// The task that sends commands to the store, so that calls need not wait while a command is sent.
+/// The task that sends commands to the store, so that calls do not wait while a command is sent.
 #[derive(Debug)]
 pub struct SharedRatesTask {
     requested: mpsc::Receiver<Job>,
 }
 
 impl SharedRatesTask {
-    /// Sends commands until every [`SharedRates`] is dropped; then commands without an answer are cancelled.
+    /// Sends commands until every [`SharedRates`] is dropped. Commands that have no response by then are cancelled.
     pub async fn run(&mut self) {
         let mut jobs = JoinSet::new();
         loop {

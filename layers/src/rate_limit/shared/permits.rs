@@ -16,28 +16,28 @@ use tokio::{
 use super::{ANSWER_TIME_MAX, RateStore, SharedRates, Take, add};
 use crate::rate_limit::{Gcra, Limiter, Quota};
 
-/// A gateway takes permits in advance for the calls of this time.
+/// A gateway takes permits in advance for the calls that it expects within this time.
 pub const SLICE: Duration = Duration::from_millis(200);
-/// A gateway that has not used its permits for this time returns them to the store.
+/// A gateway returns permits to the store if it has used none of them for this time.
 pub const IDLE: Duration = Duration::from_millis(250);
-/// A gateway has at most the quota divided by this number in memory, so that three gateways together have at most a
-/// hundredth of the quota.
+/// A gateway has at most 1/300 of the quota in memory. So three gateways together have at most a hundredth of the
+/// quota.
 const QUOTA_PARTS: u64 = 300;
 /// If a gateway sends no command for this time, the store takes back the permits that it has recorded for the gateway.
-/// By its own clock, the gateway discards them earlier (see [`VALID`]).
+/// The gateway discards these permits earlier, by its own clock (see [`VALID`]).
 const NOTED: Duration = Duration::from_millis(1000);
 const VALID: Duration = Duration::from_millis(750);
-/// If the store had no permit, the gateway queries the store again when a permit should be available. It does so at the
-/// latest after this time, because another gateway may have returned permits.
+/// If the store had no permit, the gateway queries the store again when a permit should be available, but at the latest
+/// after this time, because another gateway may have returned permits.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// If the quota is large and the store had no permit, the gateway queries the store again when the store should have
-/// this number of permits.
+/// If the quota is large and the store had no permit, the gateway queries the store again when at least this number of
+/// permits should be available.
 const WORTH_ASKING: u32 = 16;
 
 type Verdict = Result<(), Duration>;
 
-/// Limits requests over all gateways; see [the module](super). The number of callers in the memory of this process is
-/// bounded. If a caller was evicted, its next request queries the store again.
+/// Limits requests over all gateways (see [the module](super)). The number of callers in this process's memory is
+/// bounded. The next request of an evicted caller queries the store again.
 pub struct SharedGcra<K, S>(Arc<Inner<K, S>>);
 
 struct Inner<K, S> {
@@ -59,10 +59,10 @@ struct State {
     valid_until: Instant,
     last_used: Instant,
     demand: Demand,
-    /// Set if the store had no permit: the time at which a permit should be available, and the time until which the
-    /// store is not queried.
+    /// Set if the store had no permit: first the time at which a permit should be available, then the time until which
+    /// the store is not queried.
     none: Option<(Instant, Instant)>,
-    /// The calls that wait for a command that is queued and not sent yet.
+    /// The calls that wait for a command which is queued but not sent yet.
     next: Option<Vec<oneshot::Sender<Verdict>>>,
     sent: Vec<SentRequest>,
     number: u64,
@@ -78,7 +78,7 @@ struct SentRequest {
     waiting: Vec<oneshot::Sender<Verdict>>,
 }
 
-/// The number of calls in the current and the last [`SLICE`], to predict the next.
+/// The number of calls in the current and the previous [`SLICE`], from which the calls of the next slice are predicted.
 struct Demand {
     before: u64,
     now: u64,
@@ -95,8 +95,8 @@ where
     K: Eq + Hash + Clone + Display + Send + Sync + 'static,
     S: RateStore,
 {
-    /// Creates a limiter whose counts are stored under `name`, which all gateways must use for the same limit.
-    /// Remembers at most `callers_max` callers.
+    /// Creates a limiter whose counts are stored under `name`. All gateways must use the same name for the same limit.
+    /// This process remembers at most `callers_max` callers.
     #[must_use]
     pub fn new(rates: SharedRates<S>, name: &str, callers_max: usize) -> Self {
         Self(Arc::new(Inner {
@@ -119,7 +119,7 @@ where
         slot
     }
 
-    /// Decides from memory; `None` if the store must be queried.
+    /// Decides from memory. Returns `None` if the store must be queried.
     fn look(&self, slot: &Arc<Slot<K>>, quota: Quota) -> Option<Verdict> {
         let mut state = slot.lock();
         let now = Instant::now();
@@ -136,8 +136,8 @@ where
                     slot.lock().next = None;
                 }
             }
-            // The request is also counted here, so that the local count is correct if the store cannot be reached
-            // later.
+            // This gateway's own limiter also counts the request, so that its count is correct if the store cannot be
+            // reached later.
             let _ = self.0.alone.count(&slot.id, quota);
             return Some(Ok(()));
         }
@@ -224,7 +224,7 @@ where
         drop(state);
         let mut granted = let_in;
         for waits in waiting {
-            // A waiting call may have been dropped. It stays counted, like a call that a layer below refuses.
+            // A waiting call may have been dropped. It is still counted, like a call that a layer below refuses.
             let verdict = if granted > 0 {
                 granted -= 1;
                 let _ = self.0.alone.count(&slot.id, quota);
@@ -236,7 +236,7 @@ where
         }
     }
 
-    /// Returns unused permits to the store when they were not used for a while.
+    /// Returns unused permits to the store after they were not used for a while.
     async fn tend(&self, slot: &Slot<K>) {
         let Inner { rates, name, .. } = &*self.0;
         {
@@ -270,8 +270,8 @@ where
                 ..Take::default()
             };
             // This command is sent even if no permit is left, so that the store deletes its record of this gateway's
-            // permits. Otherwise the store would take back permits that were used. If this command is lost, the record
-            // expires by itself.
+            // permits. Otherwise the store would later take back permits that were used. If this command is lost, the
+            // record expires by itself.
             let _ = rates.store.take(rates.node, &id, quota, take, NOTED).await;
             return;
         }
@@ -325,12 +325,12 @@ impl State {
         self.last_used = now;
     }
 
-    /// Returns the time at which unused permits are returned to the store.
+    /// Returns the time at which unused permits are to be returned to the store.
     fn due(&self) -> Instant {
         (self.last_used + IDLE).min(self.valid_until - (VALID - IDLE) / 4)
     }
 
-    /// Returns whether no query is pending, and the store may have permits.
+    /// Returns whether the store may have free permits and no query to the store is pending.
     fn is_quiet(&self, now: Instant) -> bool {
         let has_some = self.none.is_none_or(|(_, ask_at)| now >= ask_at);
         has_some && self.sent.is_empty() && self.next.is_none()
@@ -388,7 +388,7 @@ impl Quota {
         self.per / self.count.max(1)
     }
 
-    /// Returns for how long the store is not queried, after it answered that no permit will be free for `wait`.
+    /// Returns how long the store is not queried after it answered that no permit will be free for `wait`.
     fn pause(self, wait: Duration) -> Duration {
         let some = if u64::from(self.count) < QUOTA_PARTS {
             Duration::ZERO

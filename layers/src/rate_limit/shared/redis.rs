@@ -7,8 +7,8 @@ use crate::{
     redis_conn::{RedisConn, RedisScript},
 };
 
-/// Stores the totals in Redis, under `tg:rl:<limit>:<id>`, by the clock of the Redis server. Clones share one
-/// connection.
+/// Stores the totals of all gateways in Redis, under `tg:rl:<limit>:<id>`, by the clock of the Redis server. Clones
+/// share one connection.
 #[derive(Clone)]
 pub struct RedisRates {
     conn: RedisConn,
@@ -73,7 +73,7 @@ impl RateStore for RedisRates {
     }
 }
 
-/// The largest number of units of which Lua can represent the thousandths exactly.
+/// The largest number of units whose thousandths Lua's numbers can represent exactly.
 const UNITS_MAX: u64 = 1_000_000_000_000;
 
 fn micros(time: Duration) -> u64 {

@@ -1,5 +1,5 @@
-//! Simulates several gateways with a shared store, a clock and a network, from random seeds, and compares the calls
-//! that they admit with the calls that a single gateway would admit if it got all of them.
+//! Simulates several gateways with a shared store, a clock and a network, from random seeds. The calls that the
+//! gateways admit are compared with the calls that a single gateway would admit if it got all of them.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use crate::rate_limit::{Gcra, Limiter, PostPaid};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The random generator splitmix64.
+/// The random number generator splitmix64.
 struct Random(u64);
 
 impl Random {
@@ -38,9 +38,9 @@ struct Simulated {
     random: Random,
     delay_us_max: u64,
     is_down: bool,
-    /// If set, one of this many answers is lost after the store has executed the command.
+    /// If set to n, one in n responses is lost after the store has executed the command.
     lost_in: Option<u64>,
-    /// For each caller: the theoretical arrival time, and the permits of each gateway.
+    /// For each caller: its theoretical arrival time, and the permits recorded for each gateway.
     permits: HashMap<String, (f64, Permits)>,
     /// For each caller: the amount taken, the time up to which it is refilled, and the number of each gateway's newest
     /// batch.
@@ -64,7 +64,7 @@ impl SimulatedStore {
         change(&mut self.0.lock().unwrap());
     }
 
-    /// Delays a message on its way to or from the store; fails if the store is down.
+    /// Delays a message on its way to or from the store. Fails if the store is down.
     async fn way(&self) -> Result<(), BoxError> {
         let delay = {
             let mut store = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -190,7 +190,7 @@ fn gateways(store: &SimulatedStore, count: usize) -> Vec<Gateway> {
 struct Load {
     per_second: f64,
     parts: [u64; 3],
-    /// If set, all calls arrive in the first tenth of each period of this many seconds.
+    /// If set, all calls arrive in the first tenth of each period of this length, in seconds.
     bursts: Option<u64>,
 }
 
@@ -218,8 +218,8 @@ fn arrivals(load: Load, time: Duration, random: &mut Random) -> Vec<(Duration, u
     all
 }
 
-/// The times at which calls were admitted: by three gateways that share the calls, and by one gateway that got all of
-/// them.
+/// The times at which calls were admitted: first by three gateways that share the calls, then by one gateway that got
+/// all of them.
 struct Outcome {
     let_in: Vec<Duration>,
     by_one: Vec<Duration>,
@@ -277,8 +277,8 @@ async fn requests(
 }
 
 impl Outcome {
-    /// Returns the largest difference between the calls that the three gateways and the one gateway admitted, in
-    /// percent of the latter, over all minutes that begin at a full second.
+    /// Compares, over all minutes that begin at a full second, how many calls the three gateways and the one gateway
+    /// admitted. Returns the largest difference, in percent of the one gateway's calls.
     fn error_percent(&self, time: Duration) -> f64 {
         let within = |calls: &[Duration], from: Duration| {
             let end = calls.partition_point(|at| *at < from + MINUTE);
@@ -321,7 +321,7 @@ fn shapes(per_minute: u32) -> Vec<Load> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn three_gateways_together_admit_as_many_requests_as_one_within_2_percent() {
+async fn three_gateways_together_admit_as_many_requests_as_one_gateway_to_within_2_percent() {
     let time = Duration::from_secs(100);
     for per_minute in [600, 6_000, 60_000] {
         let quota = Quota::per_minute(per_minute);
@@ -357,12 +357,13 @@ async fn small_request_limits_are_exact_across_gateways() {
             };
             let outcome = requests(quota, load, time, seed, |_, _, _| {}).await;
             let (ours, one) = (outcome.let_in.len(), outcome.by_one.len());
-            // The network delays a permit by up to some milliseconds, so another call may get it.
+            // The network delays a permit by up to some milliseconds. So another call may get it, and the counts may
+            // differ slightly.
             assert!(
                 ours.abs_diff(one) <= 1 + one / 100,
                 "{per_minute}, {seed}: {ours} for {one}"
             );
-            // In each minute, at most the quota and a burst of calls was admitted.
+            // In each minute, at most the quota and a burst of calls may be admitted.
             for (index, from) in outcome.let_in.iter().enumerate() {
                 let minute = &outcome.let_in[index..];
                 let count = minute.partition_point(|at| *at < *from + MINUTE) as u32;
@@ -451,7 +452,7 @@ async fn each_gateway_enforces_the_limit_locally_while_the_store_is_down() {
     let store = SimulatedStore::new(1, 100);
     let nodes = gateways(&store, 3);
     let quota = Quota::per_minute(60);
-    // The first gateway uses up the burst, and still counts that when the store fails.
+    // The first gateway uses up the burst, and must still count it when the store fails.
     for _ in 0..10 {
         assert!(nodes[0].requests.admit("key".into(), quota).await.is_ok());
     }
@@ -465,8 +466,8 @@ async fn each_gateway_enforces_the_limit_locally_while_the_store_is_down() {
             let_in += u64::from(node.requests.admit("key".into(), quota).await.is_ok());
         }
     }
-    // At most the quota of half a minute at each of three gateways, and the bursts of the two gateways that had no call
-    // before.
+    // Each of three gateways may admit the quota of half a minute, and two of them also a burst, because they had no
+    // call before.
     assert!((90..=3 * 31 + 20).contains(&let_in), "{let_in}");
     assert!(nodes.iter().all(|node| node.rates.counts().failures > 0));
     store.set(|store| store.is_down = false);
@@ -480,8 +481,8 @@ async fn each_gateway_enforces_the_limit_locally_while_the_store_is_down() {
     assert!((60..=70).contains(&let_in), "{let_in}");
 }
 
-/// Sends calls that use tokens to three gateways and to one. Returns the difference in percent, and the commands and
-/// waits per call.
+/// Sends calls that use tokens to three gateways and to a single one. Returns the difference in percent, and the number
+/// of commands and of waits per call.
 async fn tokens(
     quota: Quota,
     load: Load,
@@ -532,7 +533,7 @@ async fn tokens(
 }
 
 #[tokio::test(start_paused = true)]
-async fn three_gateways_together_admit_as_many_tokens_as_one_within_2_percent() {
+async fn three_gateways_together_admit_as_many_tokens_as_one_gateway_to_within_2_percent() {
     for (per_minute, each, factor) in [
         (60_000, 500, 1.5),
         (60_000, 500, 4.0),
@@ -544,7 +545,8 @@ async fn three_gateways_together_admit_as_many_tokens_as_one_within_2_percent() 
         for parts in [[34, 33, 33], [90, 8, 2]] {
             for lost_in in [None, Some(20)] {
                 let load = Load {
-                    // More calls than the quota allows, because the first minute's quota is also available as a burst.
+                    // More calls arrive than the quota allows, because in the first minute the burst is available in
+                    // addition to the quota.
                     per_second: f64::from(per_minute) / 60.0 / each as f64 * factor,
                     parts,
                     bursts: None,
@@ -564,7 +566,7 @@ async fn three_gateways_together_admit_as_many_tokens_as_one_within_2_percent() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn tokens_of_large_calls_are_counted_exactly_and_later_calls_get_the_exact_wait() {
+async fn large_calls_are_counted_exactly_and_the_next_call_gets_the_exact_wait() {
     let store = SimulatedStore::new(1, 1_000);
     let nodes = gateways(&store, 3);
     let quota = Quota::per_minute(1_000).with_burst(1_000);
@@ -578,7 +580,7 @@ async fn tokens_of_large_calls_are_counted_exactly_and_later_calls_get_the_exact
         let wait = node.tokens.admit(id.clone(), quota).await.unwrap_err();
         assert_eq!(wait.as_secs_f64().round(), 30.0, "{wait:?}");
     }
-    // The batch that overdraws the bucket is sent again if its answer is lost, and counts once.
+    // The batch that overdraws the bucket is sent again if its response is lost. The batch must count only once.
     store.set(|store| store.lost_in = Some(1));
     nodes[0].tokens.take(&id, 500);
     sleep(Duration::from_millis(20)).await;
@@ -598,7 +600,7 @@ async fn tokens_of_large_calls_are_counted_exactly_and_later_calls_get_the_exact
 }
 
 #[tokio::test(start_paused = true)]
-async fn token_usage_of_a_caller_evicted_from_memory_still_counts() {
+async fn token_usage_of_a_caller_evicted_from_memory_still_counts_in_the_store() {
     let store = SimulatedStore::new(1, 1_000);
     let (rates, mut run) = SharedRates::new(store.clone());
     let mut task = JoinSet::new();

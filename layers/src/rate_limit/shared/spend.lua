@@ -19,7 +19,8 @@ if units > 0 and was[3] ~= ARGV[4] then
   taken = taken + units
   redis.call('HSET', KEYS[1], 'u', string.format('%.6f', taken), 'at', string.format('%.0f', now), ARGV[3], ARGV[4])
   local full_ms = math.min(math.ceil(taken * per / count / 1000), 1e12)
-  -- A batch may be sent again for a while after it has refilled completely.
+  -- The hash is kept for ten seconds after the bucket has refilled completely, because a gateway may send its last
+  -- batch again.
   redis.call('PEXPIRE', KEYS[1], string.format('%.0f', full_ms + 10000))
 end
 return math.ceil(taken * 1000)

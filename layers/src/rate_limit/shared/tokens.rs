@@ -19,23 +19,23 @@ use crate::rate_limit::{
     post_paid::{Bucket, UNIT},
 };
 
-/// The largest age of the known usage (the store's last answer), for a caller that has used more than half of the
-/// quota's burst.
+/// The maximum age of the store's last response for a caller that has used more than half of the quota's burst.
 pub const NEAR_FRESH: Duration = Duration::from_millis(25);
-/// The largest age of the known usage, for a caller that has used at most half of the quota's burst.
+/// The maximum age of the store's last response for a caller that has used at most half of the quota's burst.
 const FAR_FRESH: Duration = Duration::from_millis(100);
-/// The largest age of the known usage, if a few calls can use the whole burst.
+/// The maximum age of the store's last response if [`FEW`] calls could use up the whole burst.
 const EXACT_FRESH: Duration = Duration::from_millis(2);
-/// If this number of calls can use the whole burst, the usage must be known almost exactly.
+/// If this number of calls, each as large as the largest call so far, could use up the whole burst, the usage must be
+/// known almost exactly.
 const FEW: u128 = 16;
-/// If the known usage is older than its largest age, the store is queried. Only if it is this many times older, the
-/// call waits for the answer.
+/// If the store's last response is older than its maximum age, the store is queried. The call waits for the new
+/// response only if the age of the last one is at least this many times the maximum age.
 const STALE: u32 = 4;
 
 type Verdict = Result<(), Duration>;
 
-/// Limits usage over all gateways in the way in which [`PostPaid`](crate::rate_limit::PostPaid) limits it at one
-/// gateway; see [the module](super).
+/// Limits usage over all gateways as [`PostPaid`](crate::rate_limit::PostPaid) limits it at one gateway; see [the
+/// module](super).
 pub struct SharedPostPaid<K, S>(Arc<Inner<K, S>>);
 
 struct Inner<K, S> {
@@ -51,13 +51,13 @@ struct Slot<K> {
 }
 
 struct State {
-    /// The usage over all gateways in the store's last answer, plus the usage at this gateway since then.
+    /// The usage over all gateways in the store's last response, plus this gateway's usage since then.
     bucket: Bucket,
     /// The units that were used at this gateway and are not in a batch yet.
     unreported: u64,
     /// The batch that is being reported to the store. It is kept until the store answers, so that it can be sent again.
     batch: Batch,
-    /// The time at which the latest answered command was sent; `None` if there was no answer yet.
+    /// The time at which the latest answered command was sent. `None` if the store has not answered yet.
     known: Option<Instant>,
     /// The time at which the latest command was sent.
     sent_at: Option<Instant>,
@@ -72,7 +72,7 @@ enum ReportState {
     No,
     /// A report to the store is scheduled for later, so that it includes calls that end until then.
     Soon,
-    /// A report to the store is due now, or was sent and is not answered.
+    /// A report to the store is due now, or was sent and is not answered yet.
     Now,
 }
 
@@ -86,8 +86,8 @@ where
     K: Eq + Hash + Clone + Display + Send + Sync + 'static,
     S: RateStore,
 {
-    /// Creates a limiter whose counts are stored under `name`, which all gateways must use for the same limit.
-    /// Remembers at most `callers_max` callers.
+    /// Creates a limiter whose counts are stored under `name`. All gateways must use the same name for the same limit.
+    /// This process remembers at most `callers_max` callers.
     #[must_use]
     pub fn new(rates: SharedRates<S>, name: &str, callers_max: usize) -> Self {
         Self(Arc::new(Inner {
@@ -98,8 +98,8 @@ where
         }))
     }
 
-    /// Takes the units that a request of the caller `id` has used. Does nothing if no request of the caller was
-    /// admitted here.
+    /// Takes the units that a request of the caller `id` has used. Does nothing if this limiter has admitted no request
+    /// of the caller.
     pub fn take(&self, id: &K, units: u64) {
         let Some(slot) = self.0.slots.get(id) else {
             return;
@@ -136,7 +136,7 @@ where
         slot
     }
 
-    /// Decides from memory; `None` if the store must be queried and the call must wait.
+    /// Decides from memory. Returns `None` if the store must be queried and the call must wait for its response.
     fn look(&self, slot: &Arc<Slot<K>>, quota: Quota) -> Option<Verdict> {
         let now = Instant::now();
         let mut state = slot.lock();
@@ -155,7 +155,8 @@ where
         Some(state.bucket.debt_paid_in())
     }
 
-    /// Sends a report to the store now, unless one is already being sent. The answer has the usage over all gateways.
+    /// Sends a report to the store now, unless one is already being sent. The response contains the usage over all
+    /// gateways.
     fn ask(&self, slot: &Arc<Slot<K>>) {
         if mem::replace(&mut slot.lock().report_state, ReportState::Now) == ReportState::Now {
             return;
@@ -186,8 +187,8 @@ where
         Begun::Sent(reported)
     }
 
-    /// Reports the usage of calls that have ended, and of calls that end during the report, unless another task does
-    /// so.
+    /// Reports the usage of calls that have ended, and then of calls that end during the report, unless another task
+    /// already does so.
     async fn report_if_due(&self, slot: &Slot<K>) {
         while slot.is_due() {
             match self.report(slot).await {
@@ -197,7 +198,8 @@ where
         }
     }
 
-    /// Sends a report to the store. If calls have ended meanwhile, returns the time at which the next report is due.
+    /// Sends a report to the store. If more calls have ended meanwhile, returns the time at which the next report is
+    /// due.
     async fn report(&self, slot: &Slot<K>) -> Option<Instant> {
         let Inner { rates, name, .. } = &*self.0;
         let began = Instant::now();
@@ -219,7 +221,7 @@ where
         let was_heard = answer.is_ok();
         match answer {
             Ok(thousandths) => {
-                // This answer may be late: the batch may have been sent again and acknowledged since.
+                // This response may be late: the batch may have been sent again and acknowledged in the meantime.
                 if state.batch.number == batch.number {
                     state.batch.units = 0;
                 }
@@ -229,8 +231,8 @@ where
                 let unreported = state.unreported;
                 state.bucket.take(unreported);
             }
-            // The next command sends the batch again. Until then, this gateway decides alone, from the last state that
-            // it received.
+            // The next command sends the same batch again. Until then, this gateway decides alone, from the store's
+            // last response.
             Err(_) => add(&rates.counters.failures, 1),
         }
         state.bucket.fill(self.0.nanos());
@@ -256,7 +258,8 @@ impl<K> Slot<K> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether a report is scheduled and no task has started it. If so, marks it as started by the caller.
+    /// Returns whether a report is scheduled that no task has started yet. If so, marks it as started by the calling
+    /// task.
     fn is_due(&self) -> bool {
         let mut state = self.lock();
         let is_due = state.report_state == ReportState::Soon;
@@ -284,7 +287,7 @@ impl State {
         }
     }
 
-    /// Returns the largest age that the known usage may have without a query.
+    /// Returns the maximum age of the store's last response. If the response is older, the store is queried.
     fn fresh(&self) -> Duration {
         let burst = u128::from(self.bucket.quota.burst.max(1)) * UNIT;
         if self.largest == 0 || u128::from(self.largest) * UNIT * FEW > burst {

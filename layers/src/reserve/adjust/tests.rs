@@ -38,7 +38,7 @@ const HELD: MicroRub = MicroRub::rubles(9);
 const LOWER: MicroRub = MicroRub::rubles(4);
 const COST: MicroRub = MicroRub::rubles(3);
 
-/// How the ledger of a test answers adjustments.
+/// How a test's ledger answers adjustments of holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answers {
     AtOnce,
@@ -47,7 +47,7 @@ enum Answers {
     Unsupported,
 }
 
-/// A ledger in memory that answers adjustments in one of these ways.
+/// A ledger in memory that answers adjustments in one of the ways of [`Answers`].
 #[derive(Clone)]
 struct Slow {
     books: MemoryLedger,
@@ -129,7 +129,7 @@ impl Bill for Ticket {
     }
 }
 
-/// Values that the meter gets before a frame.
+/// Something that the meter records before a frame: usage, text, or the end of the response.
 #[derive(Clone, Copy)]
 enum Reports {
     Nothing,
@@ -144,12 +144,12 @@ struct Ended {
     adjustments: usize,
     /// The amount of the hold after the last frame that was read.
     held: MicroRub,
-    /// For each settlement, the largest and the last amount of its hold.
+    /// The largest and the last amount of the hold in each settlement.
     settled: Vec<(Option<MicroRub>, Option<MicroRub>)>,
     balance: MicroRub,
 }
 
-/// Makes a call whose stream has one frame for each of `reports`, and drops it after `taken` frames.
+/// Makes a call whose stream has one frame for each of `reports`, and drops the call after `taken` frames.
 async fn call(answers: Answers, is_stream: bool, reports: &[Reports], taken: usize) -> Ended {
     let books = MemoryLedger::new();
     let payer: (AccountId, KeyId) = ("acme".parse().unwrap(), "web".parse().unwrap());
@@ -249,7 +249,7 @@ async fn hold_is_lowered_once_and_ends_once_whenever_the_client_leaves() {
 }
 
 #[tokio::test]
-async fn stream_does_not_wait_for_the_change_of_its_hold() {
+async fn stream_does_not_wait_while_its_hold_is_changed() {
     for answers in [Answers::Never, Answers::Fails, Answers::Unsupported] {
         for taken in 0..=STREAM.len() {
             let ended = call(answers, true, &STREAM, taken).await;
@@ -262,7 +262,7 @@ async fn stream_does_not_wait_for_the_change_of_its_hold() {
 }
 
 #[tokio::test]
-async fn hold_is_not_lowered_if_text_precedes_usage_or_the_answer_is_not_a_stream() {
+async fn hold_is_not_lowered_if_text_precedes_usage_or_the_response_is_not_a_stream() {
     let late = [Reports::Text, Reports::Usage, Reports::End];
     for (is_stream, reports) in [(true, &late[..]), (false, &STREAM[..])] {
         let ended = call(Answers::AtOnce, is_stream, reports, 9).await;
@@ -271,12 +271,12 @@ async fn hold_is_not_lowered_if_text_precedes_usage_or_the_answer_is_not_a_strea
     }
 }
 
-/// The cost of an output token.
+/// The cost of an output token, in micro-rubles.
 const TOKEN: i64 = 1_000;
 const OUTPUT_MAX: u64 = 20_000;
 const SPEED: u64 = 100;
 
-/// A tariff of output tokens, whose holds grow.
+/// A tariff that charges output tokens, with holds that grow.
 #[derive(Clone)]
 struct PerToken(AccountId, KeyId, Meter);
 
@@ -313,7 +313,7 @@ impl Bill for PerToken {
     }
 }
 
-/// A vendor's stream: after `silence` seconds it begins to answer, and then generates `speed` tokens a second.
+/// A vendor whose stream begins after `silence` seconds, and then has `speed` tokens per second.
 #[derive(Clone, Copy)]
 struct Vendor {
     silence: u64,
@@ -324,7 +324,7 @@ struct Vendor {
 #[derive(Debug)]
 struct Growth {
     status: Result<(), Error>,
-    /// How long the call ran.
+    /// The duration of the call in seconds.
     seconds: u64,
     adjustments: usize,
     charged: i64,
@@ -332,7 +332,7 @@ struct Growth {
     item: Option<Item>,
 }
 
-/// Makes a call of this vendor from an account with `balance` rubles, and drops it after `taken` frames.
+/// Makes a call to this vendor, from an account with `balance` rubles, and drops the call after `taken` frames.
 async fn grown(answers: Answers, balance: i64, vendor: Vendor, taken: usize) -> Growth {
     let books = MemoryLedger::new();
     let payer: (AccountId, KeyId) = ("acme".parse().unwrap(), "web".parse().unwrap());
@@ -417,7 +417,7 @@ async fn grown(answers: Answers, balance: i64, vendor: Vendor, taken: usize) -> 
     {
         frame.unwrap();
         frames += 1;
-        // Whenever the call ends, also by a kill of the gateway, its cost is covered by its hold.
+        // Whenever the call ends, even if the gateway is killed, the hold must be at least the cost of the call.
         let account = books.account(&payer.0).await.unwrap();
         let (cost, _) = tariff.charge(&meter.read()).unwrap();
         assert!(
@@ -444,7 +444,7 @@ async fn grown(answers: Answers, balance: i64, vendor: Vendor, taken: usize) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn growing_hold_is_raised_ahead_of_need_and_the_stream_does_not_wait() {
+async fn growing_hold_is_raised_ahead_of_need_without_delaying_the_stream() {
     let vendor = Vendor {
         silence: 0,
         speed: 60,
@@ -496,7 +496,7 @@ async fn stream_whose_hold_cannot_be_raised_is_stopped_while_its_hold_still_cove
 }
 
 #[tokio::test(start_paused = true)]
-async fn client_that_leaves_pays_for_what_arrived() {
+async fn client_that_leaves_pays_only_for_what_arrived() {
     let vendor = Vendor {
         silence: 0,
         speed: 100,
@@ -509,9 +509,9 @@ async fn client_that_leaves_pays_for_what_arrived() {
     }
 }
 
-/// A vendor may think before its answer begins, which the gateway does not see.
+/// A model may reason before the response begins, and the gateway does not see that reasoning.
 #[tokio::test(start_paused = true)]
-async fn hold_grows_before_the_answer_begins_and_a_refusal_is_answered_as_such() {
+async fn hold_grows_before_the_response_begins_and_a_refused_raise_fails_the_call() {
     let vendor = Vendor {
         silence: 120,
         speed: 60,

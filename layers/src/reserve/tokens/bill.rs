@@ -22,48 +22,48 @@ use crate::{
 /// The data of a model call from which its charge is computed.
 #[derive(Debug)]
 pub struct TokenBill {
-    /// The amount of the hold.
+    /// The amount that is held for the call.
     pub(super) held: MicroRub,
     pub(super) prices: PriceList,
     pub(super) bound: Bound,
-    /// The service tier, speed and region that the request names, and the rate classes that it may use.
+    /// The service tier, speed and region that the request names, and the rate classes that the call may use.
     pub(super) extras: Extras,
-    /// When the call may end.
+    /// The times at which the call may end.
     pub(super) times: PossibleTimes,
     pub(super) model: Arc<Model>,
     pub(super) bounds: Bounds,
     pub(super) session: Option<SessionId>,
-    /// Whether the answer is a stream.
+    /// Whether the response is a stream.
     pub(super) stream: bool,
-    /// Estimates the input if the vendor reports no count; remembers which share of the input was in the vendor's
+    /// Estimates the input if the vendor does not report it, and remembers which share of the input was in the vendor's
     /// cache.
     pub(super) estimator: Option<Arc<InputEstimator>>,
-    /// The call's conversation, and the memory for the vendor's count of its input.
+    /// The call's conversation, and the memory in which the vendor's count of its input is stored.
     pub(super) prefix: Option<(Arc<Prefixes>, Prefix)>,
     pub(super) early: Arc<EarlyCounts>,
-    /// The vendor's first count of the input, before the answer.
+    /// The vendor's first count of the input, which arrived before the response.
     pub(super) stated: OnceLock<Usage>,
     pub(super) endpoint: Endpoint,
 }
 
 impl Bill for TokenBill {
     /// A call that finished costs the usage that the vendor reports, within the bounds of the request. A call that
-    /// broke off, or whose client disconnected, costs its input and the output that arrived, estimated if the vendor
-    /// has not reported them. If nothing was delivered or reported, the call is charged only if the client
+    /// broke off, or whose client disconnected, costs its input and the output that arrived; usage that the vendor has
+    /// not reported is estimated. If nothing was delivered or reported, the call is charged only if the client
     /// disconnected, and then only for its input.
     fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
         self.charge_at(reading, unix_ms())
     }
 
-    /// Returns the most that the call can still cost, once the vendor has counted the input: the cost of this input and
-    /// of the maximum output. `None` while the vendor may still add input, or if this vendor's first counts are not
-    /// known to be final.
+    /// Returns the most that the call can still cost after the vendor has counted the input: the cost of this input and
+    /// of the maximum output. `None` while the vendor may still add input, or if it is unknown whether this vendor's
+    /// first counts are final.
     fn cost_max(&self, reading: &Reading) -> Option<MicroRub> {
         self.cost_counted(reading, self.bounds.output_covered())
     }
 
-    /// Returns the most that the call can cost with this output: by the vendor's count of the input if it may be used,
-    /// and otherwise by its bound.
+    /// Returns the most that the call can cost with this output. The input is the vendor's count if this count may be
+    /// used, or else the bound of the input.
     fn cost_within(&self, reading: &Reading, output_tokens: u64) -> Option<MicroRub> {
         self.bounds.growing.as_ref()?;
         let counted = self.cost_counted(reading, output_tokens);
@@ -72,7 +72,8 @@ impl Bill for TokenBill {
 }
 
 impl TokenBill {
-    /// Returns the cost of the input that the vendor has counted and of this output; `None` if the count cannot be used.
+    /// Returns the cost of the input that the vendor has counted, and of this output. `None` if the vendor's count
+    /// cannot be used.
     fn cost_counted(&self, reading: &Reading, output: u64) -> Option<MicroRub> {
         let searches = |counts: &Counts| counts.get(Class::WebSearchCall);
         let reported = reading.usage?;
@@ -80,7 +81,8 @@ impl TokenBill {
         if may_add || reading.suspect || reading.unknown || reported.input_total() == 0 {
             return None;
         }
-        // This count arrived with the end of the answer, so it does not show whether first counts are final.
+        // This count arrived at the end of the response. So it does not show whether this vendor's first counts are
+        // final.
         if reading.end.is_some() {
             return None;
         }
@@ -105,7 +107,7 @@ impl TokenBill {
         Some(most[0]?.max(most[1]?))
     }
 
-    /// Returns the charge of a call that ends at `now_ms`.
+    /// Returns the charge of the call if it ends at `now_ms`.
     pub(super) fn charge_at(&self, reading: &Reading, now_ms: u64) -> Option<(MicroRub, Item)> {
         if !reading.dispatched {
             return None;
@@ -131,7 +133,7 @@ impl TokenBill {
         let vendor = reading.vendor.as_deref().unwrap_or_default();
         let vendor_model = reading.vendor_model.as_deref().unwrap_or_default();
         let served = match reading.translated {
-            // Translation does not send these fields to a vendor of another format.
+            // Translation sends neither the service tier nor the speed nor the region to a vendor of another format.
             true => reading.served,
             false => reading.served.or_asked(self.extras.served),
         };
@@ -163,20 +165,20 @@ impl TokenBill {
             vendor_cost_rub,
             vendor_usage: overcount.map(|overcount| overcount.reported),
             bounded_loss_rub,
-            // The settler has the amounts of the hold, and adds them to the receipt.
+            // The settler adds the amounts of the hold to the receipt.
             held_max_rub: None,
             held_at_end_rub: None,
             stopped_by: reading.stopped_by,
             end,
             session: self.session.clone(),
             endpoint: Some(self.endpoint),
-            // The settler has the times, and adds them to the receipt.
+            // The settler adds the times of the call to the receipt.
             timeline: None,
         };
         Some((charge.cost, item))
     }
 
-    /// Records in the tariff what the vendor's usage of this call shows about later calls.
+    /// Records what the vendor's usage of this call shows about later calls.
     fn remember(&self, usage: &Usage, reading: &Reading) {
         if let Some(estimator) = &self.estimator {
             estimator.remember(usage);
@@ -197,8 +199,8 @@ impl TokenBill {
         }
     }
 
-    /// Reduces the number of searches to those that the hold pays for, if the request offers no search: then no money
-    /// was held for searches.
+    /// If the request offers no web search, no money was held for searches. Then the number of searches is reduced to
+    /// the number that the hold pays for.
     fn with_searches_paid_for(&self, usage: Usage, cost: impl Fn(Usage) -> MicroRub) -> Usage {
         let searches = usage.classes.get(Class::WebSearchCall);
         if searches == 0 || self.bounds.calls_max.is_some() {
@@ -213,8 +215,9 @@ impl TokenBill {
         paid_for.unwrap_or_else(|| with(0))
     }
 
-    /// Estimates the lowest amount to which the hold is reduced while the call runs: if all input is in the vendor's
-    /// cache, and the vendor counts the input before the answer. Returns the hold if it will not be reduced.
+    /// Estimates the lowest amount to which the hold can be reduced while the call runs: that amount suffices if all
+    /// input is in the vendor's cache, and the vendor counts the input before the response. Returns the hold if it will
+    /// not be reduced.
     #[must_use]
     pub fn held_min(&self) -> MicroRub {
         let may_lower = self.stream && self.extras.classes.get(Class::WebSearchCall) == 0;
@@ -238,7 +241,7 @@ impl TokenBill {
         input.plus_or_max(output).min(self.held)
     }
 
-    /// Returns the prices that may apply to the call.
+    /// Returns all prices that may apply to the call.
     pub fn prices_may_apply(&self) -> impl Iterator<Item = &Arc<Price>> {
         self.prices.may_apply(self.bounds.input_bound, &self.extras)
     }
@@ -249,7 +252,7 @@ impl TokenBill {
         self.bounds.input_bound
     }
 
-    /// Returns the number of output tokens that the hold pays for, in all choices together, after it has grown.
+    /// Returns the number of output tokens that the hold pays for after it has grown, in all choices together.
     #[must_use]
     pub const fn output_tokens_max(&self) -> u64 {
         self.bounds.output_bound

@@ -1,6 +1,6 @@
-//! Tests all three formats from the bytes of a request to its charge: no answer that a vendor can give to the request
-//! costs more than its hold. The tests count the most that a vendor can bill part by part, independently of the code
-//! that they test.
+//! Tests that no response that a vendor can give to a request costs more than the request's hold. The tests cover all
+//! three formats, from the bytes of the request to its charge. They add up the most that a vendor can bill for each
+//! part, independently of the code that they test.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -23,15 +23,15 @@ const OUTPUT_TOKENS_MAX: u64 = 1_000;
 
 #[derive(Clone, Debug)]
 enum Part {
-    /// Text, with a cache lifetime: 0 for none, 1 for five minutes, 2 for an hour.
+    /// A text with a cache lifetime: 0 for none, 1 for five minutes, 2 for an hour.
     Text(String, usize),
-    /// A PNG of this size in pixels; `None`: the request has only its URL.
+    /// A PNG of this size in pixels. `None` if the request has only its URL.
     Image(Option<(u32, u32)>),
-    /// A PDF with this many pages; `None`: the request has only its URL.
+    /// A PDF with this many pages. `None` if the request has only its URL.
     Document(Option<u64>),
-    /// The result of a tool call, which contains these parts.
+    /// The result of a tool call, with these parts.
     Result(Vec<Self>),
-    /// A tenth of a second of sound, which is three tokens at the vendor with the highest rate.
+    /// Sound of a tenth of a second, which is three tokens at the vendor that counts most.
     Sound,
 }
 
@@ -87,7 +87,7 @@ fn wishes() -> impl Strategy<Value = Wishes> {
         })
 }
 
-/// The most that a vendor can bill for a request, and the features that the request allows.
+/// The most that a vendor can bill for a request, and the billed features that the request allows.
 #[derive(Debug, Default)]
 struct Most {
     input: u64,
@@ -107,9 +107,10 @@ struct Most {
     us: bool,
 }
 
-/// Returns the highest number of tokens that a vendor counts for an image of this size, according to their guides.
+/// Returns the largest number of tokens that any vendor counts for an image of this size, according to the vendors'
+/// guides.
 fn image_tokens(width: u64, height: u64) -> u64 {
-    // Scales the image down until its longer side is at most `long_max` and its shorter side at most `short_max`.
+    // The image is scaled down until its longer side is at most `long_max` and its shorter side at most `short_max`.
     let fit = |long_max: u64, short_max: u64| {
         let (long, short) = (width.max(height), width.min(height));
         let (mut long, mut short) = (long, short.max(1));
@@ -122,8 +123,8 @@ fn image_tokens(width: u64, height: u64) -> u64 {
         (long, short)
     };
     let grid = |(long, short): (u64, u64), side: u64| long.div_ceil(side) * short.div_ceil(side);
-    // Vendors count an image as tiles (85, and 170 per tile), as patches times 2.46, as patches of 28 pixels (at most 4
-    // 784), or as patches of 16 pixels with a mark after each row.
+    // Vendors count an image in one of these ways: 85 tokens and 170 per tile; 2.46 tokens per patch; patches of 28
+    // pixels, at most 4 784; patches of 16 pixels, with a mark after each row.
     let tiles = 85 + 170 * grid(fit(2048, 768), 512);
     let patches = grid((width, height), 32).min(1536) * 246 / 100;
     let small = grid(fit(2576, 2576), 28).min(4784);
@@ -132,7 +133,7 @@ fn image_tokens(width: u64, height: u64) -> u64 {
     tiles.max(patches).max(small).max(smallest).max(258)
 }
 
-/// Returns a part in the wire format, and adds the most that it can cost to `most`; `None` if the format has no such
+/// Returns a part in the wire format, and adds the most that it can cost to `most`. `None` if the format has no such
 /// part.
 fn content(op: Operation, part: &Part, mode: HoldMode, most: &mut Most) -> Option<Value> {
     // Creates a WAV file: a header of 48 bytes, then silence.
@@ -170,7 +171,7 @@ fn content(op: Operation, part: &Part, mode: HoldMode, most: &mut Most) -> Optio
             }
         }
         Part::Document(pages) => {
-            // The responses format refuses a document that is only a URL.
+            // The Responses format refuses a document that is only a URL.
             let pages = pages.or((op == Operation::Responses).then_some(1));
             let is_unseen = pages.is_none() || mode == HoldMode::Strict;
             most.unseen |= is_unseen;
@@ -211,7 +212,7 @@ fn png(width: u32, height: u32) -> Vec<u8> {
     file
 }
 
-/// Returns the field `source` of a part in the messages format.
+/// Returns the field `source` of a part in the Messages format.
 fn source(url: &str) -> Value {
     match url
         .strip_prefix("data:")
@@ -222,7 +223,8 @@ fn source(url: &str) -> Value {
     }
 }
 
-/// Returns a body, and the most that a vendor can bill for it. Wishes for which the format has no field are ignored.
+/// Returns a request body, and the most that a vendor can bill for it. Features in `wishes` for which the format has no
+/// field are left out.
 fn request(op: Operation, parts: &[Part], wishes: &Wishes, mode: HoldMode) -> (Value, Most) {
     let mut most = Most::default();
     // A turn must have content, so each body has at least this text.
@@ -243,7 +245,7 @@ fn request(op: Operation, parts: &[Part], wishes: &Wishes, mode: HoldMode) -> (V
     } else {
         1
     };
-    // In the messages format, `max_tokens` is required.
+    // In the Messages format, `max_tokens` is required.
     let ceiling = match op {
         Operation::Messages => Some(wishes.max_tokens.unwrap_or(100)),
         _ => wishes.max_tokens,
@@ -280,7 +282,8 @@ fn request(op: Operation, parts: &[Part], wishes: &Wishes, mode: HoldMode) -> (V
             if wishes.searches > 0 {
                 tools.push(json!({ "type": "web_search_20250305", "name": "web_search",
                     "max_uses": wishes.searches }));
-                // After each search, the vendor reads the whole input again, with the results of all searches so far.
+                // After each search, the vendor reads the whole input again, together with the results of all searches
+                // so far.
                 let steps = wishes.searches + 1;
                 most.searches = wishes.searches;
                 most.images *= steps;
@@ -349,8 +352,8 @@ fn prices(rates: &[u64]) -> PriceList {
     PriceList::from(usual).rules(all)
 }
 
-/// Returns a usage that the vendor may report. Each count is given in thousandths of its maximum, or of the input that
-/// is left.
+/// Returns a usage that the vendor may report. Each count is given in thousandths of its maximum or, for input, of the
+/// input that remains.
 fn reported(
     op: Operation,
     most: &Most,
@@ -436,7 +439,7 @@ fn read(op: Operation, reported: &Value) -> VendorUsage {
 
 proptest! {
     #[test]
-    fn no_answer_to_a_request_costs_more_than_its_hold(
+    fn no_response_costs_more_than_the_hold_of_its_request(
         op in prop::sample::select(vec![Operation::Chat, Operation::Messages, Operation::Responses]),
         strict in any::<bool>(), parts in parts(), wishes in wishes(), window in prop::option::of(500..100_000_u64),
         rates in prop::collection::vec(0..10_000_000_000_u64, 16 * 15),
@@ -464,7 +467,7 @@ proptest! {
         req.extensions_mut().insert(caller());
         let tariff = ByTokens::new(mode, IMAGE_TOKENS, DOCUMENT_TOKENS).search_tokens(SEARCH_TOKENS);
         let quote = tariff.quote(&req);
-        // A request whose content can fill the context window is accepted only if the size of the window is known.
+        // A request whose content can fill the context window is accepted only if the window's size is known.
         if let Err(error) = quote {
             let refused = matches!(error, Error::Invalid { problem: Problem::SizeUnseen, .. });
             prop_assert!(refused && most.unseen && window.is_none(), "{body}: {error}");
@@ -475,7 +478,7 @@ proptest! {
             most.input = most.input.max(window * (most.searches + 1));
         }
 
-        // Each step of a call, between searches, may fill the context window.
+        // A call has a step after each search, and each step may fill the context window.
         let most_input = window.map_or(most.input, |window| most.input.min(window * (most.searches + 1)));
         let input = (most_input * thousandths[0] / 1000).max(1);
         let reported = reported(op, &most, input, thousandths, flags);
@@ -494,7 +497,7 @@ proptest! {
         let (charged, item) = bill.charge(&reading).unwrap();
         prop_assert!(charged <= want, "{charged:?} of {want:?}: {body} {reported} {item:?}");
         prop_assert!(!item.bounded && !item.unpriced, "{body} {reported} {item:?}");
-        // The receipt has the complete usage, so that everybody can compute the charge again.
+        // The receipt has the complete usage, from which anybody can compute the charge again.
         prop_assert_eq!(item.usage.input_total(), input);
         prop_assert_eq!(item.usage.output_total(), usage.output_total());
         let searches = |usage: Usage| usage.classes.get(Class::WebSearchCall);
@@ -503,7 +506,7 @@ proptest! {
     }
 }
 
-/// Generates a count that need not be consistent with other counts, or an invalid value.
+/// Generates a count that may contradict other counts, or an invalid value.
 fn any_count() -> impl Strategy<Value = Value> {
     prop_oneof![
         6 => (0..400_u64).prop_map(Value::from),
@@ -513,8 +516,8 @@ fn any_count() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// If the vendor's counts contradict each other, the call is charged at most its hold, and no class has more tokens
-    /// than the request allows.
+    /// Even if the vendor's counts contradict each other, the call is charged at most its hold, and no class has more
+    /// tokens than the request allows.
     #[test]
     fn contradictory_vendor_counts_cost_at_most_what_the_request_allowed(
         op in prop::sample::select(vec![Operation::Chat, Operation::Messages, Operation::Responses]),

@@ -1,4 +1,4 @@
-//! Computes upper bounds of a call's input, in tokens.
+//! Computes upper bounds of the input of a call, in tokens.
 
 use super::{ByTokens, HoldMode, Known};
 use crate::{
@@ -6,19 +6,19 @@ use crate::{
     price::{Class, Counts},
 };
 
-/// The most tokens that a vendor adds around each message; [`TOOL_TOKENS`] are for each tool, and [`CALL_TOKENS`] for
-/// the whole call.
+/// The most tokens that a vendor adds to each message. [`TOOL_TOKENS`] is the most that it adds to each tool, and
+/// [`CALL_TOKENS`] the most that it adds to the call as a whole.
 pub(super) const MESSAGE_TOKENS: u64 = 8;
 const TOOL_TOKENS: u64 = 64;
 pub(super) const CALL_TOKENS: u64 = 512;
-/// The most tokens that an embedding model adds to each input: marks, and the model's own instructions.
+/// The most tokens that an embeddings model adds to each input: marks, and the model's own instructions.
 pub(super) const INPUT_TOKENS: u64 = 32;
-/// The context window of a model whose window the catalog does not state. No model has a larger window.
+/// The context window that is assumed if the catalog does not state the model's window. No model has a larger one.
 pub(super) const CONTEXT_TOKENS_MAX: u64 = 10_000_000;
 
 impl ByTokens {
-    /// Returns the number of input tokens that the hold must cover. `apart`: what the request may use of features that
-    /// are billed separately.
+    /// Returns the number of input tokens that the hold must cover. `apart` counts the separately billed features that
+    /// the request may use.
     pub(super) fn input_bound(
         &self,
         input: &InputSize,
@@ -28,7 +28,7 @@ impl ByTokens {
         let text = self.text_bound(input.text_bytes) + input.tokens;
         let parts = self.parts_bound(input, apart, context);
         // Each input may fill the window. If the text alone has more tokens than the window, the window is not used as
-        // a bound: a model that accepts the text must have a larger one.
+        // a bound, because a model that accepts the text must have a larger window.
         let window = context.map_or(u64::MAX, |tokens| {
             tokens.saturating_mul(input.inputs.max(1)).max(text)
         });
@@ -41,7 +41,7 @@ impl ByTokens {
                 longest_step: tokens,
             };
         }
-        // After each search, the vendor reads the whole input again, with the results of all searches so far.
+        // After each search, the vendor reads the whole input again, together with the results of all searches so far.
         let steps = steps(apart);
         let found = |times: u64| times.saturating_mul(self.search_tokens);
         let all_steps = first.saturating_mul(steps);
@@ -53,11 +53,11 @@ impl ByTokens {
         }
     }
 
-    /// Returns the bound for a call that continues a known conversation. `parts` is the bound of everything but text in
-    /// the whole call, also in the known turns, because a URL may return another image than before.
+    /// Returns the bound for a call that continues a known conversation. `parts` is the bound of everything except text
+    /// in the whole call. This bound includes the known turns, because a URL may return another image than before.
     ///
-    /// The known count includes the tokens that the vendor added to the call. Such tokens are added once more, because
-    /// their number may have changed since.
+    /// The known count includes the tokens that the vendor added to the earlier call as a whole. [`CALL_TOKENS`] is
+    /// added nevertheless, because the vendor may add more of them to this call.
     pub(super) fn continued_bound(&self, known: Known, parts: u64) -> u64 {
         let added = self.text_bound(known.text_bytes) + known.turns * MESSAGE_TOKENS;
         let all = known.tokens.saturating_add(added + CALL_TOKENS);
@@ -88,8 +88,8 @@ impl ByTokens {
         shares.div_ceil(IMAGE_SHARES)
     }
 
-    /// Returns the bound of the documents. A document of unknown size can fill the window. In the strict mode, any
-    /// document can, because a document that was made for this purpose may have much compressed text.
+    /// Returns the bound of the documents. A document of unknown size can fill the context window. In strict mode, this
+    /// is assumed of any document, because a malicious document may contain much compressed text.
     fn document_bound(&self, input: &InputSize, context: Option<u64>) -> u64 {
         let is_unbounded = match self.mode {
             HoldMode::Usual => input.documents_unseen > 0,
@@ -104,8 +104,8 @@ impl ByTokens {
             .max(input.document_tokens)
     }
 
-    /// Returns the highest input that a vendor can honestly count. Text has at most one token per byte; other content
-    /// can fill the context window.
+    /// Returns the largest input that a vendor can honestly count. Text has at most one token per byte, and other
+    /// content can fill the context window.
     pub(super) fn input_limit(
         &self,
         input: &InputSize,
@@ -125,13 +125,14 @@ impl ByTokens {
 /// The input tokens that the hold of a call covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InputBound {
-    /// The input tokens of all steps of the call together.
+    /// The input tokens of all steps of the call together: the first reading of the input, and one more per search.
     pub(super) tokens: u64,
-    /// The input tokens of the longest step. The context window and the prices of long calls apply to each step.
+    /// The input tokens of the longest step. The context window and the prices of long calls apply to each step
+    /// separately.
     pub(super) longest_step: u64,
 }
 
-/// Returns how often the vendor may read the input of a call: at first, and again after each search.
+/// Returns how many times the vendor may read the input of a call: once, and again after each search.
 const fn steps(apart: &Counts) -> u64 {
     apart.get(Class::WebSearchCall).saturating_add(1)
 }

@@ -10,27 +10,28 @@ use crate::{
     usage::{EstimateInput, InputEstimate, Usage},
 };
 
-/// The number of tokens that vendors usually add around a message.
+/// The number of tokens that vendors usually add to a message.
 const MESSAGE_TOKENS: u64 = 4;
 
-/// Estimates the input tokens of one call, if its vendor does not report them. The estimate is computed at most once.
+/// Estimates the input tokens of a call whose vendor does not report them. Computes the estimate at most once.
 #[derive(Debug)]
 pub(super) struct InputEstimator {
     texts: TextSample,
-    /// Estimated tokens of the texts of which there is no sample, in thousandths.
+    /// Estimated tokens of the texts that have no sample, in thousandths of a token.
     unsampled_milli: u64,
     /// The estimated tokens of everything except text.
     others: u64,
-    /// The part of `others` that is sound.
+    /// The part of `others` that is for sound.
     sound: u64,
-    /// The largest result: the number of tokens that the hold covers.
+    /// The maximum of the estimate: the number of tokens that the hold covers.
     tokens_max: u64,
     remembered: Option<(Conversation, Arc<CachedShares>)>,
     estimate: OnceLock<InputEstimate>,
 }
 
 impl InputEstimator {
-    /// Creates the estimator of a call with `sound` tokens of sound, whose hold covers `tokens_max` input tokens.
+    /// Creates the estimator of a call that contains `sound` tokens of sound and whose hold covers `tokens_max` input
+    /// tokens.
     pub(super) fn new(
         tariff: &ByTokens,
         input: &InputSize,
@@ -39,7 +40,7 @@ impl InputEstimator {
         tokens_max: u64,
         conversation: Option<Conversation>,
     ) -> Self {
-        // The tariff may state that an image has more tokens than usual; then each image is estimated higher, too.
+        // If the tariff holds more tokens for an image than usual, the estimate of each image is raised in proportion.
         let images = input.usual_images.saturating_mul(tariff.image_tokens) / IMAGE_SHARES;
         let others = (input.messages * MESSAGE_TOKENS + input.tokens + images)
             .saturating_add(input.usual_documents)
@@ -55,7 +56,7 @@ impl InputEstimator {
         }
     }
 
-    /// Remembers which share of the input was in the vendor's cache, for the next call of the conversation.
+    /// Remembers for the next call of the conversation which share of the input was in the vendor's cache.
     pub(super) fn remember(&self, usage: &Usage) {
         if let Some((conversation, shares)) = &self.remembered {
             shares.remember(*conversation, usage);

@@ -81,7 +81,7 @@ fn usage(input: u64, output: u64) -> Option<Usage> {
 
 #[test]
 fn searches_that_were_not_requested_are_charged_at_most_up_to_the_hold() {
-    // The input and the output cost 30 µ₽, and each search 10 µ₽.
+    // The input and the output together cost 30 µ₽, and each search costs 10 µ₽.
     let mut bill = bill();
     bill.prices = PriceList::from(Price {
         classes: Rates::default().with(Class::WebSearchCall, Some(Rate::new(10))),
@@ -93,7 +93,7 @@ fn searches_that_were_not_requested_are_charged_at_most_up_to_the_hold() {
         (99, None, 6, 90),
         (30, None, 0, 30),
         (20, None, 0, 30),
-        // The request contains the web search tool, so its hold covers searches, and every search is charged.
+        // The request contains the web search tool, so its hold covers searches. Every search is charged.
         (20, Some(7), 7, 100),
     ] {
         bill.held = MicroRub::new(held);
@@ -120,9 +120,9 @@ fn searches_that_were_not_requested_are_charged_at_most_up_to_the_hold() {
     }
 }
 
-/// A vendor that bills reasoning apart from output, and each call.
+/// The vendor bills reasoning separately from output, and also each call.
 #[test]
-fn reasoning_and_the_call_have_their_own_price_if_the_model_or_its_vendor_has_one() {
+fn reasoning_and_each_call_are_charged_separately_if_they_have_prices_of_their_own() {
     let apart = Rates::default()
         .with(Class::OutputReasoning, Some(Rate::new(3_000_000)))
         .with(Class::RequestCall, Some(Rate::new(7)));
@@ -136,7 +136,7 @@ fn reasoning_and_the_call_have_their_own_price_if_the_model_or_its_vendor_has_on
         model: "m".into(),
         prices: dear(&usual).into(),
     };
-    // Columns: prices; the charge of 10 tokens of input and 20 of output, of which 15 are reasoning; the vendor's cost.
+    // Columns: the prices; the charge of 10 input and 20 output tokens, 15 of them reasoning; the vendor's cost.
     for (prices, charged, cost) in [
         (PriceList::from(usual.clone()), 30, None),
         (PriceList::from(dear(&usual)), 10 + 5 + 45 + 7, None),
@@ -163,9 +163,10 @@ fn reasoning_and_the_call_have_their_own_price_if_the_model_or_its_vendor_has_on
     }
 }
 
-/// A call is quoted before the dear hours and ends in them, or after them, at each of the moments that may decide.
+/// A call is quoted before the expensive hours. It ends in them or after them, at each of the moments that may decide
+/// the price.
 #[test]
-fn call_over_an_edge_of_hours_is_charged_at_its_moment_and_covered_by_its_hold() {
+fn charge_of_a_call_across_a_price_change_depends_on_the_configured_moment_and_fits_the_hold() {
     let begin = 1_795_996_800_000;
     let minute = |minute: u64| begin + minute * 60_000;
     for (moment, into, out_of) in [
@@ -173,7 +174,7 @@ fn call_over_an_edge_of_hours_is_charged_at_its_moment_and_covered_by_its_hold()
         (Moment::FirstByte, 150, 300),
         (Moment::End, 300, 150),
     ] {
-        // The columns: minutes of the request, the first byte, the end, and the charge.
+        // Columns: the minutes of the request, of the first byte and of the end; the charge.
         for (request, first_byte, end, cost) in [
             (50, 58, 61, into),
             (230, 239, 241, out_of),
@@ -222,7 +223,7 @@ fn call_over_an_edge_of_hours_is_charged_at_its_moment_and_covered_by_its_hold()
             let named = item.price.unwrap().condition.has_time();
             assert_eq!(named, cost == 300, "{moment:?} {request}");
             assert!(bound.cost(100, 50) >= charged, "{moment:?} {request}");
-            // A clock that is set far forward does not make the call dearer than its hold.
+            // Even if the clock was set far forward, the call costs at most its hold.
             let (charged, _) = bill.charge_at(&reading, minute(10 * 1440 + 90)).unwrap();
             assert!(bound.cost(100, 50) >= charged, "{moment:?} {request}");
         }
@@ -230,7 +231,7 @@ fn call_over_an_edge_of_hours_is_charged_at_its_moment_and_covered_by_its_hold()
 }
 
 #[test]
-fn embeddings_input_of_tokens_counts_as_tokens_with_a_window_per_input() {
+fn token_ids_in_embeddings_input_count_as_tokens_up_to_one_context_window_per_input() {
     let vectors = InputSize {
         inputs: 3,
         tokens: 300,
@@ -239,12 +240,12 @@ fn embeddings_input_of_tokens_counts_as_tokens_with_a_window_per_input() {
         ..InputSize::default()
     };
     let around = 3 * INPUT_TOKENS;
-    // Columns: hold mode, context window, expected bound in tokens.
+    // Columns: the hold mode, the context window, the expected bound in tokens.
     for (mode, context, bound) in [
         (HoldMode::Usual, None, 320 + around),
         (HoldMode::Strict, None, 330 + around),
         (HoldMode::Usual, Some(8192), 320 + around),
-        // The bound of each input is the window, because no input can be longer, and each of them may fill it.
+        // The bound of each input is the window: no input can be longer than the window, and every input may fill it.
         (HoldMode::Usual, Some(120), 360),
         // The text has more tokens than the window, so the model's window must be larger than the catalog states.
         (HoldMode::Usual, Some(10), 320),
@@ -265,14 +266,15 @@ fn embeddings_input_of_tokens_counts_as_tokens_with_a_window_per_input() {
 }
 
 #[test]
-fn search_results_are_held_as_input_with_a_context_window_per_step() {
+fn search_results_are_held_as_input_up_to_one_context_window_per_step() {
     let question = InputSize {
         messages: 1,
         text_bytes: 300,
         ..InputSize::default()
     };
     let alone = 200 + CALL_TOKENS + MESSAGE_TOKENS;
-    // Columns: number of searches, context window, expected bound, longest step, limit; all but the first in tokens.
+    // Columns: the number of searches; then in tokens the context window, the expected bound, the longest step, and the
+    // limit.
     for (searches, context, bound, longest, limit) in [
         (
             0,
@@ -283,7 +285,7 @@ fn search_results_are_held_as_input_with_a_context_window_per_step() {
         ),
         (1, Some(2000), 2 * alone + 1000, alone + 1000, 4000),
         (2, Some(6000), 3 * alone + 3000, alone + 2000, 18_000),
-        // No step can have more input than the context window.
+        // No step can have more input than the context window has tokens.
         (5, Some(2000), 12_000, 2000, 12_000),
         (5, Some(700), 4200, 700, 4200),
         (
@@ -309,7 +311,7 @@ fn search_results_are_held_as_input_with_a_context_window_per_step() {
 }
 
 #[test]
-fn output_ceiling_below_the_vendors_minimum_is_held_at_that_minimum() {
+fn hold_covers_the_vendors_minimum_output_if_the_requested_output_limit_is_lower() {
     let sold_by = |formats: &[Format]| {
         let model = Model::new("m", 4096);
         formats.iter().fold(model, |model, format| {
@@ -324,14 +326,14 @@ fn output_ceiling_below_the_vendors_minimum_is_held_at_that_minimum() {
         (chat, &[chat, responses], 1, 16),
         (Format::Messages, &[responses], 15, 16),
         (chat, &[responses], 17, 17),
-        // A ceiling in the caller's own format is sent unchanged.
+        // An output limit in the caller's own format is sent unchanged.
         (responses, &[responses], 1, 1),
         (responses, &[chat], 1, 1),
     ] {
         let model = sold_by(formats);
         assert_eq!(sent_at_most(caller, &model, tokens), held, "{formats:?}");
     }
-    // If the vendor speaks the caller's format, that format is used; otherwise, the vendor's first format.
+    // A vendor is called in the caller's format if the vendor supports it, and otherwise in the vendor's first format.
     for (first, other, caller, held) in [
         (responses, chat, chat, 1),
         (responses, chat, responses, 1),
@@ -362,7 +364,7 @@ pub(super) fn caller() -> Caller {
 
 #[cfg(feature = "parse")]
 #[test]
-fn smallest_acceptable_hold_covers_the_output_ceiling_sent_to_the_vendor() {
+fn smallest_acceptable_hold_covers_the_output_limit_sent_to_the_vendor() {
     let endpoint = http::Uri::from_static("https://vendor.example/v1");
     let key = Format::Responses.credential("key").unwrap();
     let vendor = Vendor::new("v", Format::Responses, endpoint, key);
@@ -471,14 +473,15 @@ fn hold_grows_only_if_the_call_can_be_stopped_at_any_moment() {
     }
     let spoken = of(r#""modalities":["text","audio"],"audio":{"voice":"alloy","format":"pcm16"}"#);
     assert!(!covered(growing(), false, &spoken, None).0);
-    // If the first slice does not fit, the output is limited to what does, as without a hold that grows.
+    // If the money does not suffice for the first slice, the output is limited to what it pays for, as for a hold that
+    // does not grow.
     let little = Some(MicroRub::new(2_000));
     let (grows, output, sent) = covered(growing(), false, stream, little);
     assert!(!grows && output == sent && sent <= 2_000, "{output} {sent}");
 }
 
 #[test]
-fn charge_for_each_end_of_a_call_follows_the_documented_decision() {
+fn charge_is_as_documented_for_every_way_in_which_a_call_can_end() {
     let reading = |usage, text_bytes, end| Reading {
         dispatched: true,
         usage,
@@ -493,7 +496,7 @@ fn charge_for_each_end_of_a_call_follows_the_documented_decision() {
         Some(End::VendorCut),
         Some(End::VendorError),
     );
-    // Columns: name of the case, reading of the meter, charge in micro-rubles and whether it is estimated.
+    // Columns: the name of the case; what the meter recorded; the charge in micro-rubles, and whether it is estimated.
     for (name, reading, charge) in [
         ("never sent", Reading::default(), None),
         (
@@ -577,10 +580,10 @@ fn charge_for_each_end_of_a_call_follows_the_documented_decision() {
 }
 
 proptest! {
-    /// After the vendor has counted the input, it may write any output that the request allows, and may lower its
-    /// count.
+    /// After the vendor has counted the input, it may still generate any output that the request allows, and may lower
+    /// its count of the input.
     #[test]
-    fn lowered_hold_is_never_below_the_charge(
+    fn lowered_hold_covers_the_charge(
         rates in prop::array::uniform4(0u64..10_000_000_000), dear in prop::array::uniform4(0u64..10_000_000_000),
         above in 0u64..3000, ruled in any::<bool>(), hour_rate in prop::option::of(0u64..10_000_000_000),
         input in prop::array::uniform4(0u64..1000), less in 0u64..1000, untold in 0u64..1000, hour in any::<bool>(),
@@ -653,7 +656,7 @@ proptest! {
     /// A vendor counts its input correctly, and may generate and report any output at any time. The ledger may refuse to
     /// raise the hold. The call may end at any moment.
     #[test]
-    fn growing_hold_is_never_below_the_charge(
+    fn growing_hold_covers_the_charge(
         rates in prop::array::uniform4(0u64..10_000_000_000), dear in prop::array::uniform4(0u64..10_000_000_000),
         above in 0u64..2000, ruled in any::<bool>(), input in prop::array::uniform3(0u64..1000),
         spare in 0u64..50, first in 1u64..500, output_bound in 500u64..5_000, is_final in any::<bool>(),
@@ -717,7 +720,7 @@ proptest! {
 
     /// The vendor reports any usage that the request allows, and may omit parts of it.
     #[test]
-    fn hold_is_never_below_the_charge_for_requested_or_estimated_usage(
+    fn hold_covers_the_charge_for_requested_or_estimated_usage(
         rates in prop::array::uniform4(0u64..10_000_000_000), others in prop::array::uniform11(0u64..10_000_000_000),
         extras in prop::array::uniform4(any::<bool>()),
         input in prop::array::uniform5(0u64..1000), output in prop::array::uniform2(0u64..1000),
@@ -794,7 +797,7 @@ proptest! {
         if let Some((charged, item)) = bill.charge(&reading) {
             prop_assert!(charged <= hold, "{charged:?} {hold:?} {item:?}");
             prop_assert!(!item.unpriced);
-            // Everybody can compute the charge again from the usage and the price on the receipt.
+            // Anybody can compute the charge again from the usage and the price on the receipt.
             prop_assert_eq!(item.price.unwrap().cost(&item.usage), charged);
         }
     }

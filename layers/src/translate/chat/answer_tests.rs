@@ -1,8 +1,14 @@
-//! Numbered cases: a plain messages answer is translated for a chat caller.
+//! Numbered cases of a plain Messages response that is translated for a Chat Completions caller.
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::*;
+use crate::{
+    call::Format,
+    error::Error,
+    formats::wire::AnswerCx,
+    translate::{Origin, Translator},
+};
 
 const CX: AnswerCx = AnswerCx {
     created: 1_790_000_000,
@@ -10,8 +16,12 @@ const CX: AnswerCx = AnswerCx {
     thinking_asked: false,
 };
 
+fn plain(vendor: &[u8]) -> Result<Bytes, Error> {
+    Translator::to_chat(Format::Messages, Origin::default(), CX, true).answer(vendor)
+}
+
 fn translated(vendor: &str) -> Value {
-    serde_json::from_slice(&answer(vendor.as_bytes(), &CX).unwrap()).unwrap()
+    serde_json::from_slice(&plain(vendor.as_bytes()).unwrap()).unwrap()
 }
 
 fn with(content: &str, stop_reason: &str) -> Value {
@@ -49,7 +59,7 @@ fn case_50_stop_reasons_become_finish_reasons() {
 }
 
 #[test]
-fn case_54_many_text_blocks_are_one_content() {
+fn case_54_several_text_blocks_become_one_content() {
     let answer = with(
         r#"[{"type":"text","text":"a\n \"","citations":[{"type":"x"}]},{"type":"thinking","thinking":"h\u006d","signature":"s"},
         {"type":"redacted_thinking","data":"x"},{"type":"text","text":"\u0436b\ud83e\udd80"},
@@ -76,7 +86,7 @@ fn case_54_many_text_blocks_are_one_content() {
 }
 
 #[test]
-fn case_55_content_is_null_only_with_tool_calls() {
+fn case_55_content_is_null_only_if_there_are_tool_calls() {
     let call = r#"{"type":"tool_use","id":"toolu_1","name":"f","input":{ "n" : 12345678901234567890123, "s": "a b" }}"#;
     let message = |content: &str| with(content, r#""tool_use""#)["choices"][0]["message"].clone();
     assert_eq!(
@@ -107,14 +117,14 @@ fn usage(usage: &str) -> Value {
 }
 
 #[test]
-fn counts_with_a_decimal_point_are_shown_as_charged() {
+fn token_counts_with_a_decimal_point_are_translated_as_they_are_charged() {
     let usage = usage(r#"{"input_tokens":9.0,"output_tokens":4.0}"#);
     let shown = ["prompt_tokens", "completion_tokens", "total_tokens"];
     assert_eq!(shown.map(|name| usage[name].as_u64()), [9, 4, 13].map(Some));
 }
 
 #[test]
-fn a_tool_without_input_has_the_empty_object() {
+fn tool_call_without_input_gets_the_empty_object() {
     for input in [
         r#""input":{}"#,
         r#""input":null"#,
@@ -129,7 +139,7 @@ fn a_tool_without_input_has_the_empty_object() {
 }
 
 #[test]
-fn case_56_the_prompt_contains_the_cache() {
+fn case_56_the_prompt_count_includes_the_cache() {
     for (vendor, prompt, cached, written, completion) in [
         (
             r#"{"input_tokens":5,"cache_read_input_tokens":7,"cache_creation_input_tokens":11,"output_tokens":13}"#,
@@ -145,7 +155,7 @@ fn case_56_the_prompt_contains_the_cache() {
             0,
             1,
         ),
-        // The total of written tokens is missing, or is below the sum by lifetime.
+        // The total of tokens written to the cache is missing, or is lower than the sum over the lifetimes.
         (
             r#"{"input_tokens":5,"cache_creation":{"ephemeral_5m_input_tokens":60,"ephemeral_1h_input_tokens":400},"output_tokens":1}"#,
             465,
@@ -160,7 +170,7 @@ fn case_56_the_prompt_contains_the_cache() {
             460,
             1,
         ),
-        // The meter marks such counts as suspect; the answer is translated anyway.
+        // The meter marks such counts as suspect. The response is translated nevertheless.
         (r#"{"input_tokens":-5,"output_tokens":"many"}"#, 0, 0, 0, 0),
         ("null", 0, 0, 0, 0),
     ] {
@@ -181,7 +191,7 @@ fn case_56_the_prompt_contains_the_cache() {
 }
 
 #[test]
-fn case_58_reasoning_is_inside_the_output() {
+fn case_58_the_output_count_includes_reasoning() {
     let usage = usage(
         r#"{"input_tokens":1,"output_tokens":100,"output_tokens_details":{"thinking_tokens":60}}"#,
     );
@@ -201,15 +211,15 @@ fn case_59_created_is_the_current_time() {
 }
 
 #[test]
-fn case_62_empty_answer_is_valid() {
+fn case_62_empty_response_is_valid() {
     let answer = with("[]", r#""end_turn""#);
     assert_eq!(answer["choices"][0]["message"]["content"], "");
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
 }
 
 #[test]
-fn case_64_body_that_is_not_an_answer_is_an_error() {
-    // The layer below handles errors in the form of an answer. If one reaches the translation, it fails.
+fn case_64_body_that_is_not_a_response_is_an_error() {
+    // The layer below handles errors in the form of a response. Translation fails if it gets one.
     for body in [
         r#"{"type":"error","error":{"type":"overloaded_error","message":"x"}}"#,
         "",
@@ -222,7 +232,7 @@ fn case_64_body_that_is_not_an_answer_is_an_error() {
         r#"{"content":[{"type":"tool_use","name":"f","input":{}}]}"#,
     ] {
         assert!(
-            matches!(answer(body.as_bytes(), &CX), Err(Error::VendorBroken(_))),
+            matches!(plain(body.as_bytes()), Err(Error::VendorBroken(_))),
             "{body}"
         );
     }
@@ -231,7 +241,7 @@ fn case_64_body_that_is_not_an_answer_is_an_error() {
 #[test]
 fn lone_surrogate_is_forwarded_unchanged() {
     let body = br#"{"id":"m","model":"o","content":[{"type":"text","text":"a\ud83e"}],"stop_reason":"max_tokens"}"#;
-    let answer = answer(body, &CX).unwrap();
+    let answer = plain(body).unwrap();
     assert!(
         String::from_utf8(answer.to_vec())
             .unwrap()

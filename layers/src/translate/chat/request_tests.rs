@@ -49,12 +49,12 @@ fn refused(body: &Value) -> (String, Problem) {
     }
 }
 
-/// Returns the name of the field that the refusal names.
+/// Returns the name of the field in the refusal of this request.
 fn named(body: &Value) -> String {
     refused(body).0
 }
 
-/// Builds a request with one turn and these fields.
+/// Builds a request with one turn and these additional fields.
 fn plus(fields: Value) -> Value {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
     let Value::Object(fields) = fields else {
@@ -68,12 +68,12 @@ fn messages(messages: Value) -> Value {
     json!({"model": "m", "messages": messages})
 }
 
-/// Returns the turns of a translated conversation.
+/// Returns the turns of the conversation after translation.
 fn turns(list: Value) -> Value {
     translated(&messages(list))["messages"].clone()
 }
 
-/// Returns the content blocks of a translated user message.
+/// Returns the content blocks of a user message after translation.
 fn user(content: Value) -> Value {
     turns(json!([{"role": "user", "content": content}]))[0]["content"].clone()
 }
@@ -99,7 +99,7 @@ fn result(id: &str, content: &str) -> Value {
 }
 
 #[test]
-fn a_plain_request_becomes_a_minimal_request_of_the_other_format() {
+fn plain_request_becomes_a_minimal_messages_request() {
     assert_eq!(
         translated(&plus(json!({}))),
         json!({
@@ -117,7 +117,7 @@ fn a_plain_request_becomes_a_minimal_request_of_the_other_format() {
 }
 
 #[test]
-fn case_01_instructions_before_the_first_turn_are_system_and_later_ones_stay_in_their_place() {
+fn case_01_instructions_before_the_first_turn_go_to_system_and_later_ones_stay_in_place() {
     let body = translated(&messages(json!([
         {"role": "system", "content": "one"},
         {"role": "developer", "content": "one more"},
@@ -135,7 +135,7 @@ fn case_01_instructions_before_the_first_turn_are_system_and_later_ones_stay_in_
 }
 
 #[test]
-fn an_instruction_never_separates_calls_from_their_results() {
+fn instructions_never_separate_tool_calls_from_their_results() {
     let call = |id: &str| {
         json!({"role": "assistant", "content": null, "tool_calls": [
             {"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}}]})
@@ -199,7 +199,7 @@ fn an_instruction_never_separates_calls_from_their_results() {
 }
 
 #[test]
-fn case_02_parts_of_instructions_are_blocks() {
+fn case_02_parts_of_instructions_become_blocks() {
     let parts = json!([text("one\n"), text(" two")]);
     let body = translated(&messages(json!([
         {"role": "system", "content": parts},
@@ -213,7 +213,7 @@ fn case_02_parts_of_instructions_are_blocks() {
 }
 
 #[test]
-fn case_03_missing_output_ceiling_becomes_the_one_that_is_held() {
+fn case_03_missing_output_limit_becomes_the_limit_that_the_hold_covers() {
     for (fields, max_tokens) in [
         (json!({}), OUTPUT_TOKENS),
         (json!({"max_tokens": null}), OUTPUT_TOKENS),
@@ -226,7 +226,7 @@ fn case_03_missing_output_ceiling_becomes_the_one_that_is_held() {
 }
 
 #[test]
-fn case_04_two_output_ceilings_must_be_equal() {
+fn case_04_two_output_limits_must_be_equal() {
     let agreed = plus(json!({"max_tokens": 9, "max_completion_tokens": 9}));
     assert_eq!(translated(&agreed)["max_tokens"], 9);
     assert_eq!(
@@ -256,7 +256,7 @@ fn case_05_temperature_above_1_is_refused() {
         );
     }
     assert_eq!(named(&plus(json!({"temperature": "hot"}))), "temperature");
-    // For models that accept no sampling parameters, these are removed, whatever their values are.
+    // For a model that accepts no sampling parameters, they are removed whatever their values are.
     let dialect = Dialect {
         sampling: false,
         ..dialect()
@@ -307,7 +307,7 @@ fn case_07_more_than_one_choice_is_refused() {
 }
 
 #[test]
-fn case_08_messages_of_one_role_are_one_turn_byte_by_byte() {
+fn case_08_messages_of_one_role_become_one_turn_with_unchanged_bytes() {
     let turns = turns(json!([
         {"role": "user", "content": " a \"quoted\" \n", "name": "ann"},
         {"role": "user", "content": [text("b"), text("\tc")]},
@@ -349,7 +349,7 @@ fn case_09_empty_content_is_dropped() {
 }
 
 #[test]
-fn case_10_calls_without_text_have_no_text_block() {
+fn case_10_tool_calls_without_text_have_no_text_block() {
     let turns = turns(json!([
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": null, "tool_calls": [call("c1", "{\"x\":1}"), call("c2", "{}")]},
@@ -359,7 +359,7 @@ fn case_10_calls_without_text_have_no_text_block() {
 }
 
 #[test]
-fn case_11_text_goes_before_calls() {
+fn case_11_text_precedes_the_tool_calls_of_its_turn() {
     let turns = turns(json!([
         {"role": "user", "content": "a"},
         {"role": "assistant", "tool_calls": [call("c1", "{}")], "content": "let me look"},
@@ -371,7 +371,7 @@ fn case_11_text_goes_before_calls() {
 }
 
 #[test]
-fn case_12_results_are_one_turn_and_go_before_text() {
+fn case_12_tool_results_become_one_turn_and_precede_the_turns_text() {
     let turns = turns(json!([
         {"role": "user", "content": "a"},
         {"role": "assistant", "tool_calls": [call("c1", "{}"), call("c2", "{}")]},
@@ -392,7 +392,7 @@ fn case_12_results_are_one_turn_and_go_before_text() {
 }
 
 #[test]
-fn case_13_parts_of_a_result_are_one_result() {
+fn case_13_parts_of_a_tool_result_become_one_result() {
     let turns = turns(json!([
         {"role": "assistant", "tool_calls": [call("c1", "{}")]},
         {"role": "tool", "tool_call_id": "c1", "content": [text("one"), text("two")]},
@@ -402,7 +402,7 @@ fn case_13_parts_of_a_result_are_one_result() {
 }
 
 #[test]
-fn case_14_a_result_without_a_call_is_text() {
+fn case_14_tool_result_without_a_tool_call_becomes_text() {
     let turns = turns(json!([
         {"role": "user", "content": "a"},
         {"role": "tool", "tool_call_id": "gone", "content": "orphan"},
@@ -431,7 +431,7 @@ fn with_arguments(arguments: &Value) -> Value {
 }
 
 #[test]
-fn case_15_arguments_are_taken_out_of_their_string() {
+fn case_15_tool_call_arguments_are_decoded_from_their_json_string() {
     const PATH: &str = "messages[2].tool_calls[1].function.arguments";
     for arguments in ["", " ", "{}", " { } "] {
         let body = translated(&with_arguments(&json!(arguments)));
@@ -452,7 +452,7 @@ fn case_15_arguments_are_taken_out_of_their_string() {
             "{arguments}"
         );
     }
-    // Numbers outside the range of every numeric type, and repeated names, are forwarded: the tool decides what they
+    // Repeated names, and numbers outside the range of every numeric type, are forwarded. The tool decides what they
     // mean.
     let odd = r#"{"n":123456789012345678901234567890,"f":1e400,"n":0.1000,"s":"\ud83e"}"#;
     let cx = RequestCx {
@@ -470,7 +470,7 @@ fn case_15_arguments_are_taken_out_of_their_string() {
 }
 
 #[test]
-fn case_16_arguments_other_than_an_object_are_refused() {
+fn case_16_tool_call_arguments_other_than_an_object_are_refused() {
     for arguments in ["[]", "null", "7", "\"{}\""] {
         assert_eq!(
             refused(&with_arguments(&json!(arguments))),
@@ -482,14 +482,14 @@ fn case_16_arguments_other_than_an_object_are_refused() {
     }
 }
 
-/// Returns the schema to which a tool's `parameters` are translated.
+/// Returns the schema to which the `parameters` of a tool are translated.
 fn schema(parameters: Value) -> Value {
     let tool = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
     translated(&plus(json!({"tools": [tool]})))["tools"][0]["input_schema"].clone()
 }
 
 #[test]
-fn case_17_a_schema_has_a_type() {
+fn case_17_schema_of_every_tool_gets_a_type() {
     let empty = json!({"type": "object", "properties": {}});
     assert_eq!(schema(Value::Null), empty);
     assert_eq!(schema(json!({})), empty);
@@ -508,7 +508,7 @@ fn case_17_a_schema_has_a_type() {
 }
 
 #[test]
-fn case_18_a_choice_of_schemas_is_kept() {
+fn case_18_schema_keeps_its_oneof_anyof_and_allof() {
     for name in ["oneOf", "anyOf", "allOf"] {
         let parameters =
             json!({name: [{"type": "object"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {}}});
@@ -519,7 +519,7 @@ fn case_18_a_choice_of_schemas_is_kept() {
 }
 
 #[test]
-fn tools_keep_what_the_format_has() {
+fn tools_keep_the_fields_that_the_messages_format_has() {
     let body = plus(json!({"tools": [
         {"type": "function", "function": {"name": "a", "description": "does", "strict": true, "parameters": {"type": "object"}}},
         {"type": "function", "function": {"name": "b", "strict": false}},
@@ -590,7 +590,7 @@ fn case_19_tool_choice_is_translated() {
 }
 
 #[test]
-fn only_allowed_tools_are_sent() {
+fn only_tools_that_tool_choice_allows_are_sent() {
     let wanted = |mode: &str, names: &[&str]| {
         let tools: Vec<_> = names.iter().map(|name| function(name)).collect();
         plus(json!({
@@ -620,7 +620,7 @@ fn only_allowed_tools_are_sent() {
 }
 
 #[test]
-fn case_20_parallel_tool_calls_becomes_the_inverse_flag() {
+fn case_20_parallel_tool_calls_becomes_disable_parallel_tool_use() {
     for (fields, expected) in [
         (
             json!({"parallel_tool_calls": false}),
@@ -704,7 +704,7 @@ fn case_22_inline_images_become_blocks() {
 }
 
 #[test]
-fn case_23_images_by_address_go_as_addresses() {
+fn case_23_image_urls_stay_urls() {
     for url in [
         "https://example.com/a.png?x=1,2",
         "http://169.254.169.254/",
@@ -720,7 +720,7 @@ fn case_23_images_by_address_go_as_addresses() {
 }
 
 #[test]
-fn case_24_documents_are_translated_and_sound_is_refused() {
+fn case_24_documents_are_translated_and_audio_is_refused() {
     let file = |file: Value| {
         messages(json!([{"role": "user", "content": [{"type": "file", "file": file}]}]))
     };
@@ -758,12 +758,12 @@ fn case_24_documents_are_translated_and_sound_is_refused() {
 }
 
 #[test]
-fn case_25_effort_is_translated() {
+fn case_25_reasoning_effort_is_translated() {
     let effort = |dialect: &Dialect, effort: &str, max_tokens: u64| {
         let fields = json!({"reasoning_effort": effort, "max_tokens": max_tokens, "temperature": 0.5, "top_p": 0.5});
         with(dialect, &plus(fields)).unwrap()
     };
-    // Models that accept an effort get the closest level.
+    // A model that accepts an effort gets the closest level.
     for (wanted, word) in [
         ("minimal", "low"),
         ("low", "low"),
@@ -776,7 +776,7 @@ fn case_25_effort_is_translated() {
         assert_eq!(body["output_config"], json!({"effort": word}));
         assert!(body.get("thinking").is_none() && body["temperature"] == 0.5);
     }
-    // Models that accept a budget get a number of tokens.
+    // A model that accepts a budget gets a number of tokens.
     for (wanted, max_tokens, budget_tokens) in [
         ("minimal", 4096, Some(1024)),
         ("low", 4096, Some(2048)),
@@ -804,7 +804,7 @@ fn case_25_effort_is_translated() {
             );
         }
     }
-    // Models without thinking get no field for it.
+    // A request to a model that does not reason has no field for reasoning.
     let none = Dialect {
         thinking: Thinking::None,
         ..dialect()
@@ -829,7 +829,7 @@ fn case_25_effort_is_translated() {
 }
 
 #[test]
-fn case_26_a_forced_tool_is_called_without_thinking() {
+fn case_26_forced_tool_call_has_no_thinking() {
     for (choice, thinks) in [("required", false), ("auto", true), ("none", true)] {
         let fields =
             json!({"reasoning_effort": "low", "tools": [function("f")], "tool_choice": choice});
@@ -839,7 +839,7 @@ fn case_26_a_forced_tool_is_called_without_thinking() {
 }
 
 #[test]
-fn a_turn_that_began_without_thinking_continues_without_it() {
+fn turn_that_began_without_thinking_continues_without_it() {
     let loops = json!([
         {"role": "user", "content": "a"},
         {"role": "assistant", "tool_calls": [call("c1", "{}")]},
@@ -911,7 +911,7 @@ fn case_27_structured_output_is_translated() {
 }
 
 #[test]
-fn case_28_the_user_is_kept_and_fields_without_a_counterpart_are_dropped() {
+fn case_28_user_field_is_kept_and_fields_without_a_counterpart_are_dropped() {
     for (fields, user_id) in [
         (json!({"user": "ann"}), json!({"user_id": "ann"})),
         (
@@ -930,7 +930,7 @@ fn case_28_the_user_is_kept_and_fields_without_a_counterpart_are_dropped() {
         "service_tier": "auto", "moderation": {}, "unheard_of": null,
     });
     assert_eq!(translated(&plus(dropped)), translated(&plus(json!({}))));
-    // These fields are refused, because the answer would not contain what the caller expects.
+    // These fields are refused, because the response would not contain what the caller expects.
     for fields in [
         json!({"logprobs": true}),
         json!({"unheard_of": 1}),
@@ -955,7 +955,7 @@ fn case_29_a_conversation_may_begin_with_the_assistant() {
             ]),
             json!([welcome, question]),
         ),
-        // Instructions are not a turn, and a blank text is left out, so no turn is left.
+        // Instructions are not a turn, and the blank text is left out, so no turn remains.
         (
             json!([
                 {"role": "system", "content": "be short"},
@@ -965,7 +965,7 @@ fn case_29_a_conversation_may_begin_with_the_assistant() {
             ]),
             json!([welcome, question]),
         ),
-        // The caller has cut the conversation between a tool call and its results.
+        // The caller has cut off the conversation between a tool call and its results.
         (
             json!([
                 {"role": "assistant", "tool_calls": [call("c1", "{}")]},
@@ -986,7 +986,7 @@ fn case_29_a_conversation_may_begin_with_the_assistant() {
 }
 
 #[test]
-fn case_30_earlier_refusals_become_text() {
+fn case_30_refusals_in_the_conversation_become_text() {
     let turns = turns(json!([
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": [text("well"), {"type": "refusal", "refusal": "no"}], "refusal": null},
@@ -1023,7 +1023,7 @@ fn case_31_legacy_functions_are_refused() {
 }
 
 #[test]
-fn invalid_ids_are_encoded_alike_in_call_and_result() {
+fn invalid_tool_call_id_is_encoded_in_the_same_way_in_call_and_result() {
     for (id, written) in [
         ("toolu_01-Ab", "toolu_01-Ab"),
         ("call_9", "call_9"),
@@ -1040,7 +1040,7 @@ fn invalid_ids_are_encoded_alike_in_call_and_result() {
 }
 
 #[test]
-fn unusual_shapes_are_refused_by_name_without_a_panic() {
+fn requests_of_unusual_shape_are_refused_by_name_without_a_panic() {
     for (list, field) in [
         (json!("x"), "messages"),
         (json!([7]), "messages"),

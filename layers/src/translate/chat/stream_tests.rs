@@ -1,10 +1,15 @@
-//! Numbered cases: a messages stream is translated for a chat caller.
+//! Numbered cases of a Messages stream that is translated for a Chat Completions caller.
 
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 
-use super::*;
-use crate::{formats::chat::NAME_BYTES_MAX, sse::Splitter};
+use crate::{
+    call::Format,
+    error::Error,
+    formats::{chat::NAME_BYTES_MAX, wire::AnswerCx},
+    sse::Splitter,
+    translate::{Origin, Translator},
+};
 
 const CX: AnswerCx = AnswerCx {
     created: 1_790_000_000,
@@ -34,9 +39,13 @@ fn block_stop(index: u64) -> String {
     format!(r#"{{"type":"content_block_stop","index":{index}}}"#)
 }
 
-/// Returns the translation of these events, and how the stream ended.
+/// Returns the translation of these events, and the result with which the stream ended.
 fn run<E: AsRef<str>>(cx: AnswerCx, events: &[E]) -> (String, Result<(), Error>) {
-    let (mut stream, mut out, mut result) = (Events::new(cx), BytesMut::new(), Ok(()));
+    let (mut stream, mut out, mut result) = (
+        Translator::to_chat(Format::Messages, Origin::default(), cx, false),
+        BytesMut::new(),
+        Ok(()),
+    );
     let mut splitter = Splitter::default();
     let text: String = events
         .iter()
@@ -58,7 +67,7 @@ fn run<E: AsRef<str>>(cx: AnswerCx, events: &[E]) -> (String, Result<(), Error>)
     (String::from_utf8(out.to_vec()).unwrap(), result)
 }
 
-/// Returns the chunks of a complete stream as JSON. Checks that `[DONE]` is last, and removes it.
+/// Returns the chunks of a complete stream as JSON. Checks that the last event is `[DONE]`, and removes it.
 fn chunks<E: AsRef<str>>(cx: AnswerCx, events: &[E]) -> Vec<Value> {
     let (text, result) = run(cx, events);
     result.unwrap();
@@ -79,7 +88,7 @@ fn deltas<E: AsRef<str>>(events: &[E]) -> Vec<Value> {
         .collect()
 }
 
-/// Adds the first and the last events of a stream to these events.
+/// Adds the first and the last events of a stream before and after these events.
 fn whole(events: &[String], reason: &str) -> Vec<String> {
     [
         &[START.to_owned()][..],
@@ -135,7 +144,7 @@ fn case_67_role_is_sent_once_and_id_and_model_stay_the_same() {
 }
 
 #[test]
-fn case_68_tool_calls_have_an_index_of_their_own() {
+fn case_68_tool_calls_are_numbered_separately_from_other_blocks() {
     let dropped = block(
         2,
         r#"{"type":"server_tool_use","id":"srvtoolu_1","name":"web_fetch","input":{}}"#,
@@ -189,7 +198,7 @@ fn case_69_tool_name_is_sent_only_in_the_first_delta() {
 }
 
 #[test]
-fn case_70_a_tool_without_arguments_has_the_empty_object() {
+fn case_70_tool_call_without_arguments_has_the_empty_object() {
     for (name, events) in [
         ("no delta", tool(0, &[])),
         ("empty delta", tool(0, &["", ""])),
@@ -205,7 +214,7 @@ fn case_70_a_tool_without_arguments_has_the_empty_object() {
 }
 
 #[test]
-fn a_null_inside_arguments_is_kept() {
+fn null_inside_tool_call_arguments_is_kept() {
     for input in ["{}", "null", r#""""#] {
         let start = format!(r#"{{"type":"tool_use","id":"t","name":"f","input":{input}}}"#);
         let pieces = ["{\"a\":[1,", "null", "]}"];
@@ -233,7 +242,7 @@ fn usage_is_read_despite_malformed_fields_around_it() {
         events.insert(events.len() - 1, odd(delta, r#"{"output_tokens":11}"#));
         let chunks = chunks(cx, &events);
         assert_eq!(chunks.last().unwrap()["usage"]["completion_tokens"], 11);
-        // The event has no usage, which makes it invalid, but a stop reason that cannot be read is ignored.
+        // An event with an invalid `delta` is ignored except for its usage. Without usage, it is an error.
         let at = events.len() - 2;
         events[at] = odd(delta, "null");
         assert!(run(cx, &events).1.is_err(), "{delta}");
@@ -245,7 +254,7 @@ fn usage_is_read_despite_malformed_fields_around_it() {
 }
 
 #[test]
-fn an_input_that_comes_with_the_block_is_sent_once() {
+fn tool_input_in_the_first_event_of_its_block_is_sent_once() {
     let start = r#"{"type":"tool_use","id":"t","name":"f","input":{"n": 12345678901234567890123}}"#;
     for pieces in [
         &[][..],
@@ -288,7 +297,7 @@ fn case_71_thinking_becomes_reasoning_and_signatures_are_dropped() {
 }
 
 #[test]
-fn case_72_a_ping_is_a_comment() {
+fn case_72_ping_becomes_a_comment() {
     let events = whole(&[r#"{"type": "ping"}"#.to_owned()], "end_turn");
     let (out, result) = run(CX, &events);
     assert!(
@@ -298,7 +307,7 @@ fn case_72_a_ping_is_a_comment() {
 }
 
 #[test]
-fn case_73_the_reason_has_a_chunk_of_its_own() {
+fn case_73_finish_reason_has_a_chunk_of_its_own() {
     for (reason, expected) in [
         ("end_turn", "stop"),
         ("max_tokens", "length"),
@@ -323,7 +332,7 @@ fn case_73_the_reason_has_a_chunk_of_its_own() {
 }
 
 #[test]
-fn case_74_usage_is_replaced_not_added() {
+fn case_74_later_usage_replaces_earlier_usage() {
     let later = r#"{"type":"message_delta","delta":{"stop_reason":null},"usage":{"input_tokens":6,"cache_creation_input_tokens":null,
             "output_tokens":4,"output_tokens_details":{"thinking_tokens":3}}}"#;
     let cx = AnswerCx {
@@ -342,7 +351,7 @@ fn case_74_usage_is_replaced_not_added() {
 }
 
 #[test]
-fn case_75_the_usage_chunk_is_sent_if_requested() {
+fn case_75_usage_chunk_is_sent_if_requested() {
     let events = whole(&text(0, "a"), "end_turn");
     let chunks = |usage_asked| chunks(AnswerCx { usage_asked, ..CX }, &events);
     let requested = chunks(true);
@@ -364,8 +373,8 @@ fn case_75_the_usage_chunk_is_sent_if_requested() {
 }
 
 #[test]
-fn case_76_an_error_event_ends_the_stream_without_done() {
-    // `passthrough` turns this event into an error of the body, so the translation must not write anything for it.
+fn case_76_error_event_ends_the_stream_without_done() {
+    // `passthrough` turns this event into an error of the body. So the translation must write nothing for it.
     let error = r#"{"type":"error","error":{"type":"overloaded_error","message":"org-1"}}"#;
     let events = [
         &[START.to_owned()][..],
@@ -409,8 +418,8 @@ fn case_77_truncated_stream_never_looks_finished() {
 }
 
 #[test]
-fn case_78_an_error_as_the_first_event_writes_nothing() {
-    // If the first event is an error, nothing is written, so that the answer can still have an error status.
+fn case_78_nothing_is_written_if_the_first_event_is_an_error() {
+    // If the first event is an error, nothing is written, so that the response can still have an error status.
     let (out, result) = run(
         CX,
         &[r#"{"type":"error","error":{"type":"api_error","message":"x"}}"#],
@@ -419,7 +428,7 @@ fn case_78_an_error_as_the_first_event_writes_nothing() {
 }
 
 #[test]
-fn case_78a_input_is_taken_from_the_start_if_the_end_has_none() {
+fn case_78a_input_count_is_taken_from_the_first_event_if_the_last_has_none() {
     let cx = AnswerCx {
         usage_asked: true,
         ..CX
@@ -433,7 +442,7 @@ fn case_78a_input_is_taken_from_the_start_if_the_end_has_none() {
 }
 
 #[test]
-fn unknown_events_are_skipped_and_malformed_ones_are_broken() {
+fn unknown_events_are_skipped_and_malformed_events_are_errors() {
     let unknown = [
         r#"{"type":"tomorrow","delta":"any shape","index":"x"}"#.to_owned(),
         delta(0, r#"{"type":"compaction_delta","text":{"a":1}}"#),
@@ -470,7 +479,7 @@ fn unknown_events_are_skipped_and_malformed_ones_are_broken() {
             )],
             "tool_use",
         ),
-        // If two tool calls were open at once, the arguments would be added to the wrong one.
+        // Two tool calls that are open at once are an error, because arguments could be added to the wrong tool call.
         whole(
             &[
                 block(0, r#"{"type":"tool_use","id":"a","name":"f","input":{}}"#),
@@ -486,8 +495,11 @@ fn unknown_events_are_skipped_and_malformed_ones_are_broken() {
 }
 
 #[test]
-fn stream_memory_does_not_grow_with_its_length() {
-    let (mut stream, mut out) = (Events::new(CX), BytesMut::new());
+fn memory_of_a_translated_stream_does_not_grow_with_its_length() {
+    let (mut stream, mut out) = (
+        Translator::to_chat(Format::Messages, Origin::default(), CX, false),
+        BytesMut::new(),
+    );
     let long = delta(
         0,
         &format!(r#"{{"type":"text_delta","text":"{}"}}"#, "x".repeat(10_000)),

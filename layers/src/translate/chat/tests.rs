@@ -1,4 +1,4 @@
-//! Translates recordings of messages vendors: a caller must read the same content from the translation as from the
+//! Translates recordings of Messages vendors. A caller must read the same content from the translation as from the
 //! recording.
 
 use std::{fs, path::PathBuf};
@@ -6,8 +6,13 @@ use std::{fs, path::PathBuf};
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 
-use super::*;
-use crate::{error::Error, formats::wire::AnswerCx, sse::Splitter};
+use crate::{
+    call::Format,
+    error::Error,
+    formats::wire::AnswerCx,
+    sse::Splitter,
+    translate::{Origin, Translator},
+};
 
 const CX: AnswerCx = AnswerCx {
     created: 1_790_000_000,
@@ -15,7 +20,7 @@ const CX: AnswerCx = AnswerCx {
     thinking_asked: false,
 };
 
-/// The content of an answer, as a caller collects it from a stream.
+/// The content of a response, as collected by a caller from a stream.
 #[derive(Debug, Default, PartialEq)]
 struct Gathered {
     id: String,
@@ -25,7 +30,7 @@ struct Gathered {
     /// The id, name and arguments of each tool call.
     tools: Vec<(String, String, Value)>,
     finish_reason: String,
-    /// Numbers of tokens: prompt, cached, written, completion, reasoning.
+    /// The counts of prompt, cached, written, completion and reasoning tokens.
     usage: [u64; 5],
 }
 
@@ -34,7 +39,8 @@ fn fixture(name: &str) -> Vec<u8> {
     fs::read(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Returns the names of the messages recordings with this ending, except errors, which never reach the translation.
+/// Returns the names of the Messages recordings that end with `ending`. Recorded errors are left out, because they
+/// never reach the translation.
 fn recordings(ending: &str) -> Vec<String> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recordings");
     let mut names: Vec<_> = fs::read_dir(folder)
@@ -63,7 +69,7 @@ fn data(stream: &[u8]) -> Vec<Value> {
         .collect()
 }
 
-/// Reads a message as the messages SDK does, with the chat format's names.
+/// Reads a message as the SDK of the Messages format does. The result has the names of the Chat Completions format.
 fn message(message: &Value) -> Gathered {
     let blocks = message["content"].as_array().unwrap();
     let joined = |kind: &str, field: &str| -> String {
@@ -166,7 +172,7 @@ fn chat_usage(usage: &Value) -> [u64; 5] {
     counts
 }
 
-/// Collects the content of a chat stream as the chat SDK does, and checks the form of its chunks.
+/// Collects the content of a Chat Completions stream as the SDK of that format does, and checks the form of its chunks.
 fn chat_stream(stream: &[u8]) -> Gathered {
     let text = std::str::from_utf8(stream).unwrap();
     assert!(text.ends_with("\n\ndata: [DONE]\n\n") && text.matches("[DONE]").count() == 1);
@@ -213,9 +219,12 @@ fn chat_stream(stream: &[u8]) -> Gathered {
     gathered
 }
 
-/// Translates a stream of which these chunks arrive one after another.
+/// Translates a stream that arrives in these chunks.
 fn translate(chunks: &[&[u8]]) -> Vec<u8> {
-    let (mut events, mut out) = (Events::new(CX), BytesMut::new());
+    let (mut events, mut out) = (
+        Translator::to_chat(Format::Messages, Origin::default(), CX, false),
+        BytesMut::new(),
+    );
     let mut splitter = Splitter::default();
     for chunk in chunks {
         splitter
@@ -232,11 +241,16 @@ fn translate(chunks: &[&[u8]]) -> Vec<u8> {
 }
 
 #[test]
-fn recorded_answers_keep_everything_that_the_format_can_express() {
+fn recorded_responses_keep_everything_that_the_chat_format_can_express() {
     for name in recordings(".json") {
         let recorded = fixture(&name);
         let expected = message(&serde_json::from_slice(&recorded).unwrap());
-        let answer: Value = serde_json::from_slice(&answer(&recorded, &CX).unwrap()).unwrap();
+        let answer: Value = serde_json::from_slice(
+            &Translator::to_chat(Format::Messages, Origin::default(), CX, true)
+                .answer(&recorded)
+                .unwrap(),
+        )
+        .unwrap();
         let choice = &answer["choices"][0];
         let message = &choice["message"];
         let call = |call: &Value| {
@@ -270,7 +284,7 @@ fn recorded_answers_keep_everything_that_the_format_can_express() {
 }
 
 #[test]
-fn recorded_streams_keep_everything_that_the_format_can_express() {
+fn recorded_streams_keep_everything_that_the_chat_format_can_express() {
     for name in recordings(".sse") {
         let recorded = fixture(&name);
         let gathered = chat_stream(&translate(&[&recorded]));
@@ -279,11 +293,11 @@ fn recorded_streams_keep_everything_that_the_format_can_express() {
 }
 
 #[test]
-fn recorded_streams_translate_equally_in_any_chunks() {
+fn recorded_streams_have_the_same_translation_however_they_are_split_into_chunks() {
     for name in recordings(".sse") {
         let recorded = fixture(&name);
         let whole = translate(&[&recorded]);
-        // The step is a prime number, so that over all recordings the cuts are at every kind of position.
+        // The step is a prime number, so that the cuts in all recordings together are at positions of every kind.
         for cut in (0..recorded.len()).step_by(61) {
             let (before, after) = recorded.split_at(cut);
             assert_eq!(translate(&[before, after]), whole, "{name} cut at {cut}");
@@ -300,7 +314,10 @@ fn recorded_streams_that_break_off_never_look_finished() {
     for name in recordings(".sse") {
         let recorded = fixture(&name);
         let stop = memchr::memmem::rfind(&recorded, b"event: message_stop").unwrap();
-        let (mut events, mut out) = (Events::new(CX), BytesMut::new());
+        let (mut events, mut out) = (
+            Translator::to_chat(Format::Messages, Origin::default(), CX, false),
+            BytesMut::new(),
+        );
         Splitter::default()
             .push(&Bytes::from(recorded).slice(..stop), |event| {
                 events.event(&event, &mut out).unwrap();

@@ -1,9 +1,15 @@
-//! Numbered cases: a plain chat answer is translated for a messages caller.
+//! Numbered cases of a plain Chat Completions response that is translated for a Messages caller.
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::*;
-use crate::translate::messages::testing::proofs;
+use super::testing::proofs;
+use crate::{
+    call::Format,
+    error::Error,
+    formats::wire::AnswerCx,
+    translate::{Origin, Translator},
+};
 
 const CX: AnswerCx = AnswerCx {
     created: 1_700_000_000,
@@ -11,13 +17,17 @@ const CX: AnswerCx = AnswerCx {
     thinking_asked: true,
 };
 
+fn plain(body: &[u8], cx: AnswerCx) -> Result<Bytes, Error> {
+    Translator::to_messages(Format::Chat, Origin::default(), cx, true).answer(body)
+}
+
 fn with(cx: &AnswerCx, message: Value, finish_reason: Value) -> Result<Value, Error> {
     let body = json!({
         "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "gpt",
         "choices": [{"index": 0, "message": message, "finish_reason": finish_reason}],
         "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
     });
-    let out = answer(body.to_string().as_bytes(), &Origin::default(), cx)?;
+    let out = plain(body.to_string().as_bytes(), *cx)?;
     let mut answer: Value = serde_json::from_slice(&out).unwrap();
     proofs(&mut answer["content"]);
     Ok(answer)
@@ -32,7 +42,7 @@ fn call(arguments: Value) -> Value {
 }
 
 #[test]
-fn an_answer_has_every_field_that_the_format_requires() {
+fn response_has_every_field_that_the_messages_format_requires() {
     assert_eq!(
         answered(json!({"role": "assistant", "content": "4"}), "stop"),
         json!({
@@ -68,7 +78,7 @@ fn case_51_finish_reasons_become_stop_reasons() {
 }
 
 #[test]
-fn case_52_a_call_means_tool_use_unless_the_reason_is_length() {
+fn case_52_stop_reason_with_a_tool_call_is_tool_use_unless_the_response_was_cut() {
     for (finish, stop) in [
         ("stop", "tool_use"),
         ("tool_calls", "tool_use"),
@@ -82,7 +92,7 @@ fn case_52_a_call_means_tool_use_unless_the_reason_is_length() {
 }
 
 #[test]
-fn case_53_text_comes_before_the_calls_and_all_are_kept() {
+fn case_53_text_precedes_the_tool_calls_and_all_tool_calls_are_kept() {
     for finish in ["stop", "tool_calls", "length", "content_filter"] {
         let message = json!({"content": "Let me see.", "tool_calls": [
             call(json!("{\"a\":1}")),
@@ -100,7 +110,7 @@ fn case_53_text_comes_before_the_calls_and_all_are_kept() {
 }
 
 #[test]
-fn arguments_are_an_object_and_no_number_changes() {
+fn tool_call_arguments_become_an_object_and_numbers_are_unchanged() {
     for (arguments, input) in [
         (r#""{}""#, "{}"),
         (r#""""#, "{}"),
@@ -119,14 +129,14 @@ fn arguments_are_an_object_and_no_number_changes() {
         let body = format!(
             r#"{{"choices":[{{"message":{{"tool_calls":[{{"id":"c","function":{{"name":"f","arguments":{arguments}}}}}]}},"finish_reason":"tool_calls"}}]}}"#
         );
-        let out = answer(body.as_bytes(), &Origin::default(), &CX).unwrap();
+        let out = plain(body.as_bytes(), CX).unwrap();
         let out = std::str::from_utf8(&out).unwrap();
         assert!(out.contains(&format!("\"input\":{input}}}")), "{out}");
     }
 }
 
 #[test]
-fn case_59_a_stop_sequence_is_null() {
+fn case_59_stop_sequence_is_null() {
     let answer = answered(json!({"content": "x"}), "stop");
     assert_eq!(answer.get("stop_sequence"), Some(&Value::Null));
 }
@@ -159,7 +169,7 @@ fn case_60_reasoning_becomes_thinking_if_requested() {
 }
 
 #[test]
-fn case_61_a_refusal_is_text_and_a_reason() {
+fn case_61_refusal_becomes_text_and_a_stop_reason() {
     let answer = answered(json!({"content": null, "refusal": "I cannot."}), "stop");
     assert_eq!(
         answer["content"],
@@ -171,9 +181,9 @@ fn case_61_a_refusal_is_text_and_a_reason() {
 }
 
 #[test]
-fn case_63_and_64_an_error_is_not_an_answer_and_its_message_is_only_logged() {
+fn case_63_and_64_error_is_not_a_response_and_its_message_is_only_logged() {
     let error = json!({"error": {"message": "org-123 is out of quota", "code": 429}});
-    let refused = answer(error.to_string().as_bytes(), &Origin::default(), &CX).unwrap_err();
+    let refused = plain(error.to_string().as_bytes(), CX).unwrap_err();
     assert!(
         matches!(refused, Error::VendorUnavailable(_)),
         "{refused:?}"
@@ -188,7 +198,7 @@ fn case_63_and_64_an_error_is_not_an_answer_and_its_message_is_only_logged() {
         r#"{"choices":[{"message":{"tool_calls":[{"id":"c"}]}}]}"#,
         r#"{"choices":[{"message":{"tool_calls":[{"function":{"name":""}}]}}]}"#,
     ] {
-        let refused = answer(broken.as_bytes(), &Origin::default(), &CX).unwrap_err();
+        let refused = plain(broken.as_bytes(), CX).unwrap_err();
         assert!(
             matches!(refused, Error::VendorBroken(_)),
             "{broken}: {refused:?}"
@@ -197,7 +207,7 @@ fn case_63_and_64_an_error_is_not_an_answer_and_its_message_is_only_logged() {
 }
 
 #[test]
-fn a_list_of_parts_is_one_text() {
+fn list_of_text_parts_becomes_one_text() {
     let message = json!({"content": [{"type": "text", "text": "a"},
             {"type": "reference", "reference_ids": [1]}, {"type": "text", "text": "b"}]});
     assert_eq!(
@@ -213,7 +223,7 @@ fn a_list_of_parts_is_one_text() {
 }
 
 #[test]
-fn a_function_call_counts_as_a_tool_call_unless_it_is_empty() {
+fn function_call_counts_as_a_tool_call_unless_it_is_empty() {
     let message = json!({"content": null, "function_call": {"name": "f", "arguments": "{}"}});
     let called = answered(message, "function_call");
     assert_eq!(called["content"][0]["name"], "f");
@@ -224,14 +234,11 @@ fn a_function_call_counts_as_a_tool_call_unless_it_is_empty() {
 }
 
 #[test]
-fn ids_that_are_missing_are_made_and_stay_the_same() {
+fn missing_ids_get_the_same_values_in_each_translation() {
     let body = json!({"id": "", "model": "m", "choices": [{"message": {"content": "x",
             "tool_calls": [{"function": {"name": "f"}}, {"id": "", "function": {"name": "g"}}]}}]});
     let read = || -> Value {
-        serde_json::from_slice(
-            &answer(body.to_string().as_bytes(), &Origin::default(), &CX).unwrap(),
-        )
-        .unwrap()
+        serde_json::from_slice(&plain(body.to_string().as_bytes(), CX).unwrap()).unwrap()
     };
     let answer = read();
     assert_eq!(answer, read());
@@ -240,26 +247,25 @@ fn ids_that_are_missing_are_made_and_stay_the_same() {
     assert!(ids[0] != ids[1] && ids.iter().all(|id| id.is_string()));
 }
 
-/// Before the translation, `passthrough` has written the charged usage into an answer without usage.
+/// Before translation, `passthrough` has written the charged usage into a response without usage.
 #[test]
-fn missing_usage_is_zero() {
+fn missing_usage_is_translated_to_zeros() {
     let body = r#"{"choices":[{"message":{"content":"123456789"},"finish_reason":"stop"}]}"#;
-    let answer: Value =
-        serde_json::from_slice(&answer(body.as_bytes(), &Origin::default(), &CX).unwrap()).unwrap();
+    let answer: Value = serde_json::from_slice(&plain(body.as_bytes(), CX).unwrap()).unwrap();
     assert_eq!(answer["usage"]["output_tokens"], 0);
     assert_eq!(answer["usage"]["input_tokens"], 0);
 }
 
-/// Returns the translation of the usage of a chat answer.
+/// Returns the translation of the usage in a Chat Completions response.
 fn read(usage: &str) -> Value {
     let body = format!(r#"{{"choices":[{{"message":{{"content":"a"}}}}],"usage":{usage}}}"#);
-    let bytes = answer(body.as_bytes(), &Origin::default(), &CX).unwrap();
+    let bytes = plain(body.as_bytes(), CX).unwrap();
     let answer: Value = serde_json::from_slice(&bytes).unwrap();
     answer["usage"].clone()
 }
 
 #[test]
-fn case_57_the_cache_leaves_the_prompt_and_nothing_goes_below_zero() {
+fn case_57_cached_tokens_are_not_in_the_input_count_and_no_count_is_negative() {
     for (usage, [input, write, read_, output]) in [
         (
             r#"{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15}"#,
@@ -299,7 +305,7 @@ fn case_57_the_cache_leaves_the_prompt_and_nothing_goes_below_zero() {
 }
 
 #[test]
-fn case_58_reasoning_is_in_the_output_once() {
+fn case_58_reasoning_is_counted_once_in_the_output() {
     for (usage, output) in [
         (
             r#"{"prompt_tokens":18,"completion_tokens":345,"total_tokens":363,"completion_tokens_details":{"reasoning_tokens":315}}"#,

@@ -1,17 +1,17 @@
-//! Translates recordings of real vendors. The translation must have the texts, calls, reasons and usage of the
-//! recording, which other code reads here.
+//! Translates recordings of real vendors. The translation must have the texts, tool calls, stop reason and usage of the
+//! recording, which are read here without the code under test.
 
 use std::{fs, path::PathBuf};
 
 use serde_json::{Value, json};
 
-use super::{
-    answer,
-    testing::{CX, proofs, received, translated},
+use super::testing::{CX, proofs, received, translated};
+use crate::{
+    call::Format,
+    translate::{Origin, Translator},
 };
-use crate::translate::Origin;
 
-/// Returns the recordings of the chat format whose names have this ending.
+/// Returns the recordings of the Chat Completions format whose names end with `ending`.
 fn recordings(ending: &str) -> Vec<(String, Vec<u8>)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recordings");
     let entries = fs::read_dir(&folder).expect("the recordings");
@@ -27,12 +27,12 @@ fn recordings(ending: &str) -> Vec<(String, Vec<u8>)> {
     names.into_iter().map(read).collect()
 }
 
-/// The content of a recorded chat answer, read without the code under test.
+/// The content of a recorded Chat Completions response, read without the code under test.
 #[derive(Debug, Default)]
 struct Source {
     text: String,
     thinking: String,
-    /// The tool calls: the vendor's index, id, name and arguments.
+    /// The tool calls, each with the vendor's index, the id, the name and the arguments.
     calls: Vec<(Value, String, String, String)>,
     finish: String,
     usage: Value,
@@ -104,7 +104,7 @@ impl Source {
         }
     }
 
-    /// Returns the content that the translated answer must have.
+    /// Returns the content that the translated response must have.
     fn content(&self) -> Vec<Value> {
         let mut content = Vec::new();
         if !self.thinking.is_empty() {
@@ -129,7 +129,7 @@ impl Source {
         }
     }
 
-    /// Returns the tokens: input, cache writes, cache reads, output.
+    /// Returns the counts of input, cache writes, cache reads and output.
     fn usage(&self) -> [u64; 4] {
         let usage = &self.usage;
         let count = |value: &Value| value.as_u64().unwrap_or(0);
@@ -155,11 +155,12 @@ fn classes(usage: &Value) -> [u64; 4] {
 }
 
 #[test]
-fn recorded_answers_keep_their_content() {
+fn recorded_responses_keep_their_content() {
     let mut answers = 0;
     for (name, bytes) in recordings(".json") {
         let source = Source::plain(&bytes);
-        let answer = answer(&bytes, &Origin::default(), &CX);
+        let answer =
+            Translator::to_messages(Format::Chat, Origin::default(), CX, true).answer(&bytes);
         if source.error {
             assert!(answer.is_err(), "{name}");
             continue;
@@ -203,10 +204,10 @@ fn recorded_streams_keep_their_content() {
 }
 
 #[test]
-fn recorded_messages_streams_translate_equally_in_any_chunks() {
+fn recorded_chat_streams_have_the_same_translation_however_they_are_split_into_chunks() {
     for (name, bytes) in recordings(".sse") {
         let (whole, _) = translated(CX, &[&bytes]);
-        // The step is a prime number, so that over all recordings the cuts are at every kind of position.
+        // The step is a prime number, so that the cuts in all recordings together are at positions of every kind.
         for cut in (0..bytes.len()).step_by(89) {
             let (out, _) = translated(CX, &[&bytes[..cut], &bytes[cut..]]);
             assert!(out == whole, "{name} cut at {cut}");

@@ -1,4 +1,4 @@
-//! Numbered cases: a messages request is translated for a chat vendor.
+//! Numbered cases of a Messages request that is translated for a Chat Completions vendor.
 
 use serde_json::{Value as Tree, json};
 
@@ -29,7 +29,7 @@ fn with(dialect: &Dialect, body: &Tree) -> Result<Tree, Error> {
     Ok(serde_json::from_slice(&chat).unwrap())
 }
 
-/// Returns a request with these fields and those that are required.
+/// Returns a request with these fields and the required fields.
 fn requested(fields: &Tree) -> Tree {
     let mut body = json!({
         "model": "catalog-model",
@@ -53,7 +53,7 @@ fn refused(fields: &Tree) -> (String, Problem) {
     }
 }
 
-/// Returns the chat messages to which these messages are translated.
+/// Returns the Chat Completions messages to which these messages are translated.
 fn reported(messages: &Tree) -> Tree {
     chat(&json!({ "messages": messages }))["messages"].take()
 }
@@ -72,7 +72,7 @@ fn case_32_system_blocks_become_one_message_with_separators() {
                    {"type": "text", "text": "\"two\""}]),
             "one\n\"two\"",
         ),
-        // The billing line is meant for the messages vendor and changes from call to call, so it is left out.
+        // The billing line is meant for the Messages vendor, and it changes from call to call. So it is left out.
         (
             json!([{"type": "text", "text": "x-anthropic-billing-header: cch=1;"}, {"type": "text", "text": "one"}]),
             "one",
@@ -107,7 +107,7 @@ fn case_32_system_blocks_become_one_message_with_separators() {
 }
 
 #[test]
-fn case_33_assistant_text_and_tool_use_are_content_and_tool_calls() {
+fn case_33_assistant_text_and_tool_use_become_content_and_tool_calls() {
     assert_eq!(
         reported(&json!([{"role": "assistant", "content": [
             {"type": "text", "text": "Let me "},
@@ -127,7 +127,7 @@ fn case_33_assistant_text_and_tool_use_are_content_and_tool_calls() {
 }
 
 #[test]
-fn case_34_input_becomes_compact_arguments_and_no_number_changes() {
+fn case_34_tool_input_becomes_compact_arguments_and_numbers_are_unchanged() {
     for (input, arguments) in [
         ("{}", "{}"),
         ("{ }", "{}"),
@@ -156,7 +156,7 @@ fn case_34_input_becomes_compact_arguments_and_no_number_changes() {
 }
 
 #[test]
-fn case_35_tool_results_come_before_the_users_content() {
+fn case_35_tool_results_precede_the_users_content() {
     let expected = json!([
         {"role": "tool", "tool_call_id": "a", "content": "1"},
         {"role": "tool", "tool_call_id": "b", "content": "2"},
@@ -193,7 +193,7 @@ fn result(fields: &Tree) -> Tree {
 }
 
 #[test]
-fn case_36_a_tool_result_is_text_whatever_its_shape() {
+fn case_36_tool_result_becomes_text_whatever_its_shape() {
     for (fields, text) in [
         (json!({"content": "x"}), "x"),
         (json!({"content": [{"type": "text", "text": "x"}]}), "x"),
@@ -214,7 +214,7 @@ fn case_36_a_tool_result_is_text_whatever_its_shape() {
 }
 
 #[test]
-fn case_37_an_image_in_a_tool_result_follows_in_a_user_message() {
+fn case_37_image_in_a_tool_result_follows_in_a_user_message() {
     let image = json!({"type": "image",
         "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}});
     let url = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}});
@@ -254,7 +254,7 @@ fn case_38_failed_tool_result_is_still_marked_as_an_error() {
 }
 
 #[test]
-fn case_39_images_become_data_urls_and_addresses_stay() {
+fn case_39_images_become_data_urls_and_image_urls_stay() {
     let image = |source: Tree| {
         reported(&json!([{"role": "user", "content": [{"type": "image", "source": source}]}]))
     };
@@ -341,7 +341,7 @@ fn case_40_documents_become_files_or_text() {
 }
 
 #[test]
-fn a_search_result_is_text() {
+fn search_result_becomes_text() {
     assert_eq!(
         reported(
             &json!([{"role": "user", "content": [{"type": "search_result",
@@ -353,7 +353,7 @@ fn a_search_result_is_text() {
 }
 
 #[test]
-fn case_41_thinking_in_the_history_is_never_text() {
+fn case_41_thinking_in_the_conversation_never_becomes_text() {
     let thought = json!({"type": "thinking", "thinking": "hm", "signature": "s"});
     let redacted = json!({"type": "redacted_thinking", "data": "d"});
     assert_eq!(
@@ -367,7 +367,7 @@ fn case_41_thinking_in_the_history_is_never_text() {
 }
 
 #[test]
-fn thinking_returns_with_the_calls_after_it() {
+fn thinking_returns_to_the_vendor_with_the_tool_calls_after_it() {
     let thinking = |fields: Tree| {
         let mut block = json!({"type": "thinking", "thinking": "hm"});
         block
@@ -393,7 +393,7 @@ fn thinking_returns_with_the_calls_after_it() {
             none.clone(),
         ),
         (json!([ours("deep"), call]), json!([null, "hm", {"s": 1}])),
-        // The capsule with the signature of a call may come after the call.
+        // The capsule with the signature of a tool call may follow the tool call.
         (json!([call, ours("deep")]), json!([null, "hm", {"s": 1}])),
         (json!([ours("other"), call]), none.clone()),
         (json!([unmarked, text]), none.clone()),
@@ -407,7 +407,8 @@ fn thinking_returns_with_the_calls_after_it() {
         ];
         assert_eq!(json!(back), expected, "{content}");
     }
-    // Reasoning that is alone in a turn belongs to the next turn, unless a turn of the user is between them.
+    // Reasoning that is alone in a turn belongs to the assistant's next turn, unless a turn of the user is before that
+    // turn.
     let turn = |role: &str, content: Tree| json!({"role": role, "content": content});
     let apart = reported(&json!([
         turn("assistant", json!([unmarked])),
@@ -446,7 +447,7 @@ fn names_over_64_characters_are_shortened_wherever_they_occur() {
 }
 
 #[test]
-fn case_42_tools_of_the_other_format_are_refused_by_name() {
+fn case_42_tools_that_a_messages_vendor_defines_are_refused_by_name() {
     for kind in [
         "bash_20250124",
         "text_editor_20250728",
@@ -507,7 +508,7 @@ fn tools_become_functions_with_the_schema_as_written() {
 }
 
 #[test]
-fn case_43_tool_choice_and_its_inverse_flag() {
+fn case_43_tool_choice_and_the_inverted_parallel_flag_are_translated() {
     for (choice, expected, parallel) in [
         (json!({"type": "auto"}), json!("auto"), Tree::Null),
         (json!({"type": "any"}), json!("required"), Tree::Null),
@@ -542,7 +543,7 @@ fn case_43_tool_choice_and_its_inverse_flag() {
 }
 
 #[test]
-fn case_44_stop_sequences_up_to_four_and_top_k_not_at_all() {
+fn case_44_up_to_four_stop_sequences_are_sent_and_top_k_is_not() {
     let chat = chat(&json!({"stop_sequences": ["a", "\n\nb"], "top_k": 5}));
     assert_eq!(chat["stop"], json!(["a", "\n\nb"]));
     assert!(chat.get("top_k").is_none() && chat.get("stop_sequences").is_none());
@@ -576,7 +577,7 @@ fn case_45_cache_control_is_not_sent() {
 }
 
 #[test]
-fn case_46_stream_always_requests_usage() {
+fn case_46_stream_request_always_requests_usage() {
     let streamed = chat(&json!({"stream": true}));
     assert_eq!(streamed["stream"], true);
     assert_eq!(streamed["stream_options"], json!({"include_usage": true}));
@@ -587,7 +588,7 @@ fn case_46_stream_always_requests_usage() {
 }
 
 #[test]
-fn case_47_user_and_output_ceiling_get_the_chat_formats_names() {
+fn case_47_user_and_output_limit_get_the_chat_formats_field_names() {
     let user = |id: &str| chat(&json!({"metadata": {"user_id": id}}))["user"].take();
     assert_eq!(user("u-1"), "u-1");
     assert_eq!(user(&"é".repeat(64)), "é".repeat(64));
@@ -620,7 +621,7 @@ fn case_47_user_and_output_ceiling_get_the_chat_formats_names() {
 }
 
 #[test]
-fn case_49_a_system_turn_stays_in_its_place() {
+fn case_49_system_turn_stays_in_its_place() {
     assert_eq!(
         reported(&json!([
             {"role": "user", "content": "a"},
@@ -636,7 +637,7 @@ fn case_49_a_system_turn_stays_in_its_place() {
 }
 
 #[test]
-fn thinking_and_effort_become_an_effort() {
+fn thinking_and_effort_become_reasoning_effort() {
     let effort = |fields: Tree| chat(&fields)["reasoning_effort"].take();
     for (fields, expected) in [
         (json!({}), Tree::Null),
@@ -682,7 +683,7 @@ fn thinking_and_effort_become_an_effort() {
 }
 
 #[test]
-fn the_request_for_thinking_is_read() {
+fn request_for_visible_thinking_is_recognised() {
     for (thinking, requested) in [
         (r#"{"type":"enabled","budget_tokens":1024}"#, true),
         (r#"{"type":"adaptive"}"#, true),
@@ -724,7 +725,7 @@ fn structured_output_has_the_chat_formats_field_name() {
 }
 
 #[test]
-fn sampling_is_sent_only_to_models_that_accept_it() {
+fn sampling_parameters_are_sent_only_to_models_that_accept_them() {
     let fields = json!({"temperature": 0.5, "top_p": 0.9});
     let taken = chat(&fields);
     assert_eq!(
@@ -740,7 +741,7 @@ fn sampling_is_sent_only_to_models_that_accept_it() {
 }
 
 #[test]
-fn long_ids_are_shortened_alike_in_a_call_and_its_result() {
+fn long_ids_are_shortened_in_the_same_way_in_a_tool_call_and_its_result() {
     let (long, fits) = ("x".repeat(65), "й".repeat(64));
     for (id, same) in [(&long, false), (&fits, true)] {
         let reported = reported(&json!([
@@ -755,7 +756,7 @@ fn long_ids_are_shortened_alike_in_a_call_and_its_result() {
 }
 
 #[test]
-fn an_empty_user_turn_is_still_a_user_turn() {
+fn empty_user_turn_remains_a_user_turn() {
     for content in [json!(""), json!([]), json!([{"type": "text", "text": ""}])] {
         assert_eq!(
             reported(&json!([{"role": "user", "content": content}])),
@@ -771,7 +772,7 @@ fn an_empty_user_turn_is_still_a_user_turn() {
 }
 
 #[test]
-fn wrong_and_unknown_fields_are_named() {
+fn invalid_and_unknown_fields_are_named() {
     for (fields, field, problem) in [
         (json!({"tomorrow": 1}), "tomorrow", Problem::NotTranslated),
         (
@@ -838,7 +839,7 @@ fn wrong_and_unknown_fields_are_named() {
 }
 
 #[test]
-fn claude_codes_request_is_translated() {
+fn request_of_claude_code_is_translated() {
     let user_id = json!({"user": "0".repeat(64), "account": "", "session": "0".repeat(36)});
     let long = "word ".repeat(12_000);
     let chat = chat(&json!({
@@ -894,7 +895,7 @@ fn claude_codes_request_is_translated() {
     }
 }
 
-/// Translates a conversation, and summarizes each message as its role with its content.
+/// Translates a conversation, and summarizes each message as its role and its content.
 fn outline(turns: &[(&str, Tree)]) -> Vec<String> {
     let turns: Vec<_> = turns
         .iter()
@@ -924,7 +925,7 @@ fn outline(turns: &[(&str, Tree)]) -> Vec<String> {
 }
 
 #[test]
-fn turns_of_one_role_are_merged_and_results_directly_follow_their_calls() {
+fn turns_of_one_role_are_merged_and_tool_results_directly_follow_their_calls() {
     let text = |text: &str| json!([{"type": "text", "text": text}]);
     let calls = |ids: &[&str]| -> Tree {
         let call = |id: &&str| json!({"type": "tool_use", "id": id, "name": "f", "input": {}});

@@ -1,13 +1,15 @@
-//! Numbered cases: a chat stream is translated for a messages caller.
+//! Numbered cases of a Chat Completions stream that is translated for a Messages caller.
 
 use bytes::BytesMut;
 use serde_json::{Value, json};
 
-use super::{
-    testing::{CX, Heard, events, received, translated},
-    *,
+use super::testing::{CX, Heard, events, received, translated};
+use crate::{
+    call::Format,
+    error::Error,
+    formats::{chat::CALLS_MAX, turn::KEPT_BYTES_MAX, wire::AnswerCx},
+    translate::{Origin, Translator},
 };
-use crate::formats::{chat::CALLS_MAX, turn::KEPT_BYTES_MAX};
 
 const DONE: &str = "data: [DONE]\n\n";
 
@@ -38,7 +40,7 @@ fn usage(prompt: u64, completion: u64) -> String {
     )
 }
 
-/// Builds a chunk with the first piece of a tool call.
+/// Builds a chunk that contains the first piece of a tool call.
 fn call(index: u64, id: &str, name: &str, arguments: &str) -> String {
     delta(
         &json!({"tool_calls": [{"index": index, "id": id, "type": "function",
@@ -46,7 +48,7 @@ fn call(index: u64, id: &str, name: &str, arguments: &str) -> String {
     )
 }
 
-/// Builds a chunk with another piece of a tool call's arguments.
+/// Builds a chunk that contains a further piece of a tool call's arguments.
 fn more(index: u64, arguments: &str) -> String {
     delta(&json!({"tool_calls": [{"index": index, "function": {"arguments": arguments}}]}))
 }
@@ -80,7 +82,7 @@ fn broken_stream(chunks: &[String]) -> (Heard, Error) {
 }
 
 #[test]
-fn a_plain_stream_has_the_events_of_the_format() {
+fn plain_stream_has_the_events_of_the_messages_format() {
     let received = stream(&[
         delta(&json!({"role": "assistant", "content": ""})),
         text("Hel"),
@@ -110,8 +112,8 @@ fn a_plain_stream_has_the_events_of_the_format() {
 }
 
 #[test]
-fn each_piece_is_written_at_once() {
-    let mut translation = Events::new(Origin::default(), CX);
+fn each_piece_of_text_is_written_at_once() {
+    let mut translation = Translator::to_messages(Format::Chat, Origin::default(), CX, false);
     for (chunk, begins) in [
         (
             delta(&json!({"role": "assistant"})),
@@ -131,7 +133,7 @@ fn each_piece_is_written_at_once() {
 }
 
 #[test]
-fn case_79_and_80_the_start_is_empty_and_the_end_reports_the_input() {
+fn case_79_and_80_message_start_is_empty_and_message_delta_reports_the_input() {
     let bytes = [text("x"), finish("stop"), usage(9, 4), DONE.into()].concat();
     let (out, _) = translated(CX, &[bytes.as_bytes()]);
     let written = events(&[&out]);
@@ -151,7 +153,7 @@ fn case_79_and_80_the_start_is_empty_and_the_end_reports_the_input() {
 }
 
 #[test]
-fn case_81_text_is_closed_before_a_tool_starts() {
+fn case_81_text_block_ends_before_a_tool_call_starts() {
     let received = stream(&[
         text("Let me see."),
         call(0, "call_1", "f", ""),
@@ -171,7 +173,7 @@ fn case_81_text_is_closed_before_a_tool_starts() {
 }
 
 #[test]
-fn case_82_text_after_a_tool_is_a_block_of_its_own() {
+fn case_82_text_after_a_tool_call_is_a_block_of_its_own() {
     for arguments in ["{}", "{\"a\": [1, \"}\"]}", ""] {
         let received = stream(&[
             text("a"),
@@ -190,7 +192,7 @@ fn case_82_text_after_a_tool_is_a_block_of_its_own() {
 }
 
 #[test]
-fn case_83_interleaved_tools_come_out_one_by_one() {
+fn case_83_interleaved_tool_calls_are_written_one_by_one() {
     let (one, two, three) = (json!({"a": "x}"}), json!({"b": {"c": []}}), json!({}));
     let expected = [
         tool_use("c0", "f", one),
@@ -198,14 +200,14 @@ fn case_83_interleaved_tools_come_out_one_by_one() {
         tool_use("c2", "h", three),
     ];
     for mut chunks in [
-        // The pieces of two calls alternate: call 0, call 1, call 0.
+        // The pieces of two tool calls alternate: tool call 0, tool call 1, tool call 0.
         vec![
             call(0, "c0", "f", "{\"a\":"),
             call(1, "c1", "g", "{\"b\":{\"c\":[]}}"),
             more(0, "\"x}\"}"),
             call(2, "c2", "h", ""),
         ],
-        // The names of all calls come first, then the arguments in reverse order.
+        // The names of all tool calls arrive first, then the arguments in reverse order.
         vec![
             call(0, "c0", "f", ""),
             call(1, "c1", "g", ""),
@@ -217,7 +219,7 @@ fn case_83_interleaved_tools_come_out_one_by_one() {
             more(0, "}\"}"),
             more(1, "}}"),
         ],
-        // The calls come one after another, as at most vendors, and their indices begin at 1.
+        // The tool calls arrive one after another, as from most vendors. Their indices begin at 1.
         vec![
             call(1, "c0", "f", "{\"a\":"),
             more(1, "\"x}\"}"),
@@ -225,13 +227,13 @@ fn case_83_interleaved_tools_come_out_one_by_one() {
             more(2, "{\"b\":{\"c\":[]}}"),
             call(3, "c2", "h", "{}"),
         ],
-        // Each call comes in one piece, and all calls have the same index.
+        // Each tool call arrives in one piece, and all tool calls have the same index.
         vec![
             call(0, "c0", "f", "{\"a\":\"x}\"}"),
             call(0, "c1", "g", "{\"b\":{\"c\":[]}}"),
             call(0, "c2", "h", "{}"),
         ],
-        // All calls come in one chunk, without an index.
+        // All tool calls arrive in one chunk, without an index.
         vec![delta(&json!({"tool_calls": [
             {"id": "c0", "function": {"name": "f", "arguments": "{\"a\":\"x}\"}"}},
             {"id": "c1", "function": {"name": "g", "arguments": "{\"b\":{\"c\":[]}}"}},
@@ -246,8 +248,8 @@ fn case_83_interleaved_tools_come_out_one_by_one() {
 }
 
 #[test]
-fn case_83_a_tool_waits_only_while_the_one_before_it_is_not_complete() {
-    let mut translation = Events::new(Origin::default(), CX);
+fn case_83_tool_call_waits_only_while_the_call_before_it_is_incomplete() {
+    let mut translation = Translator::to_messages(Format::Chat, Origin::default(), CX, false);
     let mut names = Vec::new();
     for chunk in [
         call(0, "c0", "f", "{\"a\":1"),
@@ -268,12 +270,12 @@ fn case_83_a_tool_waits_only_while_the_one_before_it_is_not_complete() {
         );
     }
     let count: Vec<_> = names.iter().map(Vec::len).collect();
-    // The numbers of events for each chunk: start, start and delta; none; delta, stop, start and delta; delta.
+    // The number of events for each chunk: start, start and delta; none; delta, stop, start and delta; delta.
     assert_eq!(count, [3, 0, 4, 1]);
 }
 
 #[test]
-fn a_stream_that_needs_too_much_memory_is_refused() {
+fn stream_that_needs_too_large_a_buffer_is_refused() {
     let piece = "x".repeat(64 * 1024);
     let mut chunks = vec![call(0, "c0", "f", "{"), call(1, "c1", "g", "{\"a\":\"")];
     chunks.extend((0..=KEPT_BYTES_MAX / piece.len()).map(|_| more(1, &piece)));
@@ -302,7 +304,7 @@ fn a_stream_that_needs_too_much_memory_is_refused() {
 }
 
 #[test]
-fn case_84_arguments_wait_for_the_name_and_ids_are_made() {
+fn case_84_tool_call_arguments_wait_for_the_tools_name_and_missing_ids_are_created() {
     let received = stream(&[
         more(0, "{\"a\":"),
         delta(&json!({"tool_calls": [{"index": 0, "id": "c0"}]})),
@@ -377,7 +379,7 @@ fn case_86_tool_call_without_arguments_has_an_empty_object() {
 }
 
 #[test]
-fn a_null_means_no_arguments_only_if_nothing_else_arrives() {
+fn null_means_empty_tool_arguments_only_if_nothing_else_arrives() {
     let pieces = |pieces: &[&str]| {
         let mut chunks = vec![call(0, "c0", "f", pieces[0])];
         chunks.extend(pieces[1..].iter().map(|piece| more(0, piece)));
@@ -397,7 +399,7 @@ fn a_null_means_no_arguments_only_if_nothing_else_arrives() {
             "{arguments:?}"
         );
     }
-    // A call without arguments is not lost if another call has the same index.
+    // A tool call without arguments is not lost if another tool call has the same index.
     for none in ["null", "", " "] {
         let received = stream(&[
             call(0, "", "f", none),
@@ -415,7 +417,7 @@ fn a_null_means_no_arguments_only_if_nothing_else_arrives() {
 }
 
 #[test]
-fn malformed_arguments_break_the_stream() {
+fn malformed_tool_call_arguments_end_the_stream_with_an_error() {
     for chunks in [
         vec![call(0, "c0", "f", "null"), more(0, "1")],
         vec![call(0, "c0", "f", "{}"), more(0, "null")],
@@ -430,7 +432,7 @@ fn malformed_arguments_break_the_stream() {
 }
 
 #[test]
-fn truncated_arguments_break_the_stream_unless_its_reason_explains_them() {
+fn truncated_tool_call_arguments_are_an_error_unless_the_finish_reason_explains_them() {
     let cuts = ["{\"path\":\"/tmp/a\",\"dry_run\":tr", "{", "nu"];
     for cut in cuts {
         for end in [
@@ -452,7 +454,7 @@ fn truncated_arguments_break_the_stream_unless_its_reason_explains_them() {
                 assert!(matches!(error, Error::VendorBroken(_)), "{error:?}");
             }
         }
-        // The caller gets the part of the arguments that arrived, and a stop reason that shows that the answer is
+        // The caller gets the part of the arguments that arrived, and a stop reason that shows that the response is
         // incomplete.
         for (reason, stop) in [("length", "max_tokens"), ("content_filter", "refusal")] {
             let received = stream(&[call(0, "c0", "f", cut), finish(reason), DONE.into()]);
@@ -487,7 +489,7 @@ fn case_87_reasoning_is_a_thinking_block_before_the_text() {
 }
 
 #[test]
-fn case_88_89_and_91_usage_from_any_place_is_written_once() {
+fn case_88_89_and_91_usage_anywhere_in_the_stream_is_written_once() {
     let with_usage_of = |prompt: u64, reason: Value, completion: u64| {
         data(
             &json!({"id": "chatcmpl-1", "model": "gpt", "choices": [{"index": 0, "delta": {},
@@ -509,7 +511,7 @@ fn case_88_89_and_91_usage_from_any_place_is_written_once() {
             DONE.into(),
         ],
         vec![text("x"), finish("stop"), usage(9, 2), usage(9, 4)],
-        // A usage of zeros after a usage with counts is ignored.
+        // If an earlier usage object had counts, a later one whose counts are all 0 is ignored.
         vec![
             text("x"),
             usage(9, 4),
@@ -534,7 +536,7 @@ fn case_88_89_and_91_usage_from_any_place_is_written_once() {
 }
 
 #[test]
-fn unreadable_choices_are_skipped_only_if_they_are_empty_and_there_is_usage() {
+fn invalid_choices_are_skipped_only_if_they_are_empty_and_the_chunk_has_usage() {
     let odd = |choices: Value, more: Value| {
         let mut chunk = json!({"id": "chatcmpl-1", "model": "gpt", "choices": choices});
         let more = more.as_object().unwrap().clone();
@@ -571,9 +573,9 @@ fn unreadable_choices_are_skipped_only_if_they_are_empty_and_there_is_usage() {
     }
 }
 
-/// Before the translation, `passthrough` has added the charged usage to a stream without usage.
+/// Before translation, `passthrough` has added the charged usage to a stream without usage.
 #[test]
-fn case_90_missing_usage_is_zero() {
+fn case_90_missing_usage_is_translated_to_zeros() {
     let received = stream(&[
         text("12345"),
         call(0, "c", "f", "{\"a\":1}"),
@@ -604,13 +606,13 @@ fn case_93_truncated_stream_never_looks_finished() {
     broken_stream(&[text("x"), usage(9, 4)]);
     broken_stream(&[]);
     broken_stream(&[DONE.into()]);
-    // The answer ends with a finish reason without `[DONE]`, or with `[DONE]` without a finish reason.
+    // The response ends with a finish reason but without `[DONE]`, or with `[DONE]` but without a finish reason.
     stream(&[text("x"), finish("stop")]);
     stream(&[text("x"), DONE.into()]);
 }
 
 #[test]
-fn case_94_an_error_chunk_is_an_error() {
+fn case_94_error_chunk_ends_the_stream_with_an_error() {
     let error = data(&json!({"error": {"message": "overloaded", "code": 503}}));
     let (received, error) = broken_stream(&[text("x"), error, DONE.into()]);
     assert_eq!(received.content, [reported("x")]);
@@ -622,7 +624,7 @@ fn case_94_an_error_chunk_is_an_error() {
 }
 
 #[test]
-fn case_95_empty_content_writes_no_event_and_a_function_call_is_the_first_tool() {
+fn case_95_empty_content_writes_no_event_and_a_function_call_counts_as_the_first_tool_call() {
     let received = stream(&[
         delta(&json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": null})),
         delta(&json!({"content": "", "refusal": "", "reasoning": "", "tool_calls": []})),
@@ -645,7 +647,7 @@ fn case_95_empty_content_writes_no_event_and_a_function_call_is_the_first_tool()
 }
 
 #[test]
-fn case_61_a_refusal_is_text_and_a_reason() {
+fn case_61_refusal_becomes_text_and_a_stop_reason() {
     let received = stream(&[
         delta(&json!({"refusal": "I can"})),
         delta(&json!({"refusal": "not."})),
@@ -657,7 +659,7 @@ fn case_61_a_refusal_is_text_and_a_reason() {
 }
 
 #[test]
-fn a_first_chunk_about_the_prompt_does_not_begin_the_answer() {
+fn first_chunk_with_only_prompt_filter_results_does_not_begin_the_response() {
     let about = data(&json!({"id": "", "model": "", "choices": [], "prompt_filter_results": []}));
     let received = stream(&[about, text("x"), finish("stop"), DONE.into()]);
     assert_eq!(
@@ -682,7 +684,7 @@ fn comments_become_pings_and_blank_events_are_dropped() {
 }
 
 #[test]
-fn the_more_specific_of_two_finish_reasons_counts() {
+fn more_specific_of_two_finish_reasons_is_used() {
     for (first, second, stop) in [
         ("length", "length", "max_tokens"),
         ("length", "stop", "max_tokens"),
@@ -699,7 +701,7 @@ fn the_more_specific_of_two_finish_reasons_counts() {
 }
 
 #[test]
-fn content_lists_and_further_choices_are_parsed() {
+fn content_lists_are_parsed_and_further_choices_are_ignored() {
     let other = data(
         &json!({"id": "chatcmpl-1", "model": "gpt", "obfuscation": "xyz",
         "choices": [{"index": 1, "delta": {"content": "no"}}, {"index": 0, "delta": {"content": "yes"}}]}),
@@ -720,7 +722,7 @@ fn content_lists_and_further_choices_are_parsed() {
 }
 
 #[test]
-fn a_message_without_an_error_field_is_an_error_if_there_is_no_finish_reason() {
+fn error_message_outside_an_error_field_is_an_error_only_without_a_finish_reason() {
     let named = [
         data(
             &json!({"object": "error", "message": "boom", "type": "BadRequestError", "code": 400}),
@@ -742,8 +744,8 @@ fn a_message_without_an_error_field_is_an_error_if_there_is_no_finish_reason() {
             }
         }
     }
-    // An answer with a finish reason is complete, even if an error message came before it. Without such a message, an
-    // answer without a finish reason is complete, too.
+    // A response with a finish reason is complete, even if an error message came before the reason. A response without
+    // a finish reason is complete if no error message came.
     for complaint in &complaints {
         stream(&[text("a"), complaint.clone(), finish("stop"), DONE.into()]);
     }

@@ -1,14 +1,15 @@
-//! A strict reader of messages streams for tests: it panics on everything that the format forbids.
+//! A strict reader of Messages streams for tests. It panics on everything that the format forbids.
 
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 
-use super::Events;
 use crate::{
+    call::Format,
     capsule,
     error::Error,
-    formats::{origin::Origin, wire::AnswerCx},
+    formats::wire::AnswerCx,
     sse::{Event, Splitter},
+    translate::{Origin, Translator},
 };
 
 pub(super) const CX: AnswerCx = AnswerCx {
@@ -17,12 +18,12 @@ pub(super) const CX: AnswerCx = AnswerCx {
     thinking_asked: true,
 };
 
-/// The content of a stream, as a caller reads it.
+/// The content of a stream, as read by a caller.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Heard {
     pub(super) id: String,
     pub(super) model: String,
-    /// The content blocks, in the form of a plain answer.
+    /// The content blocks, as a plain response has them.
     pub(super) content: Vec<Value>,
     pub(super) stop_reason: Option<String>,
     pub(super) usage: Value,
@@ -34,7 +35,7 @@ pub(super) struct Heard {
     pub(super) whole: bool,
 }
 
-/// Reads a stream; panics if its events are in an order that the format forbids.
+/// Reads a stream. Panics if the order of its events is forbidden.
 pub(super) fn received(bytes: &[u8]) -> Heard {
     let mut received = Heard::default();
     let mut open: Option<(usize, String)> = None;
@@ -100,7 +101,7 @@ pub(super) fn received(bytes: &[u8]) -> Heard {
                 assert_eq!(index, Some(at));
                 if received.content[at]["type"] == "tool_use" {
                     assert_eq!(received.content[at]["input"], json!({}));
-                    // If the answer was cut at the token limit, the arguments may be truncated.
+                    // If the response was cut at the token limit, its arguments may be truncated.
                     received.content[at]["input"] =
                         serde_json::from_str(&json).unwrap_or(Value::String(json));
                 }
@@ -135,7 +136,7 @@ pub(super) fn proofs(content: &mut Value) -> Vec<String> {
     proofs
 }
 
-/// Returns the events of a stream of which these chunks arrive one after another.
+/// Returns the events of a stream that arrives in these chunks.
 pub(super) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     let (mut splitter, mut events) = (Splitter::default(), Vec::new());
     for chunk in chunks {
@@ -146,9 +147,12 @@ pub(super) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     events
 }
 
-/// Translates a chat stream of which these chunks arrive one after another; also returns how it ended.
+/// Translates a Chat Completions stream that arrives in these chunks. Also returns the result with which it ended.
 pub(super) fn translated(cx: AnswerCx, chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
-    let (mut translation, mut out) = (Events::new(Origin::default(), cx), BytesMut::new());
+    let (mut translation, mut out) = (
+        Translator::to_messages(Format::Chat, Origin::default(), cx, false),
+        BytesMut::new(),
+    );
     for event in events(chunks) {
         if let Err(error) = translation.event(&event, &mut out) {
             return (out, Err(error));

@@ -1,10 +1,21 @@
+use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::{
-    capsule, chat_answer, messages_answer,
-    testing::{CREATED, curious, requested},
+use super::testing::{CREATED, curious, requested};
+use crate::{
+    call::Format,
+    error::Error,
+    formats::{capsule, turn::KEPT_BYTES_MAX},
+    translate::{RequestEcho, Translator},
 };
-use crate::{error::Error, formats::turn::KEPT_BYTES_MAX};
+
+pub(super) fn chat_answer(body: &[u8], requested: RequestEcho) -> Result<Bytes, Error> {
+    Translator::to_responses(Format::Chat, requested, true).answer(body)
+}
+
+pub(super) fn messages_answer(body: &[u8], requested: RequestEcho) -> Result<Bytes, Error> {
+    Translator::to_responses(Format::Messages, requested, true).answer(body)
+}
 
 fn from_chat_for(request: &Value, message: Value, finish: &str, usage: Value) -> Value {
     let body = json!({"id": "c1", "model": "gpt", "usage": usage,
@@ -43,7 +54,7 @@ fn no_tools() -> Value {
 }
 
 #[test]
-fn r46_text_is_one_message_item() {
+fn r46_text_becomes_one_message_item() {
     for answer in [
         from_chat(json!({"role": "assistant", "content": "a \"ж\""}), "stop"),
         from_messages(
@@ -76,7 +87,7 @@ fn r46_text_is_one_message_item() {
 }
 
 #[test]
-fn r47_text_and_two_calls_become_three_items() {
+fn r47_text_and_two_tool_calls_become_three_items() {
     let chat = from_chat(
         json!({"content": "so", "tool_calls": [tool_call("a", "f", "{\"n\": 1}"), tool_call("b", "g", "{}")]}),
         "tool_calls",
@@ -107,7 +118,7 @@ fn r47_text_and_two_calls_become_three_items() {
 }
 
 #[test]
-fn r48_truncated_answers_are_incomplete() {
+fn r48_truncated_responses_are_incomplete() {
     let chat = |finish| from_chat(json!({"content": "a"}), finish);
     let messages = |stop| from_messages(json!([{"type": "text", "text": "a"}]), stop);
     for (answer, reason) in [
@@ -149,13 +160,13 @@ fn r48_r77_a_truncated_block_of_any_kind_is_incomplete() {
             "{last}"
         );
     }
-    // The signature arrived before the answer was cut, so the item has it.
+    // The signature arrived before the response was cut, so the item has it.
     let answer = from_messages(json!([thinking]), "max_tokens");
     assert!(answer["output"][0]["encrypted_content"].is_string());
 }
 
 #[test]
-fn a_plain_answer_may_be_longer_than_a_stream() {
+fn plain_response_may_be_longer_than_a_stream_may_be() {
     let long = "x".repeat(KEPT_BYTES_MAX + 1);
     let text = json!({"type": "text", "text": long});
     for answer in [
@@ -168,7 +179,7 @@ fn a_plain_answer_may_be_longer_than_a_stream() {
 }
 
 #[test]
-fn r49_a_refusal_is_a_part() {
+fn r49_refusal_becomes_a_refusal_part() {
     let answer = from_chat(json!({"content": null, "refusal": "no"}), "stop");
     assert_eq!(
         answer["output"][0]["content"],
@@ -178,7 +189,7 @@ fn r49_a_refusal_is_a_part() {
 }
 
 #[test]
-fn r50_reasoning_comes_first_and_stays_out_of_the_text() {
+fn r50_reasoning_precedes_the_text_and_is_not_in_it() {
     let answer = from_chat_for(
         &no_tools(),
         json!({"content": "a", "reasoning_content": "hm"}),
@@ -251,7 +262,7 @@ fn r51_usage_of_each_vendor_is_translated() {
 }
 
 #[test]
-fn r52_r53_tools_come_back_under_the_callers_names() {
+fn r52_r53_tool_calls_have_the_callers_tool_names() {
     let request = json!({"model": "m", "input": "x", "tools": [{"type": "custom", "name": "patch"},
         {"type": "namespace", "name": "ns", "tools": [{"type": "function", "name": "f"}, {"type": "custom", "name": "c"}]}]});
     let calls = json!([
@@ -288,7 +299,7 @@ fn r52_r53_tools_come_back_under_the_callers_names() {
         (&json!("ns"), &json!("{\"input\":7}"))
     );
     assert_eq!(output[4]["name"], "unknown");
-    // The vendor gets a shortened name; the answer to the caller has the caller's own name.
+    // The vendor gets a shortened name. The response to the caller has the caller's own name.
     let long = "n".repeat(65);
     let request =
         json!({"model": "m", "input": "x", "tools": [{"type": "function", "name": long}]});
@@ -298,7 +309,7 @@ fn r52_r53_tools_come_back_under_the_callers_names() {
     let calls = json!({"tool_calls": [tool_call("a", short, "{}")]});
     let answer = from_chat_for(&request, calls, "tool_calls", Value::Null);
     assert_eq!(answer["output"][0]["name"], long);
-    // R13, R33: the answer lists only the tools that were sent to the vendor.
+    // R13, R33: the response lists only the tools that were sent to the vendor.
     let mut offered = request.clone();
     offered["tools"].as_array_mut().unwrap().extend([
         json!({"type": "web_search"}),
@@ -309,7 +320,7 @@ fn r52_r53_tools_come_back_under_the_callers_names() {
 }
 
 #[test]
-fn r54_empty_answer_is_an_empty_response() {
+fn r54_empty_response_has_no_items() {
     for answer in [
         from_chat(json!({"content": ""}), "stop"),
         from_messages(json!([]), "end_turn"),
@@ -322,7 +333,7 @@ fn r54_empty_answer_is_an_empty_response() {
 }
 
 #[test]
-fn r55_items_of_an_answer_are_accepted_back_unchanged() {
+fn r55_items_of_a_response_are_accepted_back_unchanged() {
     let content = json!([{"type": "thinking", "thinking": "hm", "signature": "s=="}, {"type": "text", "text": "so"},
         {"type": "tool_use", "id": "a", "name": "f", "input": {"n": 1}}]);
     let answer = from_messages(content.clone(), "tool_use");
@@ -345,7 +356,7 @@ fn r55_items_of_an_answer_are_accepted_back_unchanged() {
 }
 
 #[test]
-fn r57_body_that_is_not_an_answer_is_an_error() {
+fn r57_body_that_is_not_a_response_is_an_error() {
     for body in [
         "",
         "<html>",
@@ -373,9 +384,9 @@ fn r57_body_that_is_not_an_answer_is_an_error() {
 }
 
 #[test]
-fn the_echo_of_the_request_is_one_line() {
+fn request_fields_that_the_response_repeats_are_on_one_line() {
     let body = "{\"model\":\"m\",\n\"input\":\"x\",\"tools\":[{\n\"type\":\"function\",\"name\":\"f\\n\"}],\"reasoning\":{\"effort\":\"low\"},\"metadata\":{\"a\":\"b\"}}";
-    let requested = super::RequestEcho::read(
+    let requested = RequestEcho::read(
         body.as_bytes(),
         super::testing::NUMBER.simple(),
         CREATED,

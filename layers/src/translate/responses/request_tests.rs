@@ -1,11 +1,9 @@
 use serde_json::{Value, json};
 
-use super::{
-    capsule,
-    testing::{cx, refused, to_chat, to_messages},
-};
+use super::testing::{cx, refused, to_chat, to_messages};
 use crate::{
     error::{Error, Problem},
+    formats::capsule,
     model::{Dialect, SystemRole, Thinking},
 };
 
@@ -63,7 +61,7 @@ fn call(id: &str, arguments: &str) -> Value {
     json!({"type": "function_call", "id": "fc_1", "call_id": id, "name": "f", "arguments": arguments, "status": "completed"})
 }
 
-/// Returns a truncated call, as an answer contains it.
+/// Returns a truncated tool call, as a response contains it.
 fn cut(id: &str, arguments: &str) -> Value {
     let mut call = call(id, arguments);
     call["status"] = json!("incomplete");
@@ -75,7 +73,7 @@ fn output(id: &str, output: impl Into<Value>) -> Value {
 }
 
 #[test]
-fn r16_instructions_come_first_and_all_in_order() {
+fn r16_all_instructions_come_first_and_keep_their_order() {
     let body = with(json!({"instructions": "a", "input": [
         {"role": "developer", "content": "b"}, {"role": "user", "content": "c"}]}));
     assert_eq!(
@@ -99,12 +97,12 @@ fn r16_instructions_come_first_and_all_in_order() {
 }
 
 #[test]
-fn r55_a_truncated_call_is_dropped_and_its_output_is_the_users_text() {
+fn r55_truncated_tool_call_is_dropped_and_its_output_becomes_the_users_text() {
     let user = json!({"role": "user", "content": "q"});
     let returned = |role: &str, text: &str| json!({"role": role, "content": text});
     for items in [
         json!([user, call("a", "{}"), cut("b", "{\"a\":"), output("a", "x")]),
-        // The call's arguments are complete, but it has no output.
+        // The arguments of the tool call are complete, but it has no output.
         json!([user, call("a", "{}"), cut("b", "{}"), output("a", "x")]),
         json!([user, call("a", "{}"), {"type": "custom_tool_call", "call_id": "b", "name": "p", "input": "te",
             "status": "incomplete"}, output("a", "x")]),
@@ -125,7 +123,8 @@ fn r55_a_truncated_call_is_dropped_and_its_output_is_the_users_text() {
     );
     let sent = messages(json!({"input": run}));
     assert_eq!(sent["messages"].as_array().unwrap().len(), 1);
-    // If a call is marked as incomplete, but has complete arguments and an output, it is sent like any other call.
+    // A tool call that is marked as incomplete is sent like any other tool call if its arguments are complete and it
+    // has an output.
     for arguments in ["{\"a\":1}", ""] {
         let whole = json!([user, cut("b", arguments), output("b", "x")]);
         let sent = chat(json!({"input": whole}));
@@ -186,7 +185,7 @@ fn r19_r20_images_and_documents_are_translated() {
 }
 
 #[test]
-fn r21_output_of_the_model_is_text() {
+fn r21_earlier_output_of_the_model_becomes_text() {
     let input = json!([{"role": "user", "content": "q"}, {"type": "message", "id": "msg_1", "status": "completed",
         "role": "assistant", "phase": "commentary", "content": [
         {"type": "output_text", "text": "a", "annotations": [], "logprobs": []},
@@ -202,7 +201,7 @@ fn r21_output_of_the_model_is_text() {
 }
 
 #[test]
-fn r22_calls_and_outputs_pair_up() {
+fn r22_tool_calls_and_their_outputs_are_paired() {
     let input = json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": "so"},
         call("a", "{\"x\": 1}"), call("b", "{}"), output("a", "1"), output("b", "2"), {"role": "user", "content": "n"}]);
     let sent = chat(json!({"input": input}));
@@ -210,7 +209,7 @@ fn r22_calls_and_outputs_pair_up() {
     assert_eq!(
         sent["messages"],
         json!([{"role": "user", "content": "q"},
-               // R23: the text and both calls are in one message.
+               // R23: the text and both tool calls are in one message.
                {"role": "assistant", "content": "so", "tool_calls": [called("a", "{\"x\": 1}"), called("b", "{}")]},
                {"role": "tool", "tool_call_id": "a", "content": "1"},
                {"role": "tool", "tool_call_id": "b", "content": "2"},
@@ -229,7 +228,7 @@ fn r22_calls_and_outputs_pair_up() {
 }
 
 #[test]
-fn r24_outputs_find_their_calls_in_any_order() {
+fn r24_tool_outputs_in_any_order_find_their_tool_calls() {
     let input = json!([{"role": "user", "content": "q"}, call("a", "{}"), call("b", "{}"),
         {"role": "user", "content": "wait"}, output("b", "2"), output("a", "1")]);
     let sent = chat(json!({"input": input}));
@@ -287,7 +286,7 @@ fn r25_image_in_a_tool_output_is_translated() {
 }
 
 #[test]
-fn r26_an_output_without_a_call_is_the_users_text() {
+fn r26_tool_output_without_a_tool_call_becomes_the_users_text() {
     let input = json!([output("x", "lost")]);
     assert_eq!(
         chat(json!({"input": input}))["messages"],
@@ -300,7 +299,7 @@ fn r26_an_output_without_a_call_is_the_users_text() {
 }
 
 #[test]
-fn r27_arguments_are_an_object_toward_messages() {
+fn r27_tool_call_arguments_become_an_object_for_messages_vendors() {
     let body = |arguments: &str| json!({"input": [{"role": "user", "content": "q"}, call("a", arguments)]});
     let input = |arguments| messages(body(arguments))["messages"][1]["content"][0]["input"].clone();
     assert_eq!(input(""), json!({}));
@@ -326,7 +325,7 @@ fn r27_arguments_are_an_object_toward_messages() {
 }
 
 #[test]
-fn reasoning_returns_to_its_chat_vendor_with_the_calls_after_it() {
+fn reasoning_returns_to_its_chat_vendor_with_the_tool_calls_after_it() {
     let reasoning = |fields: Value| {
         let mut item = json!({"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "secret"}]});
         item.as_object_mut()
@@ -436,7 +435,7 @@ fn r28_r29_thinking_returns_only_to_its_vendor() {
 }
 
 #[test]
-fn thinking_without_a_call_does_not_end_a_turn() {
+fn thinking_without_a_tool_call_after_it_is_dropped() {
     let block = json!({"type": "thinking", "thinking": "t", "signature": "s"});
     let thought = json!({"type": "reasoning", "summary": [],
         "encrypted_content": capsule::seal("claude", &json!([block]).to_string())});
@@ -448,7 +447,7 @@ fn thinking_without_a_call_does_not_end_a_turn() {
             json!([user, reported, thought]),
             json!([["text"], ["text"]]),
         ),
-        // The call was truncated, so it is left out, and its thinking with it.
+        // The tool call was truncated, so it and its thinking are left out.
         (json!([user, thought, cut("c", "{")]), json!([["text"]])),
         (json!([user, thought, user]), json!([["text", "text"]])),
         (
@@ -525,7 +524,7 @@ fn r38_json_answer_formats_are_translated() {
 }
 
 #[test]
-fn r39_efforts_are_translated() {
+fn r39_reasoning_efforts_are_translated() {
     for (word, effort) in [
         ("minimal", "low"),
         ("low", "low"),
@@ -549,7 +548,7 @@ fn r39_efforts_are_translated() {
 }
 
 #[test]
-fn r40_r43_fields_only_of_this_format_reach_no_vendor() {
+fn r40_r43_fields_without_a_counterpart_in_the_vendors_format_are_not_sent() {
     let body = json!({"text": {"verbosity": "low"}, "truncation": "auto", "prompt_cache_key": "k",
         "prompt_cache_retention": "24h", "client_metadata": {"a": "b"}, "metadata": {"c": "d"}, "moderation": {},
         "store": false, "background": false, "service_tier": "auto", "include": ["reasoning.encrypted_content"],
@@ -616,7 +615,7 @@ fn r41_r42_r44_settings_without_a_counterpart_are_refused() {
 }
 
 #[test]
-fn r45_only_instructions_are_not_a_conversation() {
+fn r45_conversation_of_instructions_alone_is_refused() {
     let body = json!({"input": [{"role": "system", "content": "a"}, {"role": "developer", "content": "b"}]});
     let bytes = with(body).to_string();
     let sent = to_messages(bytes.as_bytes(), "claude", &cx(&Dialect::default()));
@@ -630,7 +629,7 @@ fn r45_only_instructions_are_not_a_conversation() {
 }
 
 #[test]
-fn a_stream_requests_its_usage() {
+fn stream_request_asks_the_vendor_for_usage() {
     let sent = chat(json!({"stream": true}));
     assert_eq!(
         (&sent["stream"], &sent["stream_options"]),

@@ -4,13 +4,18 @@ use bytes::BytesMut;
 use serde_json::{Value, json};
 
 use super::{
-    ChatEvents, MessagesEvents, capsule, chat_answer, messages_answer,
+    answer_tests::{chat_answer, messages_answer},
     testing::{curious, received, requested, run},
 };
-use crate::{error::Error, formats::turn::KEPT_BYTES_MAX};
+use crate::{
+    call::Format,
+    error::Error,
+    formats::{capsule, turn::KEPT_BYTES_MAX},
+    translate::Translator,
+};
 
 fn chat_run(request: &Value, chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
-    let mut stream = ChatEvents::new(requested(request));
+    let mut stream = Translator::to_responses(Format::Chat, requested(request), false);
     run(chunks, |event, out| match event {
         Some(event) => stream.event(event, out),
         None => stream.end(out),
@@ -18,14 +23,14 @@ fn chat_run(request: &Value, chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) 
 }
 
 fn messages_run(request: &Value, chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
-    let mut stream = MessagesEvents::new(requested(request));
+    let mut stream = Translator::to_responses(Format::Messages, requested(request), false);
     run(chunks, |event, out| match event {
         Some(event) => stream.event(event, out),
         None => stream.end(out),
     })
 }
 
-/// Builds a chat stream of these deltas.
+/// Builds a Chat Completions stream with these deltas.
 fn chat_stream(deltas: &[Value], finish: &str) -> Vec<u8> {
     let mut stream = String::new();
     let chunk = |delta: &Value, finish: Value| json!({"id": "c", "model": "gpt", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
@@ -54,7 +59,7 @@ fn tools() -> Value {
 }
 
 #[test]
-fn r78_r79_r80_a_chat_stream_is_translated_item_by_item() {
+fn r78_r79_r80_chat_stream_is_translated_item_by_item() {
     let response = chat_heard(
         &curious(),
         &[
@@ -85,7 +90,7 @@ fn r78_r79_r80_a_chat_stream_is_translated_item_by_item() {
 }
 
 #[test]
-fn a_first_chunk_about_the_prompt_does_not_begin_the_answer() {
+fn first_chunk_with_only_prompt_filter_results_does_not_begin_the_response() {
     let about = json!({"id": "", "model": "", "choices": [], "prompt_filter_results": []});
     let about = format!("data: {about}\n\n").into_bytes();
     let reported = chat_stream(&[json!({"content": "a"})], "stop");
@@ -97,7 +102,7 @@ fn a_first_chunk_about_the_prompt_does_not_begin_the_answer() {
 }
 
 #[test]
-fn r81_interleaved_calls_are_open_together() {
+fn r81_interleaved_tool_calls_are_open_at_the_same_time() {
     let deltas = [
         piece(0, Some("a"), Some("f"), "{\"x\""),
         piece(1, Some("b"), Some("g"), "{"),
@@ -120,7 +125,7 @@ fn r81_interleaved_calls_are_open_together() {
 }
 
 #[test]
-fn calls_without_names_or_arguments_are_completed() {
+fn tool_call_gets_a_name_that_arrives_late_and_defaults_for_missing_id_and_arguments() {
     let response = chat_heard(
         &curious(),
         &[
@@ -155,7 +160,7 @@ fn calls_without_names_or_arguments_are_completed() {
 }
 
 #[test]
-fn the_input_of_a_free_text_tool_is_sent_in_one_piece() {
+fn input_of_a_free_text_tool_is_sent_in_one_piece() {
     let deltas = [
         piece(0, Some("a"), Some("patch"), "{\"inp"),
         piece(0, None, None, "ut\":\"l1\\nl2\"}"),
@@ -180,7 +185,7 @@ fn the_input_of_a_free_text_tool_is_sent_in_one_piece() {
 }
 
 #[test]
-fn r48_a_stream_that_was_cut_ends_incomplete() {
+fn r48_stream_that_was_cut_ends_as_incomplete() {
     let response = chat_heard(
         &curious(),
         &[
@@ -286,7 +291,7 @@ fn thinking_and_a_call(reason: &str) -> Vec<u8> {
 }
 
 #[test]
-fn r78_r80_a_messages_stream_is_translated_item_by_item() {
+fn r78_r80_messages_stream_is_translated_item_by_item() {
     let (out, end) = messages_run(&curious(), &[&thinking_and_a_call("tool_use")]);
     end.unwrap();
     let response = received(&out);
@@ -332,7 +337,7 @@ fn r78_r80_a_messages_stream_is_translated_item_by_item() {
 }
 
 #[test]
-fn r77_a_stream_adds_up_to_the_plain_answer() {
+fn r77_deltas_of_a_stream_add_up_to_the_plain_response() {
     let (out, _) = messages_run(&curious(), &[&thinking_and_a_call("tool_use")]);
     let body = json!({"id": "m", "model": "opus", "stop_reason": "tool_use", "usage": {"input_tokens": 5, "output_tokens": 9},
         "content": [{"type": "thinking", "thinking": "hm\"", "signature": "s="}, {"type": "redacted_thinking", "data": "dd"},
@@ -377,7 +382,7 @@ fn recordings(beginning: &str, ending: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn r82_recorded_streams_become_the_same_wherever_they_are_cut() {
+fn r82_recorded_streams_have_the_same_translation_wherever_they_are_cut() {
     let mut whole = 0;
     for (name, bytes) in recordings("chat-", ".sse")
         .into_iter()
@@ -411,7 +416,7 @@ fn r82_recorded_streams_become_the_same_wherever_they_are_cut() {
             .replace('\n', "\r\n");
         let (crlf, _) = run(&[crlf.as_bytes()]);
         assert_eq!(received(&crlf)["output"], response["output"], "{name}");
-        // The text of the recording, read without the code under test.
+        // The text of the recording, which is read without the code under test.
         let reported: String = String::from_utf8(bytes)
             .unwrap()
             .lines()
@@ -435,7 +440,7 @@ fn r82_recorded_streams_become_the_same_wherever_they_are_cut() {
 }
 
 #[test]
-fn recorded_answers_have_items_and_usage() {
+fn recorded_responses_have_items_and_usage() {
     let mut whole = 0;
     for (name, bytes) in recordings("chat-", ".json")
         .into_iter()
@@ -492,7 +497,7 @@ fn r89_response_of_a_failing_vendor_never_completes() {
 }
 
 #[test]
-fn error_message_in_place_of_a_chat_answer_is_the_vendors_error() {
+fn error_message_in_place_of_a_chat_response_is_the_vendors_error() {
     let text = b"data: {\"id\":\"c\",\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
     let done = b"data: [DONE]\n\n";
     for error in [
@@ -515,7 +520,7 @@ fn error_message_in_place_of_a_chat_answer_is_the_vendors_error() {
 }
 
 #[test]
-fn truncated_arguments_break_the_stream_unless_the_finish_reason_explains_them() {
+fn truncated_tool_call_arguments_are_an_error_unless_the_finish_reason_explains_them() {
     let half = || [piece(0, Some("a"), Some("f"), "{\"path\":\"/a")];
     for reason in ["tool_calls", "stop"] {
         let (out, end) = chat_run(&curious(), &[&chat_stream(&half(), reason)]);
@@ -526,7 +531,7 @@ fn truncated_arguments_break_the_stream_unless_the_finish_reason_explains_them()
         chat_heard(&curious(), &half(), "length")["status"],
         "incomplete"
     );
-    // If complete arguments are not JSON, that is the model's mistake, so they are forwarded unchanged.
+    // Complete arguments that are not JSON are a mistake of the model, so they are forwarded unchanged.
     let odd = [piece(0, Some("a"), Some("f"), "{'a': 1}")];
     assert_eq!(
         chat_heard(&curious(), &odd, "tool_calls")["status"],
@@ -549,7 +554,7 @@ fn usage_in_the_last_choice_is_reported() {
 }
 
 #[test]
-fn a_usage_of_zeros_after_a_real_one_is_ignored() {
+fn usage_object_of_zeros_after_real_usage_is_ignored() {
     let mut stream = chat_stream(&[json!({"content": "a"})], "stop");
     let done = stream.len() - b"data: [DONE]\n\n".len();
     stream.truncate(done);
@@ -561,7 +566,7 @@ fn a_usage_of_zeros_after_a_real_one_is_ignored() {
 }
 
 #[test]
-fn r91_keep_alives_are_numbered_after_the_first_event() {
+fn r91_keep_alives_have_sequence_numbers_only_after_the_first_event() {
     let stream = chat_stream(&[json!({"content": "a"}), json!({"content": "b"})], "stop");
     let first = stream.windows(2).position(|pair| pair == b"\n\n").unwrap() + 2;
     let comment = b": keep-alive\n\n";
@@ -576,7 +581,7 @@ fn r91_keep_alives_are_numbered_after_the_first_event() {
 }
 
 #[test]
-fn an_answer_that_is_too_long_to_repeat_is_refused() {
+fn response_too_long_to_repeat_in_the_last_event_is_refused() {
     let long = "x".repeat(KEPT_BYTES_MAX / 2);
     let deltas = vec![json!({"content": long}); 3];
     let (_, end) = chat_run(&curious(), &[&chat_stream(&deltas, "stop")]);

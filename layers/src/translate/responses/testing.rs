@@ -1,4 +1,4 @@
-//! A strict reader of responses streams for tests: it panics on everything that would break the official clients.
+//! A strict reader of Responses streams for tests. It panics on everything that would break the official clients.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,6 @@ use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::RequestEcho;
 use crate::{
     call::Format,
     error::Error,
@@ -16,18 +15,19 @@ use crate::{
     },
     model::Dialect,
     sse::{Event, Splitter},
+    translate::RequestEcho,
 };
 
 pub(super) const NUMBER: Uuid = Uuid::from_u128(0x0198_c0de_0000_7000_8000_0000_0000_0001);
 pub(super) const CREATED: u64 = 1_790_000_000;
 
-/// Returns the data of this request for translating the answer of the vendor `claude`.
+/// Returns the data of this request that is needed to translate the response of the vendor `claude`.
 pub(super) fn requested(request: &Value) -> RequestEcho {
     let body = request.to_string();
     RequestEcho::read(body.as_bytes(), NUMBER.simple(), CREATED, "claude").unwrap()
 }
 
-/// Builds a request that wants all reasoning: a summary and encrypted reasoning.
+/// Builds a request for all reasoning: a summary and encrypted reasoning.
 pub(super) fn curious() -> Value {
     json!({"model": "m", "input": "x", "include": ["reasoning.encrypted_content"],
            "reasoning": {"summary": "auto"}})
@@ -58,7 +58,7 @@ pub(super) fn cx(dialect: &Dialect) -> RequestCx<'_> {
     }
 }
 
-/// Returns the name of the field that a refusal names.
+/// Returns the name of the field in a refusal.
 pub(super) fn refused(result: Result<Bytes, Error>) -> String {
     match result {
         Err(Error::Invalid { field, .. }) => field.into_owned(),
@@ -66,7 +66,7 @@ pub(super) fn refused(result: Result<Bytes, Error>) -> String {
     }
 }
 
-/// Returns the events of a stream of which these chunks arrive one after another.
+/// Returns the events of a stream that arrives in these chunks.
 pub(super) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     let (mut splitter, mut events) = (Splitter::default(), Vec::new());
     for chunk in chunks {
@@ -77,7 +77,7 @@ pub(super) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     events
 }
 
-/// Translates a stream of which these chunks arrive one after another; also returns how it ended.
+/// Translates a stream that arrives in these chunks. Also returns the result with which it ended.
 pub(super) fn run(
     chunks: &[&[u8]],
     mut each: impl FnMut(Option<&Event>, &mut BytesMut) -> Result<(), Error>,
@@ -92,7 +92,7 @@ pub(super) fn run(
     (out, end)
 }
 
-/// Reads a complete stream and returns the response in its last event. Panics if an event is out of order.
+/// Reads a complete stream, and returns the response in its last event. Panics if an event is out of order.
 pub(super) fn received(bytes: &[u8]) -> Value {
     let mut items: BTreeMap<u64, Heard> = BTreeMap::new();
     let (mut first, mut last) = (None, None);
@@ -155,7 +155,7 @@ pub(super) fn received(bytes: &[u8]) -> Value {
     last
 }
 
-/// An item, as far as its events were read.
+/// The part of an item whose events have been read.
 #[derive(Default)]
 struct Heard {
     item: Value,

@@ -7,7 +7,7 @@ fn function(name: &str) -> Value {
 }
 
 #[test]
-fn r30_a_tool_of_free_text_is_a_function() {
+fn r30_free_text_tool_becomes_a_function() {
     let body = json!({
         "tools": [{"type": "custom", "name": "patch", "description": "Edits.",
             "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"x\"\n"}}],
@@ -47,7 +47,7 @@ fn r30_a_tool_of_free_text_is_a_function() {
 }
 
 #[test]
-fn r31_a_namespace_prefixes_the_names_of_its_functions() {
+fn r31_namespace_becomes_the_prefix_of_its_functions_names() {
     let space = |name: &str| json!({"type": "namespace", "name": name, "description": "About.", "tools": [function("a"), function("b")]});
     let body = json!({"tools": [space("ns"), space("other")], "input": [{"role": "user", "content": "q"},
         {"type": "function_call", "call_id": "c", "namespace": "ns", "name": "a", "arguments": "{}"}]});
@@ -79,7 +79,7 @@ fn r31_a_namespace_prefixes_the_names_of_its_functions() {
 }
 
 #[test]
-fn r31_the_description_of_a_namespace_is_sent_once() {
+fn r31_description_of_a_namespace_is_sent_once() {
     let about = "About.".repeat(500);
     let tools: Vec<Value> = (0..50).map(|at| function(&format!("f{at}"))).collect();
     let body = json!({"tools": [
@@ -97,7 +97,8 @@ fn r31_the_description_of_a_namespace_is_sent_once() {
         assert_eq!(sent["tools"].as_array().unwrap().len(), 52);
         assert_eq!(sent.to_string().matches(&about).count(), 1);
     }
-    // The description of the namespace is sent with its first tool that is left, wherever that tool is in the list.
+    // The description of the namespace is sent with the first of its remaining tools, wherever that tool is in the
+    // list.
     let mut allowed = body;
     allowed["tool_choice"] = json!({"type": "allowed_tools", "mode": "auto",
         "tools": [{"type": "function", "namespace": "ns", "name": "f7"}]});
@@ -107,7 +108,7 @@ fn r31_the_description_of_a_namespace_is_sent_once() {
 }
 
 #[test]
-fn r32_later_tools_of_the_same_name_win() {
+fn r32_last_of_several_tools_with_the_same_name_is_used() {
     let of = |reported: &str| -> Vec<Value> {
         let tool =
             |at: u32| json!({"type": "custom", "name": format!("f{at}"), "description": reported});
@@ -125,7 +126,7 @@ fn r32_later_tools_of_the_same_name_win() {
 }
 
 #[test]
-fn r32_r33_tools_listed_in_the_conversation_are_added_and_search_tools_dropped() {
+fn r32_r33_tools_listed_in_the_conversation_are_added_and_search_tools_are_dropped() {
     let body = json!({"tools": [function("a"), {"type": "tool_search", "execution": "client"}], "input": [
         {"type": "additional_tools", "role": "developer", "tools": [
             {"type": "function", "name": "a", "description": "later"}, {"type": "custom", "name": "c"}]},
@@ -193,7 +194,7 @@ fn r13_web_search_is_removed_if_it_is_only_offered() {
 }
 
 #[test]
-fn r34_without_tools_the_field_is_omitted() {
+fn r34_tools_field_is_omitted_if_there_are_no_tools() {
     let body = json!({"tools": [], "tool_choice": "auto", "parallel_tool_calls": true});
     for sent in [chat(body.clone()), messages(body)] {
         for field in ["tools", "tool_choice", "parallel_tool_calls"] {
@@ -249,7 +250,7 @@ fn r35_tool_choice_is_translated() {
 }
 
 #[test]
-fn r36_r37_strict_and_schemas_are_translated() {
+fn r36_r37_strict_flag_and_tool_schemas_are_translated() {
     for (strict, stored) in [
         (Value::Null, false),
         (json!(false), false),

@@ -43,7 +43,7 @@ fn user(text: &str) -> Value {
 }
 
 #[test]
-fn r59_r61_a_chat_conversation_is_items_in_order() {
+fn r59_r61_chat_conversation_becomes_items_in_order() {
     let call = json!({"id": "a", "type": "function", "function": {"name": "f", "arguments": "{ \"n\":1}"}});
     let sent = sent_by_chat(json!({"messages": [
         {"role": "system", "content": "s"}, {"role": "developer", "content": [{"type": "text", "text": "d"}]},
@@ -68,7 +68,7 @@ fn r59_r61_a_chat_conversation_is_items_in_order() {
 }
 
 #[test]
-fn r60_strict_is_always_written() {
+fn r60_strict_flag_is_always_sent() {
     let tool =
         |strict: Value| json!({"type": "function", "function": {"name": "f", "strict": strict}});
     let sent = sent_by_chat(
@@ -102,7 +102,7 @@ fn r60_strict_is_always_written() {
 }
 
 #[test]
-fn r62_a_ceiling_is_at_least_16() {
+fn r62_output_limit_is_at_least_16() {
     let dialect = Dialect::default();
     let low = crate::formats::wire::RequestCx {
         output_tokens: 1,
@@ -169,7 +169,7 @@ fn r64_schemas_are_sent_unchanged() {
 }
 
 #[test]
-fn r65_tools_of_free_text_are_native_both_ways() {
+fn r65_free_text_tools_stay_free_text_in_both_directions() {
     let sent = sent_by_chat(json!({
         "tools": [{"type": "custom", "custom": {"name": "p", "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": "d"}}}}],
         "tool_choice": {"type": "custom", "custom": {"name": "p"}},
@@ -234,7 +234,7 @@ fn r66_r67_r68_messages_conversation_becomes_items() {
 }
 
 #[test]
-fn r66_failed_result_without_text_is_marked_as_an_error() {
+fn r66_failed_tool_result_without_text_is_marked_as_an_error() {
     let result = |content: Value| {
         let sent = sent_by_messages(json!({"messages": [{"role": "user", "content": [
             {"type": "tool_result", "tool_use_id": "t", "is_error": true, "content": content}]}]}));

@@ -1,16 +1,17 @@
 use std::{fs, path::PathBuf};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 
 use super::{
-    IntoChat, IntoMessages, capsule, into_chat, into_messages,
     testing::{events, run},
     vendor_request_tests::{sent_by_chat, sent_by_messages},
 };
 use crate::{
+    call::Format,
     error::Error,
-    formats::{origin::Origin, wire::AnswerCx},
+    formats::{capsule, wire::AnswerCx},
+    translate::{Origin, Translator},
 };
 
 const CX: AnswerCx = AnswerCx {
@@ -29,6 +30,14 @@ fn message(text: &str) -> Value {
     json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text, "annotations": []}]})
 }
 
+fn into_chat(body: &[u8], origin: &Origin, cx: &AnswerCx) -> Result<Bytes, Error> {
+    Translator::to_chat(Format::Responses, origin.clone(), *cx, true).answer(body)
+}
+
+fn into_messages(body: &[u8], origin: &Origin, cx: &AnswerCx) -> Result<Bytes, Error> {
+    Translator::to_messages(Format::Responses, origin.clone(), *cx, true).answer(body)
+}
+
 fn to_chat_caller(answer: &Value) -> Value {
     serde_json::from_slice(
         &into_chat(answer.to_string().as_bytes(), &Origin::default(), &CX).unwrap(),
@@ -41,7 +50,7 @@ fn to_messages_caller(answer: &Value) -> Value {
         .unwrap()
 }
 
-/// Returns the origin of answers of the vendor `open` to a request without tools.
+/// Returns the origin of the responses of the vendor `open` to a request without tools.
 fn open() -> Origin {
     Origin::new(&"open".into(), b"{}")
 }
@@ -64,7 +73,7 @@ fn r65_free_text_tool_call_comes_back_as_free_text() {
 }
 
 #[test]
-fn r69_r70_reasoning_survives_a_messages_caller() {
+fn r69_r70_reasoning_is_carried_through_a_messages_caller() {
     let answer = to_messages_caller(&response(json!([reasoning(), message("a"),
         {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "opaque"}])));
     let content = answer["content"].as_array().unwrap();
@@ -104,7 +113,7 @@ fn r69_r70_reasoning_survives_a_messages_caller() {
 }
 
 #[test]
-fn hidden_reasoning_is_sent_with_the_call_after_it() {
+fn hidden_reasoning_is_sent_with_the_tool_call_after_it() {
     let omitted = AnswerCx {
         thinking_asked: false,
         ..CX
@@ -121,7 +130,7 @@ fn hidden_reasoning_is_sent_with_the_call_after_it() {
 }
 
 #[test]
-fn names_of_tools_over_64_characters_come_back_as_the_caller_wrote_them() {
+fn tool_names_over_64_characters_come_back_as_the_caller_wrote_them() {
     let (long, schema) = ("n".repeat(65), json!({"type": "object", "properties": {}}));
     let custom = json!({"type": "custom", "custom": {"name": "c"}});
     let chat = json!({"tools": [custom, {"type": "function", "function": {"name": long, "parameters": schema}}],
@@ -157,7 +166,7 @@ fn names_of_tools_over_64_characters_come_back_as_the_caller_wrote_them() {
 }
 
 #[test]
-fn r71_r73_r75_messages_are_joined_and_items_without_a_counterpart_dropped() {
+fn r71_r73_r75_messages_are_joined_and_items_without_a_counterpart_are_dropped() {
     let both = json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "sum"}], "content": [{"type": "reasoning_text", "text": "raw"}]});
     let answer = response(
         json!([both, message("one"), {"type": "web_search_call", "id": "ws", "status": "completed"}, message("two")]),
@@ -178,7 +187,7 @@ fn r71_r73_r75_messages_are_joined_and_items_without_a_counterpart_dropped() {
 }
 
 #[test]
-fn r72_r74_r76_stops_arguments_and_usage_are_translated() {
+fn r72_r74_r76_stop_reasons_and_arguments_and_usage_are_translated() {
     let call =
         json!({"type": "function_call", "id": "fc", "call_id": "c", "name": "f", "arguments": ""});
     let mut answer = response(json!([call]));
@@ -238,7 +247,7 @@ fn r72_r74_r76_stops_arguments_and_usage_are_translated() {
 }
 
 #[test]
-fn a_plain_answer_may_exceed_the_limit_of_bytes_that_wait_in_a_stream() {
+fn plain_response_may_exceed_the_limit_of_bytes_that_wait_in_a_stream() {
     let long = "x".repeat((4 << 20) + 1);
     let answer = response(json!([message(&long)]));
     let received = to_messages_caller(&answer)["content"][0]["text"].clone();
@@ -291,7 +300,7 @@ fn refusals_and_invalid_bodies_become_errors() {
 }
 
 fn chat_run(chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
-    let mut stream = IntoChat::new(Origin::default(), CX);
+    let mut stream = Translator::to_chat(Format::Responses, Origin::default(), CX, false);
     run(chunks, |event, out| match event {
         Some(event) => stream.event(event, out),
         None => stream.end(out),
@@ -299,14 +308,14 @@ fn chat_run(chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
 }
 
 fn messages_run(chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
-    let mut stream = IntoMessages::new(open(), CX);
+    let mut stream = Translator::to_messages(Format::Responses, open(), CX, false);
     run(chunks, |event, out| match event {
         Some(event) => stream.event(event, out),
         None => stream.end(out),
     })
 }
 
-/// Collects the message of a chat stream, and why it ended.
+/// Collects the message of a Chat Completions stream, and the reason why it ended.
 fn chat_heard(bytes: &[u8]) -> (Value, Value) {
     let (mut reported, mut finish, mut usage, mut done) =
         (json!({}), Value::Null, Value::Null, false);
@@ -371,7 +380,7 @@ fn chat_heard(bytes: &[u8]) -> (Value, Value) {
     (reported, finish)
 }
 
-/// Collects the content, stop reason and usage of a messages stream. Panics if blocks interleave.
+/// Collects the content, the stop reason and the usage of a Messages stream. Panics if blocks interleave.
 fn messages_heard(bytes: &[u8]) -> Value {
     let (mut content, mut open, mut end) = (Vec::<Value>::new(), false, Value::Null);
     for event in events(&[bytes]) {
@@ -427,8 +436,8 @@ fn recordings(ending: &str) -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// Returns the response in the last event of a recorded stream. If it has no items, they are taken from the `done`
-/// events.
+/// Returns the response in the last event of a recorded stream. If that response has no items, they are taken from the
+/// `done` events.
 fn source(bytes: &[u8]) -> Option<Value> {
     let (mut items, mut last) = (Vec::new(), None);
     for event in events(&[bytes]) {
@@ -453,7 +462,7 @@ fn source(bytes: &[u8]) -> Option<Value> {
 }
 
 #[test]
-fn r82_r84_r85_recorded_streams_add_up_to_their_last_event() {
+fn r82_r84_r85_deltas_of_recorded_streams_add_up_to_their_last_event() {
     let mut whole = 0;
     for (name, bytes) in recordings(".sse") {
         let Some(source) = source(&bytes) else {
@@ -477,7 +486,7 @@ fn r82_r84_r85_recorded_streams_add_up_to_their_last_event() {
         let plain = to_chat_caller(&source);
         let message = &plain["choices"][0]["message"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        // Some deltas are missing in this recording.
+        // The recording with `-phase-` in its name lacks some deltas.
         let shortened = name.contains("-phase-");
         let whole_text = if shortened {
             "Got it\n\nHere are a few **AI".to_owned()
@@ -537,7 +546,7 @@ fn r82_r84_r85_recorded_streams_add_up_to_their_last_event() {
 }
 
 #[test]
-fn recorded_answers_are_answers_in_both_formats() {
+fn recorded_responses_are_valid_in_both_other_formats() {
     for (name, bytes) in recordings(".json") {
         if name.contains("-error-") {
             assert!(
@@ -613,7 +622,7 @@ fn call(arguments: &str) -> Value {
 }
 
 #[test]
-fn r83_arguments_are_written_once_from_any_event() {
+fn r83_tool_arguments_are_written_once_whichever_event_has_them() {
     let delta = |piece: &str| json!({"type": "response.function_call_arguments.delta", "output_index": 0, "item_id": "y", "delta": piece});
     let reported = json!({"type": "response.function_call_arguments.done", "output_index": 0, "arguments": "{\"n\":1}"});
     let full = call("{\"n\":1}");
@@ -676,7 +685,8 @@ fn r83_arguments_are_written_once_from_any_event() {
     );
 }
 
-/// Translates a stream of these events to both formats. Returns a chat message, and the content of a messages answer.
+/// Translates a stream of these events to both other formats. Returns a Chat Completions message and the content of a
+/// Messages response.
 fn both_heard(events: &[Value]) -> (Value, Value) {
     let bytes = stream(events);
     let ((chat, chat_end), (messages, messages_end)) =
@@ -732,7 +742,7 @@ fn parts_of_reasoning_are_separated_by_a_blank_line() {
 }
 
 #[test]
-fn r85_interleaved_items_wait_only_toward_messages() {
+fn r85_interleaved_items_are_buffered_only_for_messages_callers() {
     let text = |piece: &str| json!({"type": "response.output_text.delta", "output_index": 1, "content_index": 0, "delta": piece});
     let thought = |piece: &str| json!({"type": "response.reasoning_text.delta", "output_index": 0, "content_index": 0, "delta": piece});
     let sealed = json!({"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "h1h2"}], "encrypted_content": "e"});

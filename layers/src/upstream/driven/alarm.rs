@@ -10,9 +10,8 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// The timer of a connection, reused for each wait, because setting and cancelling a timer each take a lock of the
-/// runtime. The timer is set again only if the new wait ends earlier, or if the timer fires before the current wait
-/// ends.
+/// The timer of a connection. It is reused for each wait, because setting a timer and cancelling it each take a lock of
+/// the runtime. It is set again only if the new wait ends earlier, or if it fires before the current wait ends.
 #[derive(Debug, Default)]
 pub(in crate::upstream) struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
@@ -21,7 +20,7 @@ pub(in crate::upstream) struct Alarm {
 }
 
 impl Alarm {
-    /// Returns ready if the time `due` has come. Otherwise wakes the task at that time.
+    /// Returns ready if the time `due` has been reached. Otherwise the task is woken at that time.
     pub(in crate::upstream) fn poll(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let is_set = |sleep: &Pin<Box<Sleep>>| sleep.deadline() <= due && !sleep.is_elapsed();
         let is_mine = |task: &Waker| task.will_wake(cx.waker());
@@ -32,7 +31,8 @@ impl Alarm {
         if sleep.deadline() > due {
             sleep.as_mut().reset(due);
         }
-        // `unconstrained`, because otherwise the timer does not register a task that has used up its budget.
+        // The poll is `unconstrained`, because otherwise the timer does not register a task that has used up its
+        // budget.
         while pin!(unconstrained(sleep.as_mut())).poll(cx).is_ready() {
             if Instant::now() >= due {
                 return Poll::Ready(());
@@ -54,7 +54,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits until `due`; returns how many seconds after `began` the wait ended.
+    /// Waits until `due`. Returns the number of seconds from `began` to the end of the wait.
     async fn waited(alarm: &mut Alarm, began: Instant, due: u64) -> u64 {
         let due = began + Duration::from_secs(due);
         poll_fn(|cx| alarm.poll(due, cx)).await;
@@ -78,7 +78,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn timer_wakes_the_task_that_waits_now_and_not_an_earlier_one() {
         let (began, mut alarm) = (Instant::now(), Alarm::default());
-        // An earlier task polled the timer, and then its call left the connection.
+        // An earlier task polled the timer, and then its call stopped using the connection.
         let gone = &mut Context::from_waker(Waker::noop());
         let due = began + Duration::from_secs(5);
         assert!(alarm.poll(due, gone).is_pending());

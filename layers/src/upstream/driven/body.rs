@@ -1,4 +1,4 @@
-//! An answer body, which polls the connection on which it arrives.
+//! A response body that polls the connection on which it arrives.
 
 use std::{
     fmt,
@@ -13,26 +13,25 @@ use hyper::body::Incoming;
 use super::{alarm::Alarm, pool::PooledConnection};
 use crate::self_wake::suppress_wakes;
 
-/// Frames that are ready are joined up to this number of bytes, because the layers above and the connection to the
-/// caller have work for each frame.
+/// Ready frames are joined up to this number of bytes, because each frame causes work in the layers above and in the
+/// connection to the caller.
 const JOINED_BYTES_MAX: usize = 16 * 1024;
 
 /// The result of polling a body for a frame.
 type Polled = Poll<Option<Result<Frame<Bytes>, hyper::Error>>>;
 
-/// A body, together with the connection on which it arrives.
+/// A response body, with the connection on which it arrives.
 pub(in crate::upstream) struct DrivenBody {
     incoming: Incoming,
-    /// The timer of the connection.
+    /// The timer of the connection, with which the body waits for frames.
     alarm: Alarm,
-    /// The connection; `None` after it was returned to its pool or closed.
+    /// The connection. `None` after it was returned to its pool or closed.
     pooled: Option<Box<PooledConnection>>,
-    /// Whether the body was not polled yet, so that data that came with the head may be ready.
+    /// Whether the body has not been polled yet. Then data that arrived with the head may be ready.
     unread: bool,
-    /// Whether the connection must be polled even if it was not woken: a frame was taken, so there may be another
-    /// frame.
+    /// Whether the connection must be polled even if it was not woken: another frame may follow a frame that was taken.
     needs_poll: bool,
-    /// The frame, error or end after the frames that were joined; the next poll returns it.
+    /// The frame, error or end of the body that follows the joined frames. The next poll returns it.
     next: Option<Option<Result<Frame<Bytes>, hyper::Error>>>,
 }
 
@@ -58,16 +57,16 @@ impl DrivenBody {
         frame
     }
 
-    /// Polls for the next frame, without joining it with others.
+    /// Polls for the next frame, without joining it with further frames.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Polled {
         // A frame is taken as soon as the connection has received it. So no frame can be ready before the connection is
-        // polled again, except for data that came with the head, and for the end of the body.
+        // polled again, except data that arrived with the head, and the end of the body.
         let looks = std::mem::take(&mut self.unread)
             || self.pooled.is_none()
             || self.incoming.is_end_stream();
         let mut frame = if looks { self.take() } else { Poll::Pending };
-        // hyper wakes the task once more after each write, although the connection's state cannot have changed; such
-        // polls are skipped.
+        // hyper wakes the task once more after each write, although the state of the connection cannot have changed.
+        // Such polls are skipped.
         if frame.is_pending()
             && let Some(pooled) = self.pooled.as_deref_mut()
             && (std::mem::take(&mut self.needs_poll) | pooled.connection.was_woken(cx.waker()))
@@ -81,7 +80,7 @@ impl DrivenBody {
         frame
     }
 
-    /// Joins the first frame's data with that of all frames that are ready, without waiting for more.
+    /// Joins the data of the first frame with the data of all frames that are ready, without waiting for more.
     fn join(&mut self, first: Bytes, cx: &mut Context<'_>) -> Bytes {
         let mut joined = BytesMut::new();
         let mut length = first.len();
@@ -119,13 +118,13 @@ impl DrivenBody {
         }
     }
 
-    /// Returns the timer of the task that reads the body.
+    /// Returns the timer with which the reading task waits for frames.
     pub(in crate::upstream) fn alarm(&mut self) -> &mut Alarm {
         &mut self.alarm
     }
 
     fn return_to_pool(&mut self) {
-        // If the pool was dropped, its egress is no longer configured, and the connection is closed.
+        // If the pool was dropped, because its egress is no longer configured, the connection is closed.
         if let Some(mut pooled) = self.pooled.take()
             && let Some(pool) = pooled.pool.upgrade()
         {
@@ -162,7 +161,7 @@ impl Body for DrivenBody {
 
     fn size_hint(&self) -> SizeHint {
         match &self.next {
-            // The inner body's hint does not include frames that were taken from it and not returned yet.
+            // The inner body's hint does not include frames that were taken from it but not returned yet.
             Some(_) => SizeHint::default(),
             None => self.incoming.size_hint(),
         }
@@ -171,7 +170,8 @@ impl Body for DrivenBody {
 
 impl Drop for DrivenBody {
     fn drop(&mut self) {
-        // If the length of the body is declared, its reader stops before it polls the end.
+        // If the body's length is declared, the reader does not poll the body's end, so the connection is returned
+        // here.
         if self.incoming.is_end_stream() {
             self.return_to_pool();
         }

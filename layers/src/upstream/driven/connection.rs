@@ -1,4 +1,4 @@
-//! An HTTP/1.1 connection that the task of a call polls; it has no task of its own.
+//! An HTTP/1.1 connection that has no task of its own: the task of a call polls it.
 
 use std::{
     future::poll_fn,
@@ -22,25 +22,25 @@ use crate::{
     },
 };
 
-/// The maximum number of bytes that a connection reads ahead of the reader of the body.
+/// The maximum number of bytes that a connection reads before the reader of the body takes them.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// A connection, idle or in use by a call.
+/// An HTTP/1.1 connection, idle or in use by one call.
 pub(super) struct Connection {
     requests: SendRequest<RequestBody>,
-    /// The connection; `None` once it is closed.
+    /// hyper's connection. `None` after it was closed.
     open: Option<http1::Connection<Stream, RequestBody>>,
-    /// Whether the connection was closed after a part of an answer's head.
+    /// Whether the connection was closed after only a part of a response's head had arrived.
     cut_in_head: bool,
-    /// Suppresses the wake-ups of the call's task that the task itself causes.
+    /// Suppresses wakes of the call's task that the task itself causes.
     self_wake: SelfWake,
-    /// The timer of the connection; a body has it while the body is read.
+    /// The timer of the connection. While a body is read, the body has the timer.
     pub(super) alarm: Alarm,
 }
 
-/// The reason why the head of an answer is missing.
+/// The reason for which an exchange did not return the head of a response.
 pub(super) enum NoHead {
-    /// The head did not arrive before the deadline.
+    /// The head has not arrived before the deadline.
     Late,
     /// The connection failed. Contains the request if no byte of it was written.
     Broken(hyper::Error, Option<BoxRequest>),
@@ -61,17 +61,17 @@ impl Connection {
         })
     }
 
-    /// Sends a request and returns the head of the answer, if it arrives before `until`. It reads before it writes, so
-    /// that a close by the peer while the connection was idle is noticed.
+    /// Sends a request, and returns the head of the response if it arrives before `until`. The connection is read
+    /// before the request is written, to find out whether the peer has closed the idle connection.
     pub(super) async fn exchange(
         &mut self,
         req: BoxRequest,
         until: Instant,
     ) -> Result<Response<Incoming>, NoHead> {
-        // The connection may still have the waker of the task of an earlier call, which must not be woken for this
-        // request.
+        // The connection may still have the waker of an earlier call's task, which must not be woken for this request.
         let (answer, _) = suppress_wakes(|| self.requests.try_send_request(*req));
-        // The answer arrives only while this task polls the connection, and the task then reads it, so that no waker is needed.
+        // The head arrives only while this task polls the connection, and the task then reads it. So no waker is
+        // needed.
         let mut answer = pin!(unconstrained(answer));
         let (open, cut, self_wake, alarm) = (
             &mut self.open,
@@ -95,8 +95,8 @@ impl Connection {
         .await
     }
 
-    /// Returns whether not a single byte of an answer was received when [`exchange`](Self::exchange) failed with this
-    /// error. Interim answers (1xx) do not count.
+    /// Returns whether no byte of a response had been received when [`exchange`](Self::exchange) failed with this
+    /// error. Interim responses (1xx) do not count.
     pub(super) fn got_nothing(&mut self, error: &hyper::Error) -> bool {
         if let Some(open) = self.open.take() {
             self.cut_in_head = has_unread(open);
@@ -104,7 +104,7 @@ impl Connection {
         !error.is_parse() && !self.cut_in_head
     }
 
-    /// Reads and writes on the connection, on behalf of the task of the call.
+    /// Reads and writes on the connection. `task` is woken when this must be done again.
     pub(super) fn drive(&mut self, task: &Waker) {
         let waker = self.self_wake.waker(task);
         drive(&mut self.open, &mut self.cut_in_head, waker);
@@ -115,10 +115,10 @@ impl Connection {
         self.self_wake.was_woken(task)
     }
 
-    /// Returns whether the connection can be used for another call. If so, the connection no longer wakes the task of
-    /// this call.
+    /// Returns whether the connection can be used for another call. If so, it no longer wakes the task of this call.
     pub(super) fn is_free(&mut self) -> bool {
-        // If a request could be sent now, the connection is not polled: a close by the peer is noticed at the next use.
+        // If a request could be sent now, the connection is not polled. If the peer has closed it, the next use notices
+        // this.
         let free = self.requests.is_ready() || self.is_idle();
         if free {
             self.self_wake = SelfWake::default();
@@ -128,13 +128,13 @@ impl Connection {
 
     /// Returns whether the connection is open and has finished its last call.
     pub(super) fn is_idle(&mut self) -> bool {
-        // No task is woken for an idle connection, so it is polled here to notice a close by the peer.
+        // No task is woken for an idle connection, so it is polled here to notice whether the peer has closed it.
         drive(&mut self.open, &mut self.cut_in_head, Waker::noop());
         self.open.is_some() && self.requests.is_ready()
     }
 }
 
-/// Reads and writes on the connection. Its errors are returned to the call that uses it.
+/// Reads and writes on the connection. Errors are reported to the call that uses the connection.
 fn drive(
     connection: &mut Option<http1::Connection<Stream, RequestBody>>,
     cut_in_head: &mut bool,
@@ -149,7 +149,7 @@ fn drive(
     }
 }
 
-/// Returns whether the closed connection had received bytes that were not a complete head.
+/// Returns whether the closed connection had received bytes that did not make a complete head.
 fn has_unread(closed: http1::Connection<Stream, RequestBody>) -> bool {
     !closed.into_parts().read_buf.is_empty()
 }

@@ -1,9 +1,9 @@
-//! HTTP/1.1 connections, each polled by the call that uses it.
+//! HTTP/1.1 connections, each of which is polled by the call that uses it.
 //!
-//! hyper-util's client spawns a task for each connection, and a body arrives from that task frame by frame: each frame
-//! costs a task switch, and a write to the caller. Here, the reader of the body also polls the connection, so that all
-//! received frames are available at once, and a call waits for no other task. If a call is dropped, its connection is
-//! closed; if its answer has ended, the connection waits for another call.
+//! hyper-util's client spawns a task for each connection. A body then arrives from that task frame by frame, and each
+//! frame costs a task switch and a write to the caller. In this client, the task that reads the body also polls the
+//! connection. So all received frames are available at once, and a call waits for no other task. If a call is dropped,
+//! its connection is closed. If its response has ended, the connection is used for another call.
 //!
 //! From top to bottom: this client → [`body`] → [`pool`] → [`connection`] → [`alarm`] and [`crate::self_wake`].
 
@@ -33,7 +33,7 @@ use super::{
 };
 use crate::error::BoxError;
 
-/// A pool of idle connections, and the connector that opens new ones.
+/// The client of one egress: a pool of idle connections, and the connector that opens new ones.
 pub(super) struct Http1Client {
     connector: Connector,
     pool: Arc<Pool>,
@@ -45,13 +45,13 @@ impl Http1Client {
         Self { connector, pool }
     }
 
-    /// Sends a request to an absolute address, and returns the head of the answer; `None` if the head has not arrived
-    /// by `until`. `now` is the current time. If a connection of the pool was closed before the request was written,
-    /// the request is sent over another connection. If the peer closes a connection of the pool while the request is on
-    /// its way, without a byte of an answer, the request is sent once more, over a new connection.
+    /// Sends a request to an absolute URL, and returns the head of the response. Returns `None` if the head has not
+    /// arrived by `until`. `now` is the current time. If a pooled connection was closed before the request was written,
+    /// the request is sent over another connection. If the peer closes a pooled connection after that, but without a
+    /// byte of a response, the request is sent once more, over a new connection.
     ///
     /// # Errors
-    /// An error if no connection could be made, or if the connection broke before the head of an answer arrived.
+    /// An error if no connection could be made, or if the connection broke before the head of a response arrived.
     pub(super) async fn send(
         &self,
         address: &Uri,
@@ -60,7 +60,7 @@ impl Http1Client {
         until: Instant,
     ) -> Result<Option<Response<DrivenBody>>, BoxError> {
         let (Some(scheme), Some(authority)) = (address.scheme(), address.authority()) else {
-            return Err("an address without a host".into());
+            return Err("the URL has no host".into());
         };
         let path = address.path_and_query().cloned();
         *req.uri_mut() = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
@@ -73,8 +73,8 @@ impl Http1Client {
             let mut pooled = match idle {
                 Some(pooled) => pooled,
                 None => {
-                    // Boxed, because this future contains a connection. Otherwise every call's future would reserve
-                    // space for it, although few calls open a connection.
+                    // This future is boxed because it contains a connection, and few calls open one. Otherwise every
+                    // call's future would reserve space for it.
                     let connecting =
                         Box::pin(timeout_at(until, self.connect(address, scheme, authority)));
                     match connecting.await {
@@ -106,7 +106,7 @@ impl Http1Client {
         scheme: &Scheme,
         authority: &Authority,
     ) -> Result<Box<PooledConnection>, BoxError> {
-        let origin = Origin::new(scheme, authority).ok_or("an address without a host")?;
+        let origin = Origin::new(scheme, authority).ok_or("the URL has no host")?;
         let mut connector = self.connector.clone();
         poll_fn(|cx| connector.poll_ready(cx)).await?;
         let stream = connector.call(address.clone()).await?;
@@ -149,7 +149,7 @@ mod tests {
         usage::Meter,
     };
 
-    /// A vendor that answers one call on each of two connections. Between the two waits at the barrier, it sends
+    /// A vendor that answers one call on each of two connections. Between its two waits at the barrier, it sends
     /// `farewell` on the first connection and closes it.
     fn vendor(farewell: &'static str) -> (SocketAddr, Arc<Barrier>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -162,7 +162,10 @@ mod tests {
                 let (mut seen, mut buffer) = (Vec::new(), [0; 1024]);
                 while !seen.ends_with(b"ping") {
                     let count = stream.read(&mut buffer).unwrap();
-                    assert!(count > 0, "it was closed before the request was there");
+                    assert!(
+                        count > 0,
+                        "the connection was closed before the request arrived"
+                    );
                     seen.extend_from_slice(&buffer[..count]);
                 }
                 let pong = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\npong";
@@ -179,7 +182,7 @@ mod tests {
         (address, leaves)
     }
 
-    /// Returns an upstream with connections of its own, and a route to the vendor at this address.
+    /// Returns an upstream that has its own connections, and a route to the vendor at this address.
     fn way(address: SocketAddr) -> (Upstream, Arc<Route>) {
         let endpoint = format!("http://{address}/v1/chat/completions");
         let key = Format::Chat.credential("k").unwrap();
@@ -188,12 +191,12 @@ mod tests {
         (upstream, Arc::new(Route::new(vendor, "m")))
     }
 
-    /// Sends a ping, and returns the complete answer.
+    /// Sends a ping, and returns the complete response.
     async fn pong(way: &(Upstream, Arc<Route>)) -> Bytes {
         answer(way).await.collect().await.unwrap().to_bytes()
     }
 
-    /// Sends a ping, and returns the body of the answer.
+    /// Sends a ping, and returns the body of the response.
     async fn answer(way: &(Upstream, Arc<Route>)) -> ResponseBody {
         ask(way).await.unwrap().into_body()
     }
@@ -231,7 +234,7 @@ mod tests {
             assert_eq!(pong(&way).await, "pong");
             leaves.wait();
             leaves.wait();
-            // Lets the runtime notice that the peer has closed the connection.
+            // While this task yields, the runtime notices that the peer has closed the connection.
             for _ in 0..3 {
                 yield_now().await;
             }
@@ -239,8 +242,8 @@ mod tests {
         }
     }
 
-    /// A vendor that counts requests. It answers the first request. To the second request, on the same connection, it
-    /// sends `last` and closes the connection. It answers all later requests.
+    /// A vendor that counts requests. It answers the first request. To the second one, on the same connection, it sends
+    /// `last` and closes the connection. It answers all later requests.
     fn vendor_that_hangs_up(last: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reused_connection_that_ends_without_a_byte_is_replaced_once() {
+    async fn reused_connection_that_ends_without_a_byte_is_replaced_once() {
         for (last, sent) in [(&b""[..], 3), (b"HTTP/1.1 2", 2), (b"nonsense\r\n\r\n", 2)] {
             let (address, requests) = vendor_that_hangs_up(last);
             let way = way(address);
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_dropped_while_it_is_sent_again_leaves_memory() {
+    async fn request_dropped_while_it_is_sent_again_is_freed() {
         /// A request body that shows whether it is still in memory.
         struct Ping {
             _kept: Arc<()>,
@@ -320,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_connection_that_ends_without_a_byte_is_not_replaced() {
+    async fn new_connection_that_ends_without_a_byte_is_not_replaced() {
         let (address, requests) = vendor_that_hangs_up(b"");
         requests.store(1, Ordering::SeqCst);
         ask(&way(address)).await.map(drop).unwrap_err();
@@ -328,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn frames_that_are_ready_are_joined_and_later_frames_are_not_lost() {
+    async fn ready_frames_are_joined_and_later_frames_are_not_lost() {
         for (rest, is_whole) in [("0\r\n\r\n", true), ("nonsense\r\n", false), ("", false)] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let way = way(listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! The pool of idle connections, sorted by scheme, host and port.
+//! The pool of idle connections, grouped by scheme, host and port.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -15,19 +15,19 @@ use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
 
-/// Connections that wait for their next call.
+/// A pool of connections that wait for their next call.
 pub(super) struct Pool {
-    /// Idle connections by origin (scheme, host and port). Vendors have few hosts, so a linear search is faster than a
-    /// hash map.
+    /// The idle connections by origin (scheme, host and port). Vendors have few hosts, so a linear search is faster
+    /// than a hash map.
     idle: Mutex<Vec<(Origin, Vec<Idle>)>>,
     idle_timeout: Duration,
 }
 
-/// A connection, and the state that it keeps from call to call. Boxed, because it is large and is moved often.
+/// A connection, with the state that is kept from call to call. It is boxed because it is large and often moved.
 pub(super) struct PooledConnection {
     pub(super) connection: Connection,
     pub(super) retires: Instant,
-    /// The pool to which the connection returns when its call has ended.
+    /// The pool to which the connection returns after its call has ended.
     pub(super) pool: Weak<Pool>,
     pub(super) origin: Origin,
 }
@@ -38,7 +38,7 @@ struct Idle {
 }
 
 impl Pool {
-    /// Creates an empty pool. A task closes connections that were idle for `idle_timeout`, until the pool is dropped.
+    /// Creates an empty pool. Until the pool is dropped, a task closes connections that were idle for `idle_timeout`.
     pub(super) fn new(idle_timeout: Duration) -> Arc<Self> {
         let pool = Arc::new(Self {
             idle: Mutex::default(),
@@ -48,8 +48,8 @@ impl Pool {
         pool
     }
 
-    /// Takes the connection that was used last, so that connections that are not needed reach their idle timeout. The
-    /// peer may have closed the returned connection.
+    /// Takes the connection that was used most recently, so that connections that are not needed reach their idle
+    /// timeout. The peer may have closed the returned connection.
     pub(super) fn take(
         &self,
         scheme: &Scheme,
@@ -80,7 +80,7 @@ impl Pool {
         }
     }
 
-    /// Closes connections that were idle for too long, and those that the peer has closed.
+    /// Closes connections that were idle for too long, and connections that the peer has closed.
     fn tidy(&self) {
         let now = Instant::now();
         let mut closed = Vec::new();
@@ -90,12 +90,12 @@ impl Pool {
             }));
             !waiting.is_empty()
         });
-        // Dropped after the lock was released, because closing a connection is a system call.
+        // The connections are dropped after the lock was released, because closing a connection is a system call.
         drop(closed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(Origin, Vec<Idle>)>> {
-        // No panic can leave the value under this lock half written, so the lock may be used after a panic.
+        // A panic cannot leave the list half written, so the lock may be used after a panic.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -131,7 +131,7 @@ impl Origin {
     }
 
     fn is(&self, scheme: &Scheme, authority: &Authority) -> bool {
-        // The pointers are compared first: usually both come from the same configuration.
+        // The pointers are compared first, because both usually come from the same configuration.
         let is_same = std::ptr::eq(self.authority.as_str(), authority.as_str());
         (is_same || self.authority == *authority) && self.scheme == *scheme
     }
@@ -149,7 +149,7 @@ fn of<'a>(
     found.map(|(_, waiting)| waiting)
 }
 
-/// Closes idle connections at intervals, until the pool is dropped.
+/// Closes idle connections from time to time, until the pool is dropped.
 async fn tidy(pool: Weak<Pool>, idle_timeout: Duration) {
     let often = (idle_timeout / 2).clamp(Duration::from_millis(100), Duration::from_secs(5));
     loop {

@@ -1,8 +1,10 @@
-//! The items of a responses answer, and their JSON.
+//! The items of a response in the Responses format, with their JSON.
 
 use std::fmt;
 
 use uuid::fmt::Simple;
+
+use crate::formats::text::inner;
 
 /// An item that is being written, or the JSON of an item that has ended.
 #[derive(Debug)]
@@ -21,26 +23,28 @@ pub(super) struct Part {
 
 #[derive(Debug, Default)]
 pub(super) struct Reasoning {
-    /// Whether the text is a summary of the reasoning, and not the reasoning itself.
+    /// Whether the text is a summary of the reasoning instead of the reasoning itself.
     pub(super) summary: bool,
-    /// Whether the caller gets the text.
+    /// Whether the text is visible to the caller.
     pub(super) shown: bool,
     pub(super) text: String,
-    /// The signature of a messages vendor, as far as it has arrived.
+    /// The part of a Messages vendor's signature that has arrived so far.
     pub(super) signature: String,
     pub(super) capsule: Option<String>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Call {
-    /// The call's id, name and namespace, as members of the item's JSON object.
+    /// The id, name and namespace of the tool call, as members of the item's JSON object.
     pub(super) head: String,
+    /// The name of the tool, as a JSON string.
+    pub(super) name: String,
     pub(super) custom: bool,
     pub(super) arguments: String,
 }
 
 impl Item {
-    /// Returns the prefix of the item's id.
+    /// Returns the prefix of the ids of items of this kind.
     pub(super) const fn prefix(&self) -> &'static str {
         match self {
             Self::Message(_) => "msg",
@@ -55,14 +59,11 @@ impl Item {
         match self {
             Self::Done(json) => json.clone(),
             Self::Message(parts) => {
-                let parts: Vec<String> = parts
-                    .iter()
-                    .map(|part| part_json(part.refusal, &part.text))
-                    .collect();
+                let parts = parts.iter().map(|part| part_json(part.refusal, &part.text));
+                let parts = parts.collect::<Vec<_>>().join(",");
                 format!(
                     "{{\"id\":\"{id}\",\"type\":\"message\",\"status\":\"{status}\",\"role\":\"assistant\",\
-                     \"content\":[{}]}}",
-                    parts.join(",")
+                     \"content\":[{parts}]}}"
                 )
             }
             Self::Reasoning(reasoning) => reasoning.json(id, status),
@@ -72,7 +73,7 @@ impl Item {
                 } else {
                     ("function_call", "arguments")
                 };
-                // While the item is in progress, its arguments are empty, even if some have arrived.
+                // While the item is in progress, its arguments are empty, even if some have already arrived.
                 let arguments = match status {
                     "in_progress" => "",
                     _ => &call.arguments,
@@ -89,46 +90,28 @@ impl Item {
 
 impl Reasoning {
     fn json(&self, id: ItemId, status: &str) -> String {
-        let (mut summary, mut content) = (String::new(), String::new());
+        let mut text = String::new();
         if self.shown && !self.text.is_empty() && status != "in_progress" {
-            let names = ReasoningNames::of(self.summary);
-            let list = if self.summary {
-                &mut summary
-            } else {
-                &mut content
-            };
-            *list = format!("{{\"type\":\"{}\",\"text\":\"{}\"}}", names.part, self.text);
+            let part = ReasoningNames::of(self.summary).part;
+            text = format!("{{\"type\":\"{part}\",\"text\":\"{}\"}}", self.text);
         }
-        // An item with a summary has no `content`.
-        let content = if self.summary {
-            String::new()
-        } else {
-            format!("\"content\":[{content}],")
+        // An item with a summary has no field `content`.
+        let lists = match self.summary {
+            true => format!("\"summary\":[{text}]"),
+            false => format!("\"summary\":[],\"content\":[{text}]"),
         };
         let capsule = match &self.capsule {
             Some(capsule) => format!("\"{capsule}\""),
             None => "null".to_owned(),
         };
         format!(
-            "{{\"id\":\"{id}\",\"type\":\"reasoning\",\"status\":\"{status}\",\"summary\":[{summary}],\
-             {content}\"encrypted_content\":{capsule}}}"
+            "{{\"id\":\"{id}\",\"type\":\"reasoning\",\"status\":\"{status}\",{lists},\
+             \"encrypted_content\":{capsule}}}"
         )
     }
 }
 
-impl Call {
-    /// Returns the name of the tool, as a JSON string.
-    pub(super) fn name(&self) -> &str {
-        let (_, name) = self
-            .head
-            .split_once("\"name\":")
-            .expect("a call's item has a name");
-        name.split_once(",\"namespace\":")
-            .map_or(name, |(name, _)| name)
-    }
-}
-
-/// The id of an item, which consists of the item's kind, the request's number and the item's index.
+/// The id of an item. It consists of the item's kind, the request's number and the item's index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ItemId {
     pub(super) prefix: &'static str,
@@ -138,16 +121,11 @@ pub(super) struct ItemId {
 
 impl fmt::Display for ItemId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            prefix,
-            number,
-            index,
-        } = self;
-        write!(f, "{prefix}_{number}_{index}")
+        write!(f, "{}_{}_{}", self.prefix, self.number, self.index)
     }
 }
 
-/// The names of events and fields for reasoning: one set for summaries, one for the reasoning itself.
+/// The names of the events and fields for reasoning. There is one set for summaries, and one for the reasoning itself.
 pub(super) struct ReasoningNames {
     pub(super) part_added: &'static str,
     pub(super) delta: &'static str,
@@ -189,19 +167,14 @@ pub(super) fn part_json(refusal: bool, text: &str) -> String {
     }
 }
 
-/// Returns the free text of a call: the only string in the arguments. If the arguments have another form, returns them
-/// unchanged.
+/// Returns the free text of a tool call, which is the only string in the arguments. If the arguments have another form,
+/// returns them unchanged.
 pub(super) fn free_text(arguments: String) -> String {
-    #[derive(serde::Deserialize)]
-    struct Wrapped<'a> {
-        #[serde(borrow)]
-        input: &'a serde_json::value::RawValue,
-    }
+    raw_fields! { struct Wrapped<'a> { input } }
     let decoded: Option<String> = serde_json::from_str(&format!("\"{arguments}\"")).ok();
     let found = decoded.as_deref().and_then(|json| {
         let wrapped: Wrapped<'_> = serde_json::from_str(json).ok()?;
-        let text = wrapped.input.get();
-        Some(text.strip_prefix('"')?.strip_suffix('"')?.to_owned())
+        Some(inner(wrapped.input?)?.to_owned())
     });
     found.unwrap_or(arguments)
 }
