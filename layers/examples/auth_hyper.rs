@@ -1,4 +1,4 @@
-//! The `auth` layer alone, on raw hyper: a `match` turns its errors into answers.
+//! The `auth` layer alone, on raw hyper: a `match` turns its errors into responses.
 //!
 //! ```sh
 //! cargo run -p tollgate-layers --features auth --example auth_hyper
@@ -78,7 +78,7 @@ where
     }
 }
 
-/// The service's answer, or its error as an answer.
+/// The service's answer, or its error as a response.
 async fn answer<S>(guarded: S, req: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible>
 where
     S: Service<Request<Incoming>, Response = Response<Full<Bytes>>, Error = Error>,
@@ -96,7 +96,7 @@ where
     Ok(res)
 }
 
-/// Sends a request; returns the status and body of the answer.
+/// Sends a request; returns the status and body of the response.
 async fn ask(address: SocketAddr, key: Option<&str>) -> Result<String, BoxError> {
     let client = Client::builder(TokioExecutor::new()).build_http();
     let mut req = Request::get(format!("http://{address}/")).body(Empty::<Bytes>::new())?;

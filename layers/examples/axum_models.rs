@@ -1,5 +1,5 @@
-//! The whole stack for model calls in one route of an axum program: keys, holds, prices, a vendor. The vendor is another
-//! axum server here, with a prepared answer.
+//! The whole stack for model calls in one route of an axum program: keys, holds, prices, a vendor. The vendor is
+//! another axum server here, with a prepared answer.
 //!
 //! ```sh
 //! cargo run -p tollgate-layers --example axum_models --features \
@@ -97,7 +97,7 @@ async fn main() -> Result<(), BoxError> {
     ] {
         println!("{model}: {}", ask(address, model, key).await?);
     }
-    // When the server is gone, the settler ends every hold and then itself.
+    // After the server has stopped, the settler ends every hold, and then it stops too.
     serving.shutdown().await;
     settling.run().await;
     let left = ledger.account(&acme).await?.balance_rub;
@@ -139,7 +139,7 @@ impl Models for Catalog {
     }
 }
 
-/// The vendor's answer.
+/// The vendor's response.
 async fn answer() -> ([(http::HeaderName, &'static str); 1], String) {
     let answer = json!({
         "id": "chatcmpl-1",
@@ -164,7 +164,7 @@ async fn served(app: Router, tasks: &mut JoinSet<()>) -> Result<SocketAddr, BoxE
     Ok(address)
 }
 
-/// Status, cost and text of an answer.
+/// Sends a call; returns the status, cost and text of the response.
 async fn ask(address: SocketAddr, model: &str, key: &str) -> Result<String, BoxError> {
     let client = Client::builder(TokioExecutor::new()).build_http();
     let body = json!({ "model": model, "messages": [{ "role": "user", "content": "A proverb?" }] });

@@ -1,4 +1,4 @@
-//! A service on axum with three of the layers: keys, a rate limit per key, and errors as answers. It was written with
+//! A service on axum with three of the layers: keys, a rate limit per key, and errors as responses. It was written with
 //! only the crate's documentation.
 //!
 //! ```sh
@@ -63,7 +63,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// An ordinary handler; the caller is in an extension.
+/// An ordinary handler, which finds the caller in a request extension.
 async fn proverb(
     Extension(Caller(key)): Extension<Caller>,
     Path(number): Path<usize>,
@@ -82,7 +82,7 @@ fn by_key<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
     Some((key.id.clone(), quota))
 }
 
-/// Sends a request; returns the status and body of the answer.
+/// Sends a request; returns the status and body of the response.
 async fn ask(address: SocketAddr, path: &str, key: Option<&str>) -> Result<String, BoxError> {
     let client = Client::builder(TokioExecutor::new()).build_http();
     let mut req = Request::get(format!("http://{address}{path}")).body(Empty::<Bytes>::new())?;

@@ -59,7 +59,8 @@ async fn main() -> Result<(), BoxError> {
     let mut tasks = JoinSet::new();
     tasks.spawn(settling.run());
 
-    // The layers from top to bottom. Axum's routes follow directly below: the layers accept any error.
+    // The layers from top to bottom. Axum's routes can be directly below them, because the layers accept any error
+    // type.
     let layers = ServiceBuilder::new()
         .map_request(with_address)
         .layer(RespondLayer::new(Language::En))
@@ -84,7 +85,7 @@ async fn main() -> Result<(), BoxError> {
     for page in ["haiku", "novel", "burnt", "novel"] {
         let (status, text) = ask(address, page, secret.expose()).await?;
         println!("GET /{page}\n  {status}: {text}");
-        // A refused call held nothing, so no end of its hold is reported.
+        // A refused call made no hold, so the end of a hold is not reported for it.
         if status != StatusCode::FORBIDDEN {
             let end = ended.recv().await.ok_or("the settler has ended")?;
             let left = ledger.account(&acme).await?.balance_rub;
@@ -134,7 +135,7 @@ impl<B> Tariff<B> for Fees {
         Ok(quote)
     }
 
-    /// The meter goes to `MeteredLayer`, which records how the answer ended.
+    /// Passes the meter to `MeteredLayer`, which records in it how the response ended.
     fn granted(&self, req: &mut Request<B>, ticket: &mut Ticket, _: MicroRub) {
         req.extensions_mut().insert(ticket.meter.clone());
     }
@@ -162,7 +163,7 @@ fn line(event: &Event<'_>) -> String {
     }
 }
 
-/// Status and body of an answer.
+/// Requests a page; returns the status and body of the response.
 async fn ask(address: SocketAddr, page: &str, key: &str) -> Result<(StatusCode, String), BoxError> {
     let client = Client::builder(TokioExecutor::new()).build_http();
     let req = Request::get(format!("http://{address}/{page}"))

@@ -8,12 +8,13 @@ use std::io::Write;
 
 use bytes::{Bytes, BytesMut};
 use tollgate_layers::{
+    call::Format,
     error::BoxError,
     sse::{Event, Splitter},
-    translate::{Origin, chat, messages, wire::AnswerCx},
+    translate::{Origin, Translator, wire::AnswerCx},
 };
 
-/// Settings of the translation that the recording does not contain.
+/// The settings that the translation needs and the recording does not contain.
 const CX: AnswerCx = AnswerCx {
     created: 1_790_000_000,
     usage_asked: true,
@@ -31,7 +32,7 @@ fn main() -> Result<(), BoxError> {
     splitter.push(&Bytes::from(recorded), |event| events.push(event))?;
     events.extend(splitter.finish());
 
-    // Events of a messages stream have names; those of a chat stream do not.
+    // Events of a Messages stream have names; those of a Chat Completions stream do not.
     let converted = if events.iter().any(|event| !event.name().is_empty()) {
         to_chat(&events)?
     } else {
@@ -42,7 +43,10 @@ fn main() -> Result<(), BoxError> {
 }
 
 fn to_chat(recorded: &[Event]) -> Result<BytesMut, BoxError> {
-    let (mut events, mut out) = (chat::Events::new(CX), BytesMut::new());
+    let (mut events, mut out) = (
+        Translator::to_chat(Format::Messages, Origin::default(), CX, false),
+        BytesMut::new(),
+    );
     for event in recorded {
         events.event(event, &mut out)?;
     }
@@ -52,7 +56,7 @@ fn to_chat(recorded: &[Event]) -> Result<BytesMut, BoxError> {
 
 fn to_messages(recorded: &[Event]) -> Result<BytesMut, BoxError> {
     let (mut events, mut out) = (
-        messages::Events::new(Origin::default(), CX),
+        Translator::to_messages(Format::Chat, Origin::default(), CX, false),
         BytesMut::new(),
     );
     for event in recorded {

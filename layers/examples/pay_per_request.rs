@@ -142,7 +142,7 @@ impl Bill for Ticket {
     }
 }
 
-/// Answers with 402 if there is too little money, and with the usual answer to other errors.
+/// Answers with 402 if there is too little money, and with the usual response to other errors.
 fn payment_required(refused: &Refused<'_>) -> Response<Bytes> {
     let mut res = refused.usual();
     let text = match refused.error() {

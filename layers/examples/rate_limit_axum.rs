@@ -46,7 +46,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Problem details (RFC 9457). Status and headers do not change.
+/// Writes an error as problem details (RFC 9457). Its status and its other headers stay as usual.
 fn problem(refused: &Refused<'_>) -> Response<Bytes> {
     let body = serde_json::json!({
         "title": refused.text(),
@@ -59,7 +59,7 @@ fn problem(refused: &Refused<'_>) -> Response<Bytes> {
     res
 }
 
-/// An answer as text: its head in one line, and its body.
+/// A response as text: its head in one line, and its body.
 async fn shown(res: Response<Body>) -> Result<String, BoxError> {
     let mut head = res.status().to_string();
     for name in [CONTENT_TYPE, RETRY_AFTER] {
