@@ -1,4 +1,4 @@
-//! Customers' own prices in a snapshot: which account pays which prices.
+//! Customer-specific prices in a snapshot: which account pays which prices.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -16,18 +16,18 @@ pub(super) struct OwnPrices {
     pub(super) prices: Option<PriceList>,
 }
 
-/// The prices that apply only to some customers, by account and model.
+/// Prices that apply only to some customers, looked up by account and model.
 #[derive(Debug)]
 pub(super) struct Customers {
-    /// For each account, the index of its own prices per model. Only the operator adds accounts, so callers cannot fill
-    /// the map.
+    /// For each account, the indexes of its own prices, one per model. Only the operator adds accounts, so callers
+    /// cannot fill the map.
     rows: HashMap<AccountId, Row, FixedState>,
     others: Row,
 }
 
 impl Customers {
-    /// Creates the table; `None` if all customers pay the same prices. `add` stores the prices that some customers pay
-    /// for a model, and returns their index among that model's own prices.
+    /// Creates the table; `None` if all customers pay the same prices. `add` stores customer-specific prices of a model
+    /// and returns their index among the model's customer-specific prices.
     pub(super) fn new(
         config: &LiveConfig,
         version: TariffVersion,
@@ -69,7 +69,7 @@ impl Customers {
         })
     }
 
-    /// Returns, for each model, the index of the account's own prices; `None` means the prices that apply to everybody.
+    /// Returns the indexes of the account's own prices, one per model. `None` means the prices that apply to everybody.
     pub(super) fn row(&self, payer: &AccountId) -> &[Option<usize>] {
         self.rows.get(payer).unwrap_or(&self.others)
     }
@@ -145,9 +145,10 @@ mod tests {
         assert!(price(&live, "acme", "z-first").is_some() && listed(&live));
     }
 
-    /// An account whose agreed price is out of range gets no price, and not the price that applies to everybody.
+    /// If an account's agreed price is out of range, the account gets no price. It does not get the price that applies
+    /// to everybody.
     #[tokio::test(start_paused = true)]
-    async fn customer_price_out_of_range_is_unpriced() {
+    async fn customer_has_no_price_if_the_agreed_price_is_out_of_range() {
         let live = live_of(RULES);
         live.set_rate(RateReading::fixed(decimal("100000")));
         assert_eq!(price(&live, "acme", "a-second"), None);
@@ -156,8 +157,8 @@ mod tests {
     }
 
     proptest! {
-        /// The expected price is `usdt × rate × multiplier`, rounded up at the sixth digit, with the multiplier of the
-        /// customers' rule instead of the tariff's.
+        /// The expected price is `usdt × rate × multiplier`, rounded up at the sixth digit. The multiplier is that of
+        /// the customers' price rule, not of the tariff.
         #[test]
         fn customer_price_is_the_models_price_times_the_rules_multiplier(
             multiplier in 1u64..=1_000_000_000, rate in 1u64..1_000_000,

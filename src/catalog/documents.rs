@@ -1,7 +1,7 @@
-//! The catalog as it is shown to callers, and the documents that endpoints render from it.
+//! The catalog as callers see it, and the documents that endpoints render from it.
 //!
-//! Documents are rendered when a snapshot is made, not when they are requested, and are swapped together with it, so
-//! that no answer shows a price that is not charged. The endpoints determine their form.
+//! Documents are rendered when a snapshot is made, not when they are requested, and are replaced together with the
+//! snapshot. So no response shows a price that is not charged. The endpoints determine the form of the documents.
 
 use std::sync::Arc;
 
@@ -15,28 +15,31 @@ use tollgate_layers::{
     respond::Language,
 };
 
-use crate::config::{BaseRates, Tariff};
+use crate::{
+    config::{BaseRates, Tariff},
+    text::hex::hex,
+};
 
 /// The functions by which endpoints render documents from a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub struct Renderers {
     /// Renders the OpenAPI document. It has no prices, so it is rendered once per configuration.
     pub openapi: fn(&PublicUrls) -> Document,
-    /// Renders the page for a key's holder in each language. It has no prices, so it is rendered once per
+    /// Renders the usage page for holders of keys, in each language. It has no prices, so it is rendered once per
     /// configuration.
     pub usage_page: fn(&PublicUrls) -> ByLanguage,
-    /// Renders the documents with prices, whenever prices change.
+    /// Renders the documents that contain prices. It runs whenever prices change.
     pub prices: fn(&CatalogView<'_>) -> PriceDocuments,
 }
 
-/// A snapshot as it is shown: all models, with their prices if they have any.
+/// The contents of a snapshot that documents show: all models, with their prices if they have any.
 #[derive(Clone, Debug)]
 pub struct CatalogView<'a> {
     /// The addresses and texts of this installation of the gateway, in addition to models and prices.
     pub urls: &'a PublicUrls,
     /// The version of the tariff in force.
     pub version: TariffVersion,
-    /// The factors between base prices and prices.
+    /// The multipliers by which prices are computed from base prices.
     pub tariff: Tariff,
     /// Whether models have prices now; without a fresh exchange rate they have none.
     pub priced: bool,
@@ -44,18 +47,18 @@ pub struct CatalogView<'a> {
     pub models: Vec<ModelView<'a>>,
 }
 
-/// A model as the documents show it.
+/// The data of a model that documents show.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelView<'a> {
     /// The model's settings in the snapshot.
     pub model: &'a Model,
     /// The model's prices now. A model whose price is out of range has none, even if other models have prices.
     pub prices: Option<&'a PriceList>,
-    /// The price of an ordinary call that is made now; one of `prices`.
+    /// The price, among `prices`, of a call that is made now with a short input and the vendor's default service.
     pub in_force: Option<&'a Price>,
-    /// When another price comes into force for ordinary calls, in Unix milliseconds, if the prices depend on the time.
+    /// When `in_force` changes next, in Unix milliseconds; `None` if prices do not depend on the time.
     pub changes_at_ms: Option<u64>,
-    /// The base prices in force times the multiplier, in dollars, for clients that compute in dollars.
+    /// The base prices in force, times the multiplier, in dollars: for clients that compute costs in dollars.
     pub usd_mtok: Option<BaseRates>,
 }
 
@@ -80,10 +83,10 @@ impl PublicUrls {
     }
 }
 
-/// The documents that show prices, ready to be sent as answers.
+/// The documents that show prices, ready to be sent as responses.
 #[derive(Clone, Debug)]
 pub struct PriceDocuments {
-    /// The catalog as JSON, for programs: section 2.6 of the specification.
+    /// The catalog as JSON, for programs, as section 2.6 of `docs/decisions.md` specifies it.
     pub json: Document,
     /// The price page for people.
     pub html: Document,
@@ -93,7 +96,7 @@ pub struct PriceDocuments {
     pub priced: bool,
 }
 
-/// The configuration files for clients, ready to be sent.
+/// The configuration files for clients, rendered and ready to be sent.
 #[derive(Clone, Debug)]
 pub struct ConnectDocuments {
     /// The list of clients, for programs.
@@ -104,7 +107,7 @@ pub struct ConnectDocuments {
     pub clients: Vec<Document>,
 }
 
-/// A page in both languages, ready to be sent.
+/// A page in both languages, rendered and ready to be sent.
 #[derive(Clone, Debug)]
 pub struct ByLanguage {
     /// The page in Russian.
@@ -113,12 +116,12 @@ pub struct ByLanguage {
     pub en: Document,
 }
 
-/// The bytes of an answer, and the ETag under which clients cache these bytes.
+/// The body of a response, and the ETag under which clients cache it.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// The body of the answer.
+    /// The body of the response.
     pub bytes: Bytes,
-    /// A strong tag: the same tag means the same bytes.
+    /// A strong ETag: two bodies with the same tag have the same bytes.
     pub etag: HeaderValue,
 }
 
@@ -127,15 +130,11 @@ impl Document {
     #[must_use]
     pub fn new(bytes: Bytes) -> Self {
         let digest = Sha256::digest(&bytes);
-        let etag: String = digest
-            .iter()
-            .take(16)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let etag = hex(&digest[..16]);
         Self {
             bytes,
             etag: HeaderValue::from_str(&format!("\"{etag}\""))
-                .expect("hexadecimal digits fit in a header"),
+                .expect("hexadecimal digits are a valid header value"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Computes prices from base prices: `usdt × exchange rate × multiplier`, or `rubles × multiplier`, rounded up once.
 //!
-//! No other module multiplies a price. Prices under a condition and those of a price list for some customers are
-//! computed here, too, with the [`Markup`] that applies to them.
+//! No other module multiplies a price. Conditional and customer-specific prices are computed here, too, with the
+//! [`Markup`] that applies to them.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ pub struct Markup {
 }
 
 impl Markup {
-    /// Returns all prices of a model in rubles at `exchange_rate`, each rate rounded up at the sixth digit. `None` if
-    /// a price exceeds what money can hold.
+    /// Returns all prices of a model in rubles at `exchange_rate`, each rate rounded up at the sixth decimal. `None` if
+    /// a price exceeds what the money type can hold.
     #[must_use]
     pub fn rubles(&self, base: &BasePrices, exchange_rate: Decimal) -> Option<PriceList> {
         let cost = Self {
@@ -97,8 +97,8 @@ impl Markup {
         rounded_up(rubles.checked_mul(self.tariff.multiplier(currency))?)
     }
 
-    /// Returns base prices in dollars, multiplied by the markup. Prices in rubles are rounded to a millionth. `None` if a
-    /// price exceeds what a decimal can hold.
+    /// Returns base prices in dollars, multiplied by the markup. Prices in rubles are rounded to a millionth. `None` if
+    /// a price exceeds the range of `Decimal`.
     #[must_use]
     pub fn dollars(&self, base: &BaseRates, exchange_rate: Decimal) -> Option<BaseRates> {
         let times = |rate: Decimal| {
@@ -126,20 +126,20 @@ impl Markup {
     }
 }
 
-/// Base price of a web search that the caller did not request and that the model has no price for: 10 USD per thousand,
-/// which both vendors that sell searches charge.
+/// Base price of a web search that the caller did not request, for a model that has no price for web searches: 10 USD
+/// per thousand. Both vendors that sell searches charge this price.
 const UNPRICED_CALL_USDT: Decimal = Decimal::from_parts(1, 0, 0, false, 2);
 
-/// All base prices of a model, with and without conditions.
+/// All base prices of a model: unconditional and conditional.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BasePrices {
     /// The base prices without a condition.
     pub usual: BaseRates,
-    /// The base prices under conditions.
+    /// The conditional base prices.
     pub rules: Vec<(Condition, BaseRates)>,
-    /// The amounts that vendors charge for the model, by route.
+    /// The vendors' prices for the model, one price list per route.
     pub costs: Vec<RouteCostConfig>,
-    /// The customers' price rule that the base prices belong to; `None` for the prices that apply to everybody.
+    /// The customers' price rule to which these base prices belong; `None` for the prices that apply to everybody.
     pub rule: Option<Arc<str>>,
 }
 
@@ -158,7 +158,7 @@ impl BasePrices {
 }
 
 impl BasePrices {
-    /// Returns the base prices under exactly this condition; the usual ones if no rule has it.
+    /// Returns the base prices of the rule with exactly this condition; the unconditional ones if no rule has it.
     #[must_use]
     pub fn under(&self, condition: &Condition) -> &BaseRates {
         let rule = self.rules.iter().find(|(it, _)| it == condition);
@@ -177,7 +177,8 @@ impl From<&ModelConfig> for BasePrices {
     }
 }
 
-/// Returns the rate in rubles, rounded up at the sixth digit. `None` if it is negative or exceeds what money can hold.
+/// Returns the rate in rubles, rounded up at the sixth decimal. `None` if it is negative or exceeds what the money type
+/// can hold.
 fn rounded_up(rubles: Decimal) -> Option<Rate> {
     let micro = rubles.checked_mul(Decimal::from(MICRO))?;
     let micro = micro.round_dp_with_strategy(0, RoundingStrategy::ToPositiveInfinity);
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_round_up_at_the_sixth_digit() {
+    fn prices_are_rounded_up_to_six_decimal_places() {
         let rate = |text: &str| rounded_up(text.parse().unwrap());
         assert_eq!(rate("26.01875001"), Some(Rate::new(26_018_751)));
         assert_eq!(
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_of_each_class_is_rounded_up_separately_and_only_once() {
+    fn price_of_each_class_is_rounded_up_separately_and_only_once() {
         let rate = "90.50".parse().unwrap();
         let prices = markup("1.150").rubles(&usdt(Some("0.5")), rate).unwrap();
         let price = &prices.usual;
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn price_in_rubles_follows_its_own_multiplier_alone() {
+    fn price_in_rubles_uses_only_the_multiplier_of_rubles() {
         let mut base = usdt(Some("0.5"));
         base.usual.currency = Currency::Rub;
         let tariff = Tariff {
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn price_out_of_range_is_unpriced() {
+    fn model_has_no_price_if_one_of_its_prices_is_out_of_range() {
         let rate = "100000000000".parse().unwrap();
         assert!(markup("1").rubles(&usdt(None), rate).is_none());
         // If the price of one token class is out of range, the model has no price at all: a class without a price must
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn sales_price_is_the_exact_product_of_published_price_rate_and_multiplier() {
+    fn sales_price_is_the_exact_product_of_published_price_exchange_rate_and_multiplier() {
         let lists: serde_json::Value = serde_json::from_str(PUBLISHED).unwrap();
         let mut seen = 0;
         for (name, list) in lists.as_object().unwrap() {
@@ -416,7 +417,7 @@ mod tests {
         assert!(seen > 400, "{seen}");
     }
 
-    /// Rates in millionths: the four, that of reasoning, and the fee of a call.
+    /// Rates in millionths: the four basic rates, the reasoning rate, and the fee per call.
     type Millionths = [u32; 6];
 
     fn millionths() -> impl Strategy<Value = Millionths> {
@@ -443,8 +444,9 @@ mod tests {
     }
 
     proptest! {
-        /// Prices and costs in either currency, with hours, a date and a fee: the hold covers the charge, the receipt
-        /// gives the charge again, and the vendor's cost is what integers give at the rate of the call.
+        /// Tests prices and costs in either currency, with conditions on hours and a date, and with a fee per call. The
+        /// hold covers the charge, the charge can be recomputed from the receipt, and the vendor's cost equals the cost
+        /// computed in integers at the exchange rate of the call.
         #[test]
         fn hold_covers_the_charge_and_costs_are_exact_in_either_currency(
             sold_in in currency(), taken_in in currency(),

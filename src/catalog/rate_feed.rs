@@ -1,4 +1,4 @@
-//! Exchange rate: reads it from the configured sources, in their order, and checks each source's answer.
+//! Reads the exchange rate from the configured sources, in their order, and checks each response.
 
 use std::{fmt, future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -18,23 +18,23 @@ use crate::{
     text::{causes::chain, select_json::SelectError},
 };
 
-/// The time limit for the whole answer of a source.
+/// The time limit for a source's whole response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest answer of a source, in bytes.
+/// The largest response that is read from a source, in bytes.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// How many decimal places of a rate are kept, so that prices can be computed exactly.
+/// The number of decimal places of a rate that are kept, so that prices can be computed exactly.
 const RATE_DIGITS: u32 = 6;
 
 const JSON: &str = "application/json";
 
-/// Reads the exchange rate from its sources.
+/// Reads the exchange rate from the configured sources.
 pub struct RateFeed {
     sources: Vec<RateSource>,
     step_max_percent: Decimal,
     refresh: Duration,
     client: HttpsClient,
-    /// Last accepted rate that a source measured. A rate that the operator fixed is not checked against it and does not
-    /// replace it.
+    /// The last accepted rate that a source measured. A rate that the operator fixed is not compared with this rate and
+    /// does not replace it.
     last: Option<Decimal>,
 }
 
@@ -51,8 +51,8 @@ impl RateFeed {
         }
     }
 
-    /// Returns the rate of the first source whose answer is acceptable. `None` if no answer is; the log has the reason
-    /// for each source.
+    /// Returns the rate of the first source whose response is acceptable; `None` if no response is. For each rejected
+    /// response the reason is logged.
     pub async fn refresh(&mut self) -> Option<RateReading> {
         for source in &self.sources {
             let source = match source {
@@ -70,12 +70,12 @@ impl RateFeed {
                     return Some(RateReading::measured(rate));
                 }
                 Err(error @ RateError::Step { .. }) => {
-                    tracing::error!(host = source.host(), %error, "exchange rate refused");
+                    tracing::error!(host = source.host(), %error, "the exchange rate is refused");
                 }
                 Err(error) => tracing::warn!(
                     host = source.host(),
                     error = chain(&error),
-                    "exchange rate not read"
+                    "the exchange rate could not be read"
                 ),
             }
         }
@@ -93,7 +93,9 @@ impl RateFeed {
             return;
         }
         if live.expire_rate() {
-            tracing::error!("exchange rate too old: there are no prices until a source answers");
+            tracing::error!(
+                "the last exchange rate is too old: models have no prices until a source returns a rate"
+            );
         } else {
             tracing::error!("no source returned an exchange rate");
         }
@@ -197,14 +199,21 @@ enum RateError {
 impl fmt::Display for RateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Timeout => write!(f, "no answer within {} s", ANSWER_TIMEOUT.as_secs()),
+            Self::Timeout => write!(
+                f,
+                "the rate source did not answer within {} s",
+                ANSWER_TIMEOUT.as_secs()
+            ),
             Self::Http(_) => f.write_str("no answer"),
             Self::Status(status) => write!(f, "answered {status}"),
             Self::Select(error) => error.fmt(f),
-            Self::Bounds { rate } => write!(f, "{rate} is outside the source's min and max"),
+            Self::Bounds { rate } => {
+                write!(f, "the rate {rate} is outside the source's min and max")
+            }
             Self::Step { last, rate } => write!(
                 f,
-                "the change from {last} to {rate} exceeds step_max_percent: raise it if the rate is right, or restart"
+                "the rate change from {last} to {rate} exceeds step_max_percent: if the new rate is right, raise \
+                 step_max_percent or restart the gateway"
             ),
         }
     }
@@ -329,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn exchange_rate_is_parsed_from_the_answer_of_a_rate_source() {
+    async fn exchange_rate_is_parsed_from_the_response_of_a_source() {
         let source = source(vec![rate("81.43210009")]).await;
         let reading = feed(&http(&source.url, "")).refresh().await.unwrap();
         assert_eq!(reading.rate, decimal("81.4321"));
@@ -346,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rate_source_can_be_read_with_a_post_request() {
+    async fn exchange_rate_source_can_be_read_with_a_post_request() {
         let source = source(vec![rate("\"81.5\"")]).await;
         let mut feed = feed(&http(
             &source.url,
@@ -366,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rate_source_with_an_implausible_answer_is_skipped() {
+    async fn source_with_an_implausible_exchange_rate_is_skipped() {
         for bad in [
             answer("500 Internal Server Error", r#"{"data":[{"symbol":"USDT/RUB","askPrice":80}]}"#),
             "HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned(),
@@ -388,11 +397,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn exchange_rate_is_missing_if_no_source_gives_a_plausible_answer() {
+    async fn exchange_rate_is_missing_if_no_source_returns_a_plausible_value() {
         let source = source(vec![rate("0")]).await;
         let mut feed = feed(&http(&source.url, ""));
         assert_eq!(refreshed(&mut feed).await, None);
-        // The server closes after its last answer, so this refresh gets no rate.
+        // The server stops after its only response, so this second refresh gets no rate.
         assert_eq!(refreshed(&mut feed).await, None);
     }
 
@@ -424,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn exchange_rate_is_compared_with_the_last_accepted_rate_after_a_refused_one() {
+    async fn new_exchange_rate_is_compared_with_the_last_accepted_one() {
         let source = source(["100", "130", "110"].map(rate).to_vec()).await;
         let mut feed = feed(&http(&source.url, ""));
         for believed in [Some("100"), None, Some("110")] {
@@ -448,7 +457,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn rate_refresh_starts_immediately_and_ends_at_shutdown() {
+    async fn exchange_rate_refresh_starts_immediately_and_ends_at_shutdown() {
         let live = Arc::new(live());
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(feed("[[rate.source]]\nfixed = \"90.5\"").run(
@@ -468,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_refresh_intervals_differ_between_nodes() {
+    fn exchange_rate_refresh_intervals_differ_between_nodes() {
         let feed = feed("[rate]\nrefresh_seconds = 100\n[[rate.source]]\nfixed = \"90.5\"");
         for _ in 0..100 {
             assert!((Duration::from_secs(90)..=Duration::from_secs(110)).contains(&feed.wait()));

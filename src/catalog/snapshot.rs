@@ -1,7 +1,7 @@
-//! The current offer: models with their prices, and the documents that show them.
+//! The models on sale with their current prices, and the documents that show them.
 //!
-//! A [`Snapshot`] is swapped as a whole. Every read checks by the clock whether the exchange rate is still fresh, so
-//! prices expire in time even if no task swaps the snapshot.
+//! A [`Snapshot`] is replaced as a whole. Every read checks by the clock whether the exchange rate is still fresh, so
+//! prices expire in time even if no task replaces the snapshot.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -36,7 +36,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Creates the models of `config`, without prices; the first [`Live::set_rate`] computes the prices.
+    /// Creates the models of `config` without prices. The first [`Live::set_rate`] computes the prices.
     #[must_use]
     pub fn new(config: &Config, version: TariffVersion, renderers: Renderers) -> Self {
         let urls = PublicUrls {
@@ -50,8 +50,8 @@ impl Live {
         }
     }
 
-    /// Returns the snapshot that is in force. Renders its documents again if a price under a condition of time has come
-    /// into force since they were rendered.
+    /// Returns the snapshot that is in force. If a time-dependent price has come into force since the snapshot's
+    /// documents were rendered, renders them again.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
         let snapshot = self.snapshot.load_full();
@@ -64,13 +64,13 @@ impl Live {
         self.snapshot.load_full()
     }
 
-    /// Computes all prices from a new exchange rate. Running calls keep the prices that they began with.
+    /// Computes all prices from a new exchange rate. Calls in flight keep the prices that they began with.
     pub fn set_rate(&self, reading: RateReading) {
         self.snapshot.rcu(|snapshot| snapshot.with_rate(reading));
     }
 
-    /// Replaces models, base prices and vendors by those of `config`, priced at the rate in force. Running calls keep
-    /// the old ones. Paths and the language stay as they are.
+    /// Replaces models, base prices and vendors by those of `config`, priced at the exchange rate in force. Calls in
+    /// flight keep the old ones. Paths and the language do not change.
     pub fn replace(&self, config: &Config, version: TariffVersion) {
         let now = self.snapshot.load();
         let urls = PublicUrls {
@@ -84,8 +84,8 @@ impl Live {
         });
     }
 
-    /// Lets a fixed rate become stale like a measured rate from now on. For a configuration that no longer fixes the
-    /// rate.
+    /// Lets a fixed exchange rate become stale from now on, like a measured one. Called when a new configuration no
+    /// longer fixes the rate.
     pub fn unfix_rate(&self) {
         self.snapshot.rcu(|snapshot| match snapshot.rate {
             Some(RateReading { rate, at: None }) => {
@@ -124,8 +124,8 @@ impl Models for Live {
     }
 }
 
-/// The longest name of an unknown model for which similar names are searched: the time of a comparison grows with both
-/// names' lengths, and a longer name is not a typo.
+/// The maximum length of an unknown model name for which similar names are searched. The time of a comparison grows
+/// with both names' lengths, and a longer name is not a typo.
 const SIMILAR_BYTES_MAX: usize = 128;
 
 /// An exchange rate, and the time at which it was read.
@@ -138,7 +138,7 @@ pub struct RateReading {
 }
 
 impl RateReading {
-    /// Creates a rate that was measured now.
+    /// Creates the reading of an exchange rate that a source measured just now.
     #[must_use]
     pub fn measured(rate: Decimal) -> Self {
         Self {
@@ -147,7 +147,7 @@ impl RateReading {
         }
     }
 
-    /// Creates a rate that the operator has fixed.
+    /// Creates the reading of an exchange rate that the operator has fixed.
     #[must_use]
     pub const fn fixed(rate: Decimal) -> Self {
         Self { rate, at: None }
@@ -162,7 +162,7 @@ pub struct Snapshot {
     /// The index of each model by name. Callers can only look names up, so they cannot fill the map with colliding
     /// names.
     places: Arc<HashMap<String, usize, FixedState>>,
-    /// Customers with prices of their own; `None` if there are none.
+    /// Customers with their own prices; `None` if there are none.
     customers: Option<Arc<Customers>>,
     version: TariffVersion,
     seller: Option<Arc<SellerConfig>>,
@@ -173,9 +173,9 @@ pub struct Snapshot {
     renderers: Renderers,
     openapi: Document,
     usage_page: ByLanguage,
-    /// The documents with the prices at the stored exchange rate.
+    /// The rendered documents, with prices at the stored exchange rate.
     priced: Option<PriceDocuments>,
-    /// When another price comes into force than these documents show, in Unix milliseconds.
+    /// When a price that the rendered documents do not show yet comes into force, in Unix milliseconds.
     changes_at_ms: Option<u64>,
     unpriced: PriceDocuments,
 }
@@ -242,7 +242,7 @@ impl Snapshot {
         self.version
     }
 
-    /// Returns the tariff's multipliers: what customers pay for one ruble of base price.
+    /// Returns the tariff's multipliers: the factor between a base price and the price that customers pay.
     #[must_use]
     pub const fn tariff(&self) -> Tariff {
         self.markup.tariff
@@ -254,7 +254,6 @@ impl Snapshot {
         self.seller.as_ref()
     }
 
-    /// Returns the public addresses of this installation.
     pub(crate) fn urls(&self) -> &PublicUrls {
         &self.urls
     }
@@ -280,7 +279,7 @@ impl Snapshot {
         entries.filter(costed).map(|entry| &entry.model)
     }
 
-    /// Returns all models as they are listed for a key of this account, with the account's own prices.
+    /// Returns all models as a key of this account sees them: with the account's own prices.
     pub(crate) fn listed(&self, payer: &AccountId) -> impl Iterator<Item = Listed<'_>> {
         let language = self.urls.language;
         let fresh = self.rate().is_some();
@@ -300,13 +299,13 @@ impl Snapshot {
         })
     }
 
-    /// Returns the vendor of each route of each model, so a vendor is repeated for each of its routes.
+    /// Returns the vendors of all routes of all models. A vendor occurs once for each of its routes.
     pub fn vendors(&self) -> impl Iterator<Item = &Arc<Vendor>> {
         let routes = self.entries.iter().flat_map(|entry| &entry.model.routes);
         routes.map(|route| &route.vendor)
     }
 
-    /// Returns the documents to show now: with prices if models have prices.
+    /// Returns the documents to show now. They have prices if models have prices now.
     pub(crate) fn documents(&self) -> &PriceDocuments {
         match (&self.priced, self.rate()) {
             (Some(documents), Some(_)) => documents,
@@ -314,7 +313,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns the page on which people see what a key has spent; the page does not depend on the exchange rate.
+    /// Returns the page on which people see a key's spending. The page does not depend on the exchange rate.
     pub(crate) const fn usage_page(&self) -> &ByLanguage {
         &self.usage_page
     }
@@ -336,7 +335,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns, for each model, the index of the account's own prices; `None` if no customer has own prices.
+    /// Returns the indexes of the account's own prices, one per model; `None` if no customer has its own prices.
     fn row(&self, payer: &AccountId) -> Option<&[Option<usize>]> {
         self.customers.as_ref().map(|it| it.row(payer))
     }
@@ -348,24 +347,31 @@ impl Snapshot {
         if same {
             return next;
         }
-        for entry in &mut next.entries {
-            let prices = self.markup.rubles(&entry.base, reading.rate);
-            if prices.is_none() {
-                tracing::error!(model = entry.model.id, rate = %reading.rate, "price out of range, model not callable");
+        let update = |markup: &Markup,
+                      base: &BasePrices,
+                      prices: &mut Option<PriceList>,
+                      id: &str| {
+            let new = markup.rubles(base, reading.rate);
+            if new.is_none() {
+                let rule = base.rule.as_deref();
+                tracing::error!(model = id, rule, rate = %reading.rate, "a price in rubles is out of range, so the model cannot be called");
             }
-            // The new snapshot shares unchanged prices with the old one, which running calls still hold.
-            if prices != entry.prices {
-                entry.prices = prices;
+            // The new snapshot shares unchanged prices with the old one, which calls in flight still use.
+            if new != *prices {
+                *prices = new;
             }
-            for own in &mut entry.own {
-                let prices = own.markup.rubles(&own.base, reading.rate);
-                if prices.is_none() {
-                    let (model, rule) = (&entry.model.id, own.base.rule.as_deref());
-                    tracing::error!(model, rule, rate = %reading.rate, "price out of range, model not callable");
-                }
-                if prices != own.prices {
-                    own.prices = prices;
-                }
+        };
+        for Entry {
+            model,
+            base,
+            prices,
+            own,
+            ..
+        } in &mut next.entries
+        {
+            update(&self.markup, base, prices, &model.id);
+            for own in own {
+                update(&own.markup, &own.base, &mut own.prices, &model.id);
             }
         }
         next.rendered(now_ms())
@@ -406,7 +412,7 @@ impl Snapshot {
     }
 }
 
-/// A model in the list that a key's holder chooses from.
+/// A model in the list from which a key's holder chooses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Listed<'a> {
     pub(crate) id: &'a str,
@@ -456,8 +462,8 @@ impl Entry {
         }
     }
 
-    /// Returns a customer's own prices if `slot` is their index, and otherwise the prices that apply to everybody. If a
-    /// customer's price is out of range, the model has no price for that customer.
+    /// Returns a customer's own prices if `slot` is their index, and the prices that apply to everybody otherwise. If a
+    /// customer's own price is out of range, the model has no price for this customer.
     fn prices_at(&self, slot: Option<usize>) -> Option<&PriceList> {
         match slot {
             None => self.prices.as_ref(),
@@ -490,210 +496,4 @@ impl Entry {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::fmt::Write as _;
-
-    use super::*;
-    use crate::catalog::documents::ConnectDocuments;
-
-    use tollgate_layers::price::Price;
-
-    const CONFIG: &str = r#"
-        base_url = "https://api.example/v1"
-        [rate]
-        max_age_seconds = 600
-        [[rate.source]]
-        fixed = "90.50"
-        [tariff]
-        sell_rate_multiplier = "1.150"
-        [[vendor]]
-        name = "v"
-        format = "chat"
-        url = "http://127.0.0.1:9/v1"
-        key = "${KEY}"
-        [[model]]
-        id = "z-first"
-        family = "Z"
-        usdt_mtok = { input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }
-        output_tokens_max = 128000
-        routes = [ { vendor = "v", model = "m-1" } ]
-        [[model]]
-        id = "a-second"
-        family = "A"
-        usdt_mtok = { input = "0.000000001", cached_input = "1", output = "1", cache_write = "1" }
-        output_tokens_max = 100
-        routes = [ { vendor = "v" } ]
-    "#;
-
-    /// Renderers that write only plain prices; the endpoints' own renderers are tested with the endpoints.
-    const BARE: Renderers = Renderers {
-        openapi: |_| Document::new("".into()),
-        usage_page: |_| ByLanguage {
-            ru: Document::new("".into()),
-            en: Document::new("".into()),
-        },
-        prices: |view| {
-            let mut text = String::new();
-            for ModelView {
-                model, in_force, ..
-            } in &view.models
-            {
-                let input = in_force.map(|price| price.input);
-                writeln!(text, "{} {input:?}", model.id).unwrap();
-            }
-            let document = Document::new(text.into());
-            PriceDocuments {
-                json: document.clone(),
-                html: document.clone(),
-                connect: Arc::new(ConnectDocuments {
-                    index: document.clone(),
-                    html: document,
-                    clients: Vec::new(),
-                }),
-                priced: view.priced,
-            }
-        },
-    };
-
-    pub(crate) fn live() -> Live {
-        live_with(BARE)
-    }
-
-    /// Builds a snapshot from the test configuration and the further lines `more`.
-    pub(crate) fn live_of(more: &str) -> Live {
-        live_over(&format!("{CONFIG}{more}"), BARE)
-    }
-
-    /// Builds a snapshot from the test configuration, with the documents of `renderers`.
-    pub(crate) fn live_with(renderers: Renderers) -> Live {
-        live_over(CONFIG, renderers)
-    }
-
-    fn live_over(text: &str, renderers: Renderers) -> Live {
-        let config = Config::parse(text, &|_| Some("sk-secret".to_owned())).unwrap();
-        let version = TariffVersion {
-            id: 7,
-            effective_from_ms: 1_767_323_045_678,
-        };
-        Live::new(&config, version, renderers)
-    }
-
-    pub(crate) fn decimal(text: &str) -> Decimal {
-        text.parse().unwrap()
-    }
-
-    fn priced(live: &Live) -> bool {
-        live.snapshot().documents().priced
-    }
-
-    fn price(live: &Live, id: &str) -> Option<Arc<Price>> {
-        match live.find_model(id) {
-            Found::Callable(model, prices) => {
-                assert_eq!(model.id, id);
-                Some(prices.usual)
-            }
-            Found::Unpriced => None,
-            Found::Unknown => panic!("{id} is unknown"),
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn no_model_has_a_price_without_an_exchange_rate() {
-        let live = live();
-        assert!(!priced(&live));
-        assert_eq!(live.snapshot().version().id, 7);
-        assert_eq!(price(&live, "z-first"), None);
-        assert!(matches!(live.find_model("Z-first"), Found::Unknown));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn prices_disappear_when_the_exchange_rate_is_too_old() {
-        let live = live();
-        live.set_rate(RateReading::measured(decimal("90")));
-        tokio::time::advance(Duration::from_secs(599)).await;
-        assert!(price(&live, "z-first").is_some());
-        assert!(!live.expire_rate());
-        tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!(price(&live, "z-first"), None);
-        assert!(!priced(&live));
-        assert!(live.snapshot().models().all(|(_, price)| price.is_none()));
-        assert!(live.expire_rate(), "the first call removes the prices");
-        assert!(!live.expire_rate());
-        live.set_rate(RateReading::measured(decimal("90")));
-        assert!(price(&live, "z-first").is_some());
-        assert!(priced(&live));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn fixed_exchange_rate_never_expires() {
-        let live = live();
-        live.set_rate(RateReading::fixed(decimal("90")));
-        tokio::time::advance(Duration::from_secs(1_000_000)).await;
-        assert!(!live.expire_rate());
-        assert!(price(&live, "z-first").is_some());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn exchange_rate_that_is_no_longer_fixed_becomes_stale() {
-        let live = live();
-        live.set_rate(RateReading::fixed(decimal("90")));
-        live.unfix_rate();
-        assert!(price(&live, "z-first").is_some());
-        tokio::time::advance(Duration::from_secs(601)).await;
-        assert_eq!(price(&live, "z-first"), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn unchanged_price_keeps_its_object_and_etag() {
-        let live = live();
-        live.set_rate(RateReading::measured(decimal("90.5")));
-        let (first, tag) = (
-            price(&live, "z-first").unwrap(),
-            live.snapshot().documents().json.etag.clone(),
-        );
-        live.set_rate(RateReading::measured(decimal("90.50")));
-        assert!(Arc::ptr_eq(&first, &price(&live, "z-first").unwrap()));
-        assert_eq!(live.snapshot().documents().json.etag, tag);
-        live.set_rate(RateReading::measured(decimal("90.51")));
-        assert!(!Arc::ptr_eq(&first, &price(&live, "z-first").unwrap()));
-        assert_ne!(live.snapshot().documents().json.etag, tag);
-        assert_eq!(
-            first.input.to_string(),
-            "26.01875",
-            "a call keeps the price that it was admitted with"
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn documents_show_the_price_in_force_at_every_time() {
-        let minute = |minute: u64| 1_795_996_800_000 + minute * 60_000;
-        let live = live_of(
-            "[[model.price_rules]]\nhours_utc = [\"01:00-04:00\"]\nusdt_mtok = { input = \"2\", cached_input = \"2\", \
-             output = \"2\", cache_write = \"2\" }\n",
-        );
-        live.set_rate(RateReading::fixed(decimal("90")));
-        let snapshot = live.snapshot();
-        let tag = |snapshot: &Snapshot| snapshot.documents().json.etag.clone();
-        let mut tags = Vec::new();
-        for (at, changes_at) in [(0, 60), (59, 60), (60, 240), (239, 240), (240, 1500)] {
-            let rendered = Snapshot::clone(&snapshot).rendered(minute(at));
-            assert_eq!(rendered.changes_at_ms, Some(minute(changes_at)), "{at}");
-            tags.push(tag(&rendered));
-        }
-        assert!(
-            tags[0] == tags[1] && tags[1] == tags[4] && tags[2] == tags[3] && tags[0] != tags[2]
-        );
-        // Documents that were rendered before the last change are rendered again when they are read.
-        let old = Snapshot::clone(&snapshot).rendered(minute(0));
-        live.snapshot.store(Arc::new(old));
-        assert!(live.snapshot().changes_at_ms > Some(now_ms()));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn price_out_of_range_makes_the_model_uncallable() {
-        let live = live();
-        live.set_rate(RateReading::measured(decimal("100000000000")));
-        assert_eq!(price(&live, "z-first"), None);
-        assert!(live.snapshot().models().next().unwrap().1.is_none());
-    }
-}
+pub(crate) mod tests;

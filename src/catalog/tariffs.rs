@@ -1,4 +1,4 @@
-//! History of tariffs: the ledger keeps one document per tariff version, with its base prices, its multiplier and the
+//! History of tariffs. The ledger keeps one document per tariff version, with the base prices, the multipliers and the
 //! vendors' costs. The first gateway that runs a version writes the document; other gateways find it in the ledger.
 
 use std::collections::BTreeMap;
@@ -35,15 +35,15 @@ pub(crate) struct Tariff {
 pub(crate) struct Prices {
     #[serde(flatten)]
     pub(crate) usual: Rates,
-    /// The vendor cost of the model's first route with a known cost.
+    /// The vendor cost of the model's first route whose cost is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cost: Option<Rates>,
-    /// Whether the model also has prices under conditions, or prices of further classes.
+    /// Whether the model also has conditional prices, or prices of further token classes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) more: bool,
 }
 
-/// The four rates that every model has.
+/// The four basic rates that every model has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Rates {
     #[serde(default, skip_serializing_if = "Currency::is_default")]
@@ -63,7 +63,7 @@ fn is_one(multiplier: &Decimal) -> bool {
 }
 
 impl Rates {
-    fn of(rates: &BaseRates) -> Self {
+    fn new(rates: &BaseRates) -> Self {
         Self {
             currency: rates.currency,
             input: rates.input.normalize(),
@@ -75,7 +75,6 @@ impl Rates {
 }
 
 impl Tariff {
-    /// Returns the multiplier of base prices in this currency.
     pub(crate) const fn multiplier_of(&self, currency: Currency) -> Decimal {
         match currency {
             Currency::Usdt => self.multiplier,
@@ -83,13 +82,13 @@ impl Tariff {
         }
     }
 
-    fn of(version: TariffVersion, config: &LiveConfig) -> Self {
+    fn new(version: TariffVersion, config: &LiveConfig) -> Self {
         let prices = config.models.iter().map(|model| {
             let cost = model.route_costs.first();
             let others = model.base.classes.iter();
             let prices = Prices {
-                usual: Rates::of(&model.base),
-                cost: cost.map(|cost| Rates::of(&cost.base)),
+                usual: Rates::new(&model.base),
+                cost: cost.map(|cost| Rates::new(&cost.base)),
                 more: !model.price_rules.is_empty()
                     || others.filter(|(_, rate)| rate.is_some()).count() > 0,
             };
@@ -105,15 +104,15 @@ impl Tariff {
 }
 
 /// Records the tariff version in force, unless the ledger already has it. No call waits for this. If the ledger is out
-/// of reach, the gateway sells anyway, and its next start records the version.
+/// of reach, the gateway sells without the record, and its next start records the version.
 pub(crate) async fn keep(store: &AnyLedger, version: TariffVersion, config: &LiveConfig) {
     let name = format!("{PREFIX}{:020}", version.id);
-    // `false`: another gateway has recorded this version, or this gateway did at an earlier start.
+    // `Ok(false)` means that another gateway, or this gateway at an earlier start, has recorded this version.
     if let Err(error) = store
-        .write_value(&name, 0, &Tariff::of(version, config))
+        .write_value(&name, 0, &Tariff::new(version, config))
         .await
     {
-        tracing::warn!(%error, version = version.id, "the prices of a tariff version are not recorded yet");
+        tracing::warn!(%error, version = version.id, "the prices of the tariff version could not be recorded; the next start of the gateway tries again");
     }
 }
 

@@ -9,9 +9,10 @@ use super::{
 /// The section `[cabinet]`: pages for the members of accounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CabinetConfig {
-    /// The mail server that sends sign-in links.
+    /// The mail server that sends sign-in links to members.
     pub smtp: SmtpConfig,
-    /// The URL of the terms that people accept at a sign-up; `None`: there is no sign-up.
+    /// URL of the terms that a person accepts when opening an account with an invitation. `None`: nobody can open an
+    /// account.
     pub terms_url: Option<String>,
 }
 

@@ -1,6 +1,8 @@
-//! Checks of the values: each check turns a value into a type that can only be valid, or records a mistake.
+//! Checks of the settings' values. Each check turns a value into a type that can only hold valid values, or records a
+//! mistake.
 //!
-//! A check that returns `None` has recorded its mistake, so the checks continue to the end and report all mistakes.
+//! After a mistake, the checks continue, because all mistakes are reported together. For an invalid value, a check
+//! returns `None` or any valid value. The recorded mistake causes the configuration to be rejected in any case.
 
 use std::{
     fmt::Display, net::SocketAddr, ops::RangeInclusive, path::Path, sync::Arc, time::Duration,
@@ -12,17 +14,17 @@ use secrecy::SecretString;
 use tollgate_layers::respond::Language;
 
 use super::{
-    Config, LiveConfig, ModelConfig, RateConfig,
+    Config, LiveConfig, ModelConfig, RateConfig, SellerConfig,
     error::Errors,
     raw::RawConfig,
     secret::{Env, secret},
-    vendor::connections_of,
+    vendor::{Vendors, connections_of},
 };
 use crate::net::files::Shares;
 
 pub(super) const DAY_SECONDS: u64 = 86_400;
 pub(super) const TOKENS_MAX: u64 = 1_000_000_000;
-/// Default of `limits.call_seconds`: the longest duration of a call.
+/// Default of `limits.call_seconds`, the maximum duration of a call.
 pub(super) const CALL_TIME_MAX: Duration = Duration::from_secs(900);
 
 pub(super) struct Check<'a> {
@@ -32,7 +34,7 @@ pub(super) struct Check<'a> {
     pub(super) env: Env<'a>,
 }
 
-/// Reads a field of a section; the field is named once, for the struct and for the path.
+/// Calls a check for a field of a section, with the field's path in the file, for example `ledger.hold`.
 macro_rules! field_of {
     ($section:literal: $check:ident.$kind:ident($raw:ident.$field:ident, $($rest:expr),+ $(,)?)) => {
         $check.$kind($raw.$field, concat!($section, ".", stringify!($field)), $($rest),+)
@@ -41,7 +43,8 @@ macro_rules! field_of {
 
 pub(super) use field_of;
 
-/// Checks a part of the configuration that may be absent, which is valid.
+/// Checks a part of the configuration that may be absent. Returns `Some(None)` if it is absent, and `None` after a
+/// mistake.
 pub(super) fn maybe<T, U>(
     given: Option<T>,
     check: impl FnOnce(T) -> Option<U>,
@@ -50,53 +53,80 @@ pub(super) fn maybe<T, U>(
 }
 
 impl Check<'_> {
-    pub(super) fn config(&mut self, raw: RawConfig) -> Option<Config> {
+    pub(super) fn config(&mut self, mut raw: RawConfig) -> Option<Config> {
         let listen = self.address(raw.listen.as_deref().unwrap_or("127.0.0.1:8080"), "listen");
-        let service = self.service(raw.service);
+        let service = self.service(raw.service.take());
         let scheme = if raw.tls.is_some() { "https" } else { "http" };
         let base_url = self.base_url(raw.base_url.as_deref(), listen, scheme);
-        let tls = maybe(raw.tls, |tls| self.tls(tls, raw.base_url.as_deref()));
-        let reload_poll = self.whole(
-            raw.reload_poll_seconds,
-            "reload_poll_seconds",
-            10,
-            0..=DAY_SECONDS,
-        );
-        let language = match raw.language.as_deref() {
-            None => Some(Language::Ru),
-            Some(text) => self.choice(
-                text,
-                "language",
-                [("ru", Language::Ru), ("en", Language::En)],
-            ),
-        };
+        let tls = raw.tls.take();
+        let tls = tls.and_then(|tls| self.tls(tls, raw.base_url.as_deref()));
+        let (reuse_port, reload_poll) = (raw.reuse_port, raw.reload_poll_seconds);
+        let reload_poll = self.seconds(reload_poll, "reload_poll_seconds", 10, 0);
+        let languages = [("ru", Language::Ru), ("en", Language::En)];
+        let language = self.choice_or(raw.language.as_deref(), Language::Ru, "language", languages);
         let trusted_proxies = self.networks(&raw.trusted_proxies);
         let cors_origins = self.origins(&raw.cors_origins);
-        let admin = maybe(raw.admin, |admin| self.admin(admin, listen));
-        let traces = maybe(raw.traces, |traces| self.traces(traces));
-        let seller = maybe(raw.seller, |seller| self.seller(seller).map(Arc::new));
-        let utc_offset_minutes = seller.as_ref().and_then(Option::as_ref);
-        let utc_offset_minutes = utc_offset_minutes.map_or(0, |seller| seller.utc_offset_minutes);
-        let receivers = self.receivers(raw.webhook, raw.mail, raw.telegram, utc_offset_minutes);
-        let payments = maybe(raw.payments, |payments| self.payments(payments));
-        let cabinet = maybe(raw.cabinet, |cabinet| self.cabinet(cabinet));
+        let admin = raw.admin.take();
+        let admin = admin.and_then(|admin| self.admin(admin, listen));
+        let traces = raw.traces.take().and_then(|traces| self.traces(traces));
+        let seller = raw.seller.take().and_then(|seller| self.seller(seller));
+        let utc_offset = seller.as_ref().map_or(0, |it| it.utc_offset_minutes);
+        let receivers = self.receivers(
+            std::mem::take(&mut raw.webhook),
+            std::mem::take(&mut raw.mail),
+            std::mem::take(&mut raw.telegram),
+            utc_offset,
+        );
+        let payments = raw.payments.take();
+        let payments = payments.and_then(|payments| self.payments(payments));
+        let cabinet = raw.cabinet.take().and_then(|cabinet| self.cabinet(cabinet));
         let ledger = self.ledger(&raw.ledger);
         let idempotency = self.idempotency(&raw.idempotency);
-        let limits = self.limits(&raw.limits);
+        let mut limits = self.limits(&raw.limits);
+        let names: Vec<_> = raw.vendor.iter().map(|raw| raw.name.clone()).collect();
+        let vendors = self.vendors(std::mem::take(&mut raw.vendor), limits.call_time_max);
+        if raw.limits.connections_max.is_none() {
+            limits.connections.max = Shares::of_process(connections_of(&vendors)).callers;
+        }
+        let live = self.live(raw, &vendors, &names, seller);
+        Some(Config {
+            file: None,
+            listen: listen?,
+            reuse_port: reuse_port.unwrap_or(false),
+            service: service?,
+            base_url: base_url?,
+            language,
+            trusted_proxies,
+            cors_origins,
+            reload_poll: Some(reload_poll).filter(|time| !time.is_zero()),
+            tls,
+            admin,
+            traces,
+            receivers: receivers?,
+            payments,
+            cabinet,
+            ledger: ledger?,
+            idempotency,
+            limits,
+            live: live?,
+            warnings: Vec::new(),
+            presets: Vec::new(),
+        })
+    }
+
+    /// Checks the part of the configuration that a reload replaces while calls are in flight.
+    fn live(
+        &mut self,
+        raw: RawConfig,
+        vendors: &Vendors,
+        names: &[Option<String>],
+        seller: Option<SellerConfig>,
+    ) -> Option<LiveConfig> {
         let rate = self.rate(raw.rate);
         let tariff = self.tariff(&raw.tariff, &raw.model);
         let exchange_rate = rate.as_ref().and_then(RateConfig::fixed);
-        let names: Vec<_> = raw.vendor.iter().map(|raw| raw.name.clone()).collect();
-        let call_time_max = limits.as_ref().map(|limits| limits.call_time_max);
-        let vendors = self.vendors(raw.vendor, call_time_max.unwrap_or(CALL_TIME_MAX));
-        let limits = limits.map(|mut limits| {
-            if raw.limits.connections_max.is_none() {
-                limits.connections.max = Shares::of_process(connections_of(&vendors)).callers;
-            }
-            limits
-        });
-        let models = self.models(raw.model, &vendors);
-        self.unused(&names, models.as_deref());
+        let models = self.models(raw.model, vendors);
+        self.unused(names, models.as_deref());
         if let Some((models, tariff)) = models.as_deref().zip(tariff) {
             self.sold_below_cost(models, tariff, exchange_rate);
         }
@@ -107,38 +137,16 @@ impl Check<'_> {
             tariff,
             exchange_rate,
         );
-        Some(Config {
-            file: None,
-            listen: listen?,
-            reuse_port: raw.reuse_port.unwrap_or(false),
-            service: service?,
-            base_url: base_url?,
-            language: language?,
-            trusted_proxies: trusted_proxies?,
-            cors_origins: cors_origins?,
-            reload_poll: Some(Duration::from_secs(reload_poll?)).filter(|time| !time.is_zero()),
-            tls: tls?,
-            admin: admin?,
-            traces: traces?,
-            receivers: receivers?,
-            payments: payments?,
-            cabinet: cabinet?,
-            ledger: ledger?,
-            idempotency: idempotency?,
-            limits: limits?,
-            live: LiveConfig {
-                rate: rate?,
-                tariff: tariff?,
-                models: models?,
-                price_lists: price_lists?,
-                seller: seller?,
-            },
-            warnings: Vec::new(),
-            presets: Vec::new(),
+        Some(LiveConfig {
+            rate: rate?,
+            tariff: tariff?,
+            models: models?,
+            price_lists: price_lists?,
+            seller: seller.map(Arc::new),
         })
     }
 
-    /// Records a warning for each vendor that no model has a route to.
+    /// Records a warning for each vendor to which no model has a route.
     fn unused(&mut self, names: &[Option<String>], models: Option<&[ModelConfig]>) {
         let Some(models) = models else { return };
         let routes = || models.iter().flat_map(|model| &model.routes);
@@ -147,7 +155,7 @@ impl Check<'_> {
             if !routes().any(|route| *route.vendor.name == **name) {
                 self.warnings.add(
                     format!("vendor[{index}].name"),
-                    format!("{name:?} is used by no model: no route leads to it"),
+                    format!("no model has a route to the vendor {name:?}: add a route or remove the vendor"),
                 );
             }
         }
@@ -187,8 +195,8 @@ impl Check<'_> {
         self.keep(value, path)
     }
 
-    /// Warns of a file with a secret if users beyond its owner and group can read it, or anybody but its owner can
-    /// write it.
+    /// Records a warning about a file with a secret, if users other than its owner and group can read the file, or if
+    /// any user other than its owner can write it.
     pub(super) fn warn_of_open_file(&mut self, path: &str, file: &Path) {
         use std::os::unix::fs::PermissionsExt as _;
 
@@ -205,6 +213,32 @@ impl Check<'_> {
                 format!("{shown} is open to other users of this machine (mode {mode:03o}): chmod 600 {shown}"),
             );
         }
+    }
+
+    /// Returns the value of the choice that `given` names, or the default `usual` if the setting is absent. An unknown
+    /// name is recorded as a mistake, and `usual` is returned.
+    pub(super) fn choice_or<T, const N: usize>(
+        &mut self,
+        given: Option<&str>,
+        usual: T,
+        path: &str,
+        choices: [(&str, T); N],
+    ) -> T {
+        let chosen = given.and_then(|text| self.choice(text, path, choices));
+        chosen.unwrap_or(usual)
+    }
+
+    /// Parses each text in a list. Invalid texts are recorded as mistakes and omitted from the result.
+    pub(super) fn each<T, E: Display>(
+        &mut self,
+        given: &[String],
+        path: &str,
+        read: impl Fn(&str) -> Result<T, E>,
+    ) -> Vec<T> {
+        let texts = given.iter().enumerate();
+        texts
+            .filter_map(|(index, text)| self.keep(read(text), &format!("{path}[{index}]")))
+            .collect()
     }
 
     pub(super) fn address(&mut self, text: &str, path: &str) -> Option<SocketAddr> {
@@ -231,33 +265,35 @@ impl Check<'_> {
         chosen.map(|(_, value)| value)
     }
 
-    /// Checks that a number is within a range and fits into `T`.
+    /// Returns the given number, or the default if none is given. If the number is out of range, records a mistake and
+    /// returns the nearest number in the range.
     pub(super) fn whole<T: TryFrom<u64>>(
         &mut self,
         given: Option<u64>,
         path: &str,
         default: u64,
         range: RangeInclusive<u64>,
-    ) -> Option<T> {
+    ) -> T {
         let number = given.unwrap_or(default);
-        if !range.contains(&number) {
-            self.errors.add(
-                path,
-                format!("must be {} to {}", range.start(), range.end()),
-            );
-            return None;
+        let (least, most) = range.into_inner();
+        if !(least..=most).contains(&number) {
+            self.errors.add(path, format!("must be {least} to {most}"));
         }
-        T::try_from(number).ok()
+        let number = T::try_from(number.clamp(least, most)).ok();
+        number.expect("the range of a setting fits its type")
     }
 
-    /// Checks a number like `whole`, for a setting that may be absent.
-    pub(super) fn optional(
+    /// Checks a number like `whole`, for a setting without a default. Returns `None` if the setting is absent, and
+    /// after a mistake.
+    pub(super) fn optional<T: TryFrom<u64>>(
         &mut self,
         given: Option<u64>,
         path: &str,
         range: RangeInclusive<u64>,
-    ) -> Option<Option<u64>> {
-        maybe(given, |number| self.whole(given, path, number, range))
+    ) -> Option<T> {
+        let is_valid = range.contains(&given?);
+        let number = self.whole(given, path, 0, range);
+        is_valid.then_some(number)
     }
 
     pub(super) fn seconds(
@@ -266,12 +302,11 @@ impl Check<'_> {
         path: &str,
         default: u64,
         min: u64,
-    ) -> Option<Duration> {
-        self.whole(given, path, default, min..=DAY_SECONDS)
-            .map(Duration::from_secs)
+    ) -> Duration {
+        Duration::from_secs(self.whole(given, path, default, min..=DAY_SECONDS))
     }
 
-    /// Checks that a percentage is above zero.
+    /// Parses a percentage that is above zero, is at most `max`, and has at most `digits_max` digits after the point.
     pub(super) fn percent(
         &mut self,
         text: &str,
@@ -283,8 +318,8 @@ impl Check<'_> {
         self.keep(value, path)
     }
 
-    /// Parses a selling price or a cost: a decimal above zero. The number of digits is bounded so that base price ×
-    /// rate × multiplier stays exact for any price that a model has.
+    /// Parses a price, a cost, an exchange rate or a multiplier: a decimal above zero. The number of digits is bounded:
+    /// this makes the product of base price, exchange rate and multiplier exact.
     pub(super) fn decimal(
         &mut self,
         text: &str,
@@ -292,13 +327,13 @@ impl Check<'_> {
         digits_max: u32,
         max: u32,
     ) -> Option<Decimal> {
-        let free = "must be above 0, so that nothing is free by accident";
+        let free = "must be above 0: with 0, something would be free by accident";
         let value = decimal_above_zero(text, digits_max, max, free);
         self.keep(value, path)
     }
 }
 
-/// Parses a decimal above zero. `not_above` is the problem reported for a value of zero or less.
+/// Parses a decimal above zero. `not_above` is the message for a value of zero or less.
 fn decimal_above_zero(
     text: &str,
     digits_max: u32,
@@ -326,9 +361,9 @@ fn decimal_above_zero(
     Ok(value)
 }
 
-/// Returns an http or https URL without user and password. The problem never repeats the text.
+/// Parses an http or https URL without user name and password. The error message never contains the given text.
 pub(super) fn web_address(text: &str) -> Result<Uri, String> {
-    let advice = "must be an address like https://host/path";
+    let advice = "must be a URL like https://host/path";
     let uri: Uri = text.parse().map_err(|_| advice.to_owned())?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none_or(str::is_empty) {
         return Err(format!("{advice}, with http or https"));
@@ -338,11 +373,11 @@ pub(super) fn web_address(text: &str) -> Result<Uri, String> {
         .is_some_and(|authority| authority.as_str().contains('@'))
     {
         return Err(
-            "contains a user or a password: remove them; a key has a field of its own".to_owned(),
+            "contains a user name or a password: remove it; a key has its own setting".to_owned(),
         );
     }
     if text.contains('#') {
-        return Err("contains a '#': remove it and the rest".to_owned());
+        return Err("contains a '#': remove it and everything after it".to_owned());
     }
     Ok(uri)
 }
@@ -351,7 +386,7 @@ pub(super) fn without_query(uri: Uri) -> Result<Uri, String> {
     match uri.query() {
         None => Ok(uri),
         Some(_) => {
-            Err("contains a '?': remove it and the rest, because paths are appended".to_owned())
+            Err("contains a '?': remove it and everything after it, because the gateway appends paths to this URL".to_owned())
         }
     }
 }
@@ -364,19 +399,19 @@ mod tests {
     use crate::{
         config::{
             LedgerUrl, Limits, OutboxConfig,
-            testing::{SMALL, assert_mistakes, changed, parse},
+            testing::{SMALL, assert_mistake, changed, parse, rows},
         },
         edge::server::ConnectionLimits,
     };
 
     #[test]
     fn unknown_language_is_refused() {
-        assert_mistakes(&[(
+        assert_mistake(
             "[admin]",
             "language = \"de\"\n[admin]",
             "language",
             "\"ru\"",
-        )]);
+        );
     }
 
     #[test]
@@ -511,19 +546,14 @@ mod tests {
             paths(&format!("{priced}{idle}")),
             ["vendor[1].name", "vendor[1].url"]
         );
-        for (idle, path) in [
-            (
-                "[ledger]\nurl = \"memory:\"\nlease_ms_max = 1000\n",
-                "ledger.lease_ms_max",
-            ),
-            ("[payments]\non_page = true\n", "payments.on_page"),
-            (
-                "[admin]\noperators_file = \"/none/operators.toml\"\n",
-                "admin.operators_file",
-            ),
-            // The path `/` cannot be read as a file of operators.
-            ("[admin]\noperators_file = \"/\"\n", "admin.operators_file"),
-        ] {
+        for [idle, path] in rows(
+            r#"
+            [ledger]\nurl = "memory:"\nlease_ms_max = 1000\n | ledger.lease_ms_max
+            [payments]\non_page = true\n | payments.on_page
+            [admin]\noperators_file = "/none/operators.toml"\n | admin.operators_file
+            [admin]\noperators_file = "/"\n | admin.operators_file
+        "#,
+        ) {
             let text = match idle.strip_prefix("[admin]\n") {
                 None => format!("{priced}{idle}"),
                 Some(field) => priced.replace("[admin]", &format!("[admin]\n{field}")),

@@ -1,5 +1,5 @@
-//! `cost_usdt_mtok`, `cost_rub_mtok` and `cost_rules` of a route: what its vendor charges. Warns if a vendor charges more than callers
-//! pay.
+//! Checks `cost_usdt_mtok`, `cost_rub_mtok` and `cost_rules` of a route: the prices that the route's vendor charges.
+//! Records a warning if a vendor charges more than callers pay.
 
 use std::collections::BTreeSet;
 
@@ -16,31 +16,32 @@ use super::{
     raw::RawRoute,
 };
 
-/// The amounts that a vendor charges for a model.
+/// The prices that a vendor charges for a model on one route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteCostConfig {
-    /// The index of the route in the file.
+    /// Index of the route in the model's list of routes in the file.
     pub route: usize,
-    /// The vendor's name.
+    /// Name of the route's vendor.
     pub vendor: String,
-    /// The name that the vendor gives the model.
+    /// The vendor's name for the model.
     pub model: String,
     /// The cost of a call that meets no condition.
     pub base: BaseRates,
-    /// Costs under conditions; no condition is empty and no two are ambiguous.
+    /// Costs under conditions. No condition is empty, and for every call at most one rule decides.
     pub rules: Vec<(Condition, BaseRates)>,
 }
 
-/// Selling prices of a model, general ones or those of a customers' rule.
+/// The prices at which a model is sold: the general prices, or the prices of a price rule for customers.
 pub(super) struct Sale<'a> {
     pub(super) model: &'a ModelConfig,
     /// The base prices, before the multiplier.
     pub(super) usual: &'a BaseRates,
     pub(super) rules: &'a [(Condition, BaseRates)],
     pub(super) tariff: Tariff,
-    /// Rubles per USDT, if the file fixes them. Without, prices and costs in different currencies are not compared.
+    /// Exchange rate in rubles per USDT, if the file has a fixed one. `None`: prices and costs in different currencies
+    /// are not compared.
     pub(super) exchange_rate: Option<Decimal>,
-    /// The path of the customers' rule in the file, if the prices come from one.
+    /// Path of the price rule for customers in the file, if the prices come from such a rule.
     pub(super) customers: Option<&'a str>,
 }
 
@@ -59,8 +60,7 @@ impl Check<'_> {
             if let (None, None) = tables {
                 if !rules.is_empty() {
                     let path = format!("{path}.cost_usdt_mtok");
-                    let advice =
-                        "give the cost of a usual call too: cost_rules are in addition to it";
+                    let advice = "cost_rules need base costs: give cost_usdt_mtok or cost_rub_mtok";
                     self.errors.missing(&path, advice);
                     costs = None;
                 }
@@ -86,7 +86,7 @@ impl Check<'_> {
         costs
     }
 
-    /// Warns of each class that is sold below a vendor's cost, by condition.
+    /// Records a warning for each rate class that is sold below a vendor's cost, separately for each condition.
     pub(super) fn sold_below_cost(
         &mut self,
         models: &[ModelConfig],
@@ -111,8 +111,8 @@ impl Check<'_> {
         }
     }
 
-    /// Warns of each service tier that the model sells and the costs do not name: its calls are booked at the highest
-    /// of the costs.
+    /// Records a warning for each service tier that the model sells and the costs do not name. The cost of a call on
+    /// such a tier is booked at the highest rate of each rate class.
     fn cost_without_rule(&mut self, model: &ModelConfig, cost: &RouteCostConfig, path: &str) {
         if cost.rules.is_empty() {
             return;
@@ -123,16 +123,16 @@ impl Check<'_> {
             self.warnings.add(
                 format!("{path}.cost_rules"),
                 format!(
-                    "model {:?} is sold at {field} {word}, and no rule has the price of {:?} for it: its cost is booked at the \
-                     dearest rate of each class",
+                    "model {:?} is sold with {field} {word}, but these rules have no price of vendor {:?} for such \
+                     calls: add a rule. Until then, their cost is booked at the highest rate of each class",
                     model.id, cost.vendor
                 ),
             );
         }
     }
 
-    /// Warns if the hours of prices and costs are compared with different moments: then a call over the end of the hours
-    /// is sold at one rate and bought at the other.
+    /// Records a warning if price rules and cost rules with hours have different `hours_at`. A call that is in flight
+    /// when the hours end may then be sold at the lower price although the vendor charges the higher cost.
     fn cost_at_another_moment(&mut self, model: &ModelConfig, cost: &RouteCostConfig, path: &str) {
         let moment = |rules: &[(Condition, BaseRates)]| {
             let timed = rules.iter().find(|(condition, _)| condition.has_hours());
@@ -143,14 +143,17 @@ impl Check<'_> {
             self.warnings.add(
                 format!("{path}.cost_rules"),
                 format!(
-                    "have hours_at {taken}, and the price_rules of model {:?} have {sold}: a call that is running when the                      hours end may be sold at one rate and bought at the other",
+                    "have hours_at {taken}, but the price_rules of model {:?} have hours_at {sold}. Use the same \
+                     hours_at in both: otherwise a call in flight when the hours end may be sold at the lower price \
+                     and bought at the higher one",
                     model.id
                 ),
             );
         }
     }
 
-    /// Compares one list of prices with the costs of one route. `path` is the path of the route in the file.
+    /// Compares the prices of a sale with the costs of one route, and records a warning for each loss. `path` is the
+    /// path of the route in the file.
     pub(super) fn sale_below_cost(&mut self, sale: &Sale<'_>, cost: &RouteCostConfig, path: &str) {
         let mut seen = BTreeSet::new();
         for (condition, times) in situations(sale, cost) {
@@ -159,7 +162,8 @@ impl Check<'_> {
             if !seen.insert((price, rule)) {
                 continue;
             }
-            // The hours in which both rules apply, even if the situation was found without them.
+            // Adds the conditions of both rules: the warning then names the hours in which both rules apply, even if
+            // the compared condition has no hours.
             let met = [(price, sale.rules), (rule, &*cost.rules)];
             let met = met
                 .iter()
@@ -170,49 +174,31 @@ impl Check<'_> {
                 None => format!("{path}.cost_{table}"),
                 Some(rule) => format!("{path}.cost_rules[{rule}].{table}"),
             };
-            let (sold_in, taken_in) = (sold.currency, taken.currency);
             let when = match condition.is_empty() {
-                true => "a usual call".to_owned(),
-                false => format!("a call of {condition}"),
+                true => "a call that meets no condition".to_owned(),
+                false => format!("a call with {condition}"),
             };
-            let has_input_alone = sale.model.kind == ModelKind::Embedding;
-            for (class, taken) in taken.by_name() {
-                if has_input_alone && class != "input" {
-                    continue;
-                }
-                let Some(requested) = sold
-                    .of_class(class)
-                    .and_then(|base| base.checked_mul(sale.tariff.multiplier(sold_in)))
-                else {
-                    continue;
-                };
-                let least = match (taken_in, sold_in, sale.exchange_rate) {
-                    (Currency::Usdt, Currency::Rub, Some(rate)) => taken.checked_mul(rate),
-                    (Currency::Rub, Currency::Usdt, Some(rate)) => taken.checked_div(rate),
-                    _ => Some(taken).filter(|_| taken_in == sold_in),
-                };
-                if least.is_none_or(|least| least <= requested) {
-                    continue;
-                }
-                let (model, vendor) = (&sale.model.id, &cost.vendor);
-                let (requested, taken) = (requested.normalize(), taken.normalize());
-                let taken = match taken_in == sold_in {
-                    true => taken.to_string(),
-                    false => format!("{taken} {taken_in}"),
+            let (model, vendor) = (&sale.model.id, &cost.vendor);
+            for (class, sold_at, taken_at) in losses(sale, sold, taken) {
+                let (sold_at, taken_at) = (sold_at.normalize(), taken_at.normalize());
+                let sold_in = sold.currency;
+                let charged = match taken.currency == sold_in {
+                    true => taken_at.to_string(),
+                    false => format!("{taken_at} {}", taken.currency),
                 };
                 match sale.customers {
                     None => self.warnings.add(
                         format!("{path}.{class}"),
                         format!(
-                            "{when} is sold below cost: model {model:?} sells for {requested} {sold_in}, with the multiplier, and \
-                             {vendor:?} charges {taken}"
+                            "{when} is sold below cost: the price of model {model:?} is {sold_at} {sold_in} including \
+                             the multiplier, and vendor {vendor:?} charges {charged}"
                         ),
                     ),
                     Some(rule) => self.warnings.add(
                         rule,
                         format!(
-                            "{when} of model {model:?} is sold below cost: {class} is {requested} {sold_in} by this rule, with the \
-                             multiplier, and {vendor:?} charges {taken}"
+                            "{when} is sold below cost: by this rule, {class} of model {model:?} is sold for \
+                             {sold_at} {sold_in} including the multiplier, and vendor {vendor:?} charges {charged}"
                         ),
                     ),
                 }
@@ -221,8 +207,31 @@ impl Check<'_> {
     }
 }
 
-/// Returns, for each combination of a price's condition and a cost's condition, the smallest call that meets both, at
-/// each time at which other conditions apply.
+/// Returns each rate class for which callers pay less than the vendor charges, with both prices.
+fn losses(
+    sale: &Sale<'_>,
+    sold: &BaseRates,
+    taken: &BaseRates,
+) -> Vec<(&'static str, Decimal, Decimal)> {
+    let has_input_alone = sale.model.kind == ModelKind::Embedding;
+    let classes = taken.by_name();
+    let classes = classes.filter(|(class, _)| !has_input_alone || *class == "input");
+    let losses = classes.filter_map(|(class, taken_at)| {
+        let multiplier = sale.tariff.multiplier(sold.currency);
+        let sold_at = sold.of_class(class)?.checked_mul(multiplier)?;
+        let least = match (taken.currency, sold.currency, sale.exchange_rate) {
+            (Currency::Usdt, Currency::Rub, Some(rate)) => taken_at.checked_mul(rate),
+            (Currency::Rub, Currency::Usdt, Some(rate)) => taken_at.checked_div(rate),
+            _ => Some(taken_at).filter(|_| taken.currency == sold.currency),
+        };
+        (least? > sold_at).then_some((class, sold_at, taken_at))
+    });
+    losses.collect()
+}
+
+/// Returns the calls for which prices and costs are compared. For each pair of a price rule and a cost rule, returns
+/// the smallest call that meets both conditions, once for each time of the week at which a different set of rules
+/// applies.
 fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<(Condition, CallTimes)> {
     let with_usual = |rules: &[(Condition, BaseRates)]| {
         let conditions = rules.iter().map(|(condition, _)| *condition);
@@ -244,7 +253,7 @@ fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<(Condition, CallTi
     pairs
         .filter(|(condition, times)| condition.holds_at(times))
         .filter(|(condition, _)| {
-            // Calls with more input than this, or with a tier that is not sold, are refused.
+            // Calls with more input than this are refused, and so are calls with a tier that the model does not sell.
             let priced = sale.model.input_tokens_priced_max.unwrap_or(u64::MAX);
             condition
                 .above_input_tokens
@@ -256,7 +265,8 @@ fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<(Condition, CallTi
         .collect()
 }
 
-/// Returns one time of the week for each set of conditions that apply together because of the time.
+/// Returns times at which different sets of rules apply because of the rules' dates, hours and weekdays: one time for
+/// each set.
 fn moments(sales: &[(Condition, BaseRates)], costs: &[(Condition, BaseRates)]) -> Vec<CallTimes> {
     let conditions = sales.iter().chain(costs).map(|(condition, _)| condition);
     let timed: Vec<_> = conditions.filter(|it| it.has_time()).collect();
@@ -270,7 +280,8 @@ fn moments(sales: &[(Condition, BaseRates)], costs: &[(Condition, BaseRates)]) -
     minutes.collect()
 }
 
-/// Returns the rates that apply to a call that just meets a condition, and the path of their rule.
+/// Returns the prices of a call that just meets `condition`, and the index of the rule that supplies them. The index is
+/// `None` if the base prices apply.
 fn met<'a>(
     usual: &'a BaseRates,
     rules: &'a [(Condition, BaseRates)],
@@ -291,7 +302,7 @@ fn met<'a>(
     met.map_or((None, usual), |(place, (_, rates))| (Some(place), rates))
 }
 
-/// Returns the tiers, speeds and regions that rules name.
+/// Returns the service tiers, speeds and regions that price rules name, each with its field.
 fn words(rules: &[(Condition, BaseRates)]) -> impl Iterator<Item = (&'static str, String)> {
     rules.iter().flat_map(|(condition, _)| words_of(condition))
 }
@@ -321,8 +332,8 @@ impl BaseRates {
         four.into_iter().chain(others)
     }
 
-    /// Returns the price that callers pay for a class, before the multiplier; `None` if a call that needs it is
-    /// refused.
+    /// Returns the price that callers pay for a rate class, before the multiplier. `None` if a call that needs this
+    /// class is refused.
     fn of_class(&self, name: &str) -> Option<Decimal> {
         let own = self.by_name().find(|(class, _)| *class == name);
         let own = own.map(|(_, rate)| rate);
@@ -346,8 +357,8 @@ mod tests {
         )
     }
 
-    /// Returns a model sold at 2, with further rates under conditions, and a multiplier of 1.5; and the costs of its
-    /// route.
+    /// Returns a configuration with a model that is sold at 2 and a multiplier of 1.5. `rules` are the model's price
+    /// rules, each with its condition and its rate, and `costs` are the cost settings of the model's route.
     fn config(rules: &[(&str, &str)], costs: &str) -> String {
         let rules = rules.iter().map(|(condition, rate)| {
             format!(
@@ -368,7 +379,7 @@ mod tests {
             + &rules.collect::<String>()
     }
 
-    /// Returns the path and text of each warning about costs.
+    /// Returns each warning about costs, with its path and its text.
     fn noted(text: &str) -> Vec<String> {
         let config = parse(text).unwrap_or_else(|errors| panic!("{errors}"));
         let noted = config.warnings.iter().map(ToString::to_string);
@@ -380,33 +391,34 @@ mod tests {
         let long = ("above_input_tokens = 100", "4");
         let flex = ("service_tier = \"flex\"", "1");
         let both = ("service_tier = \"flex\"\nabove_input_tokens = 100", "2");
-        // With a multiplier of 1.5 the price covers the higher cost.
+        // With the multiplier of 1.5, the price covers the cost.
         let fits = format!("cost_usdt_mtok = {}", rates("3"));
         assert_eq!(noted(&config(&[long], &fits)), [""; 0]);
-        // In this configuration, one class of the base price is below the vendor's cost.
+        // In this configuration, the base price of one class is below the vendor's cost.
         let input = fits.replace("output = \"3\"", "output = \"3.01\"");
         let notes = noted(&config(&[long], &input));
         assert_eq!(notes.len(), 1, "{notes:#?}");
         for part in [
             "model[0].routes[0].cost_usdt_mtok.output",
-            "a usual call",
-            "\"m\" sells for 3 USDT",
+            "a call that meets no condition",
+            "model \"m\" is 3 USDT",
             "\"v\" charges 3.01",
         ] {
             assert!(notes[0].contains(part), "{part}: {notes:#?}");
         }
-        // A cost without conditions also applies to the cheaper tier, in each of its classes.
+        // A cost without conditions also applies to the tier flex. This tier is sold more cheaply, so each rate class
+        // causes a warning.
         let notes = noted(&config(&[long, flex, both], &fits));
         assert_eq!(notes.len(), 4, "{notes:#?}");
         assert!(
-            notes[0].contains("a call of service_tier flex is sold below cost"),
+            notes[0].contains("a call with service_tier flex is sold below cost"),
             "{notes:#?}"
         );
         assert!(
-            notes[0].contains("sells for 1.5 USDT") && notes[0].contains("charges 3"),
+            notes[0].contains("is 1.5 USDT") && notes[0].contains("charges 3"),
             "{notes:#?}"
         );
-        // The vendor's own rule costs less for the tier, and more for long input.
+        // The vendor's rules set lower costs for the tier flex, and higher costs for long input.
         let rules = format!(
             "{fits}, cost_rules = [ {{ service_tier = \"flex\", usdt_mtok = {} }}, {{ above_input_tokens = 50, usdt_mtok = {} }}, \
              {{ service_tier = \"flex\", above_input_tokens = 50, usdt_mtok = {} }} ]",
@@ -415,11 +427,11 @@ mod tests {
             rates("3")
         );
         let notes = noted(&config(&[long, flex, both], &rules));
-        // The vendor charges 6 from 51 tokens on, and the price rises only at 101.
+        // The vendor charges 6 from 51 tokens on, but the price rises only from 101 tokens on.
         assert_eq!(notes.len(), 8, "{notes:#?}");
         let of_long = notes
             .iter()
-            .filter(|note| note.contains("a call of above_input_tokens 50 is"));
+            .filter(|note| note.contains("a call with above_input_tokens 50 is"));
         assert_eq!(of_long.count(), 4, "{notes:#?}");
         assert!(
             notes
@@ -445,13 +457,13 @@ mod tests {
         let notes = noted(&config(&[("speed = \"fast\"", "9")], &costs));
         assert_eq!(notes.len(), 1, "{notes:#?}");
         assert!(
-            notes[0].contains("sold at speed fast") && notes[0].contains("dearest"),
+            notes[0].contains("sold with speed fast") && notes[0].contains("highest rate"),
             "{notes:#?}"
         );
     }
 
     #[test]
-    fn hours_in_which_a_sale_is_below_cost_are_warned_about() {
+    fn hours_in_which_a_sale_is_below_cost_cause_a_warning() {
         let peak = "hours_utc = [\"01:00-04:00\"]";
         let costs = |hours_at: &str, peak: &str| {
             format!(
@@ -460,14 +472,15 @@ mod tests {
                 rates("6")
             )
         };
-        // Columns: the hours of the prices, those of the costs, and what the warning names.
+        // The columns are: the hours of the prices; the costs; the number of warnings; texts that the first warning
+        // contains.
         for (sold, costs, warnings, parts) in [
             (
                 None,
                 costs("request", peak),
                 4,
                 &[
-                    "a call of hours_utc 01:00-04:00 is sold below cost",
+                    "a call with hours_utc 01:00-04:00 is sold below cost",
                     "charges 6",
                 ][..],
             ),
@@ -476,7 +489,7 @@ mod tests {
                 Some("hours_utc = [\"01:00-03:00\"]"),
                 costs("request", peak),
                 4,
-                &["a call of hours_utc 01:00-04:00 is sold below cost"],
+                &["a call with hours_utc 01:00-04:00 is sold below cost"],
             ),
             (
                 Some(peak),
@@ -491,9 +504,9 @@ mod tests {
                 Some(peak),
                 costs("end", peak),
                 1,
-                &["hours_at end", "have request"],
+                &["hours_at end", "have hours_at request"],
             ),
-            // From a date on, the vendor charges more, and the price does not follow.
+            // From 2027 on, the vendor charges more, but the price stays the same.
             (
                 None,
                 costs("request", peak).replace(
@@ -514,8 +527,8 @@ mod tests {
     }
 
     #[test]
-    fn costs_in_another_currency_are_compared_at_a_fixed_rate() {
-        // The model sells for 3 USDT with the multiplier, at 90.50 ₽ per USDT.
+    fn costs_in_another_currency_are_compared_at_a_fixed_exchange_rate() {
+        // The model is sold for 3 USDT including the multiplier, at 90.50 ₽ per USDT.
         let cost = |rate: &str| format!("cost_rub_mtok = {}", rates(rate));
         assert_eq!(noted(&config(&[], &cost("271.5"))), [""; 0]);
         let dear = config(&[], &cost("271.6"));
@@ -523,11 +536,12 @@ mod tests {
         assert_eq!(notes.len(), 4, "{notes:#?}");
         assert!(
             notes[0].contains("routes[0].cost_rub_mtok.input: ")
-                && notes[0]
-                    .contains("sells for 3 USDT, with the multiplier, and \"v\" charges 271.6 ₽"),
+                && notes[0].contains(
+                    "is 3 USDT including the multiplier, and vendor \"v\" charges 271.6 ₽"
+                ),
             "{notes:#?}"
         );
-        // A rate that is not fixed is unknown before the gateway runs.
+        // An exchange rate that is not fixed is unknown until the gateway runs.
         let fed = dear.replace(
             "fixed = \"90.50\"",
             "url = \"https://rates.example/\"\nselect = \"/rate\"",
@@ -536,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_vendor_cost_is_refused_by_name() {
+    fn error_about_an_invalid_vendor_cost_names_the_setting() {
         let rule = |condition: &str, more: &str| {
             let rates = rates("1").replace(" }", &format!("{more} }}"));
             format!("cost_rules = [ {{ {condition}usdt_mtok = {rates} }} ]")
@@ -546,7 +560,7 @@ mod tests {
             (
                 rule("speed = \"fast\", ", ""),
                 "model[0].routes[0].cost_usdt_mtok",
-                "a usual call",
+                "need base costs",
             ),
             (
                 usual.clone() + &rule("", ""),
@@ -556,7 +570,7 @@ mod tests {
             (
                 usual + &rule("speed = \"fast\", ", ", cache_write_1h = \"2\""),
                 "model[0].routes[0].cost_rules[0].usdt_mtok",
-                "the usual price has no cache_write_1h: remove it, or add it there",
+                "the base price has no cache_write_1h: remove cache_write_1h here, or add it to the base price",
             ),
         ] {
             let errors = parse(&config(&[], &costs)).unwrap_err().to_string();

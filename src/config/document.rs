@@ -1,11 +1,12 @@
-//! The file as TOML: reads its fields with their lines, and reports all mistakes in the types and names of fields, not
-//! only the first.
+//! The configuration file as TOML. Reading the file reports all mistakes in the names and types of fields, not only the
+//! first, and each with its line.
 //!
-//! No type here is `Debug`, because a file may hold a secret where none belongs.
+//! No type here implements `Debug`, because an operator may have written a secret into a field that should not contain
+//! one.
 
 use std::ops::Range;
 
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use toml::{
     Spanned,
     de::{DeTable, DeValue, Deserializer},
@@ -19,22 +20,22 @@ use super::{
 };
 use crate::text::similar::nearest;
 
-/// A configuration file whose TOML syntax is valid.
+/// A configuration file with valid TOML syntax.
 pub(super) struct Document<'t> {
     text: &'t str,
     root: Spanned<DeTable<'t>>,
-    /// The file's values, and its presets' values for settings that the file does not have.
+    /// The values of the file, completed by the values of its presets for settings that the file does not have.
     merged: Spanned<DeTable<'t>>,
     origins: Origins,
 }
 
 impl<'t> Document<'t> {
-    /// Parses `text`, or records each syntax error.
+    /// Parses `text`. If it is not valid TOML, records each syntax error and returns `None`.
     pub(super) fn parse(text: &'t str, errors: &mut Errors) -> Option<Self> {
         let (root, mistakes) = DeTable::parse_recoverable(text);
         for mistake in &mistakes {
             let start = mistake.span().map_or(0, |span| span.start);
-            // The parser's own message quotes the line, which may hold a secret.
+            // The TOML parser's own message is not used: it quotes the line, which may contain a secret.
             errors.add_at(
                 line(text, start),
                 "",
@@ -54,7 +55,7 @@ impl<'t> Document<'t> {
         })
     }
 
-    /// Returns the file's settings without the fields of a wrong shape; each such field is recorded as a mistake.
+    /// Returns the settings of the file. Each field of a wrong type is recorded as a mistake and omitted.
     pub(super) fn read(&self, errors: &mut Errors) -> RawConfig {
         let mut rest = self.merged.clone();
         loop {
@@ -76,23 +77,24 @@ impl<'t> Document<'t> {
         }
     }
 
-    /// Returns the file's tables with the values of its presets, whose places are empty.
+    /// Returns the tables of the file, completed by the values of its presets. A value from a preset has an empty span.
     pub(super) fn merged(&self) -> &DeTable<'t> {
         self.merged.get_ref()
     }
 
-    /// The presets whose values the file uses.
+    /// Returns the presets from which the file takes values.
     pub(super) fn presets(&self) -> Vec<&'static presets::Preset> {
         self.origins.presets()
     }
 
-    /// Adds its line to each mistake, and the preset's name if the value is not in the file.
+    /// Adds to each mistake the line in the file, and the name of the preset if the value comes from a preset.
     pub(super) fn locate(&self, mut errors: Errors) -> Vec<ConfigError> {
         errors.name_origins(|path| self.origins.preset_at(path));
         errors.list(|path| self.line_of(path))
     }
 
-    /// Returns the line of a field, or of the deepest part of its path that exists.
+    /// Returns the line of the field at `path`. If the file does not have the field, returns the line of the deepest
+    /// table on its path.
     fn line_of(&self, path: &str) -> Option<usize> {
         let mut table = self.root.get_ref();
         let mut start = None;
@@ -118,7 +120,24 @@ impl<'t> Document<'t> {
     }
 }
 
-/// Removes the deepest entry whose key or value is at `span`, and returns its path.
+/// Deserializes a part of a configuration, completed by the values of presets. Does not check the values, and resolves
+/// no secrets.
+///
+/// # Errors
+/// Returns the mistakes in the TOML syntax, in the use of presets, and in the types of this part's fields.
+pub(crate) fn read_part<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let mut errors = Errors::default();
+    let document = Document::parse(text, &mut errors);
+    let Some(document) = document.filter(|_| errors.is_empty()) else {
+        return Err(errors.finish(|_| None).to_string().replace('\n', "; "));
+    };
+    T::deserialize(Deserializer::from(document.merged)).map_err(|mistake| {
+        let start = mistake.span().map_or(0, |span| span.start);
+        format!("line {}: {}", line(text, start), plain(mistake.message()))
+    })
+}
+
+/// Removes the innermost entry whose key or value is at `span`, and returns the entry's path.
 fn take_out(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> {
     let mut culprit = None;
     for (key, value) in table.iter_mut() {
@@ -153,7 +172,7 @@ fn take_out(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> {
 
 const WHOLE: &str = "a whole number, 0 or more";
 
-/// Returns serde's message without the value from the file, which may be a secret.
+/// Returns serde's message without the value that it quotes from the file, because the value may be a secret.
 fn plain(message: &str) -> String {
     let message = message.trim();
     if let Some(unknown) = message.strip_prefix("unknown field ") {
@@ -167,7 +186,7 @@ fn plain(message: &str) -> String {
     };
     let kind = found.split(' ').next().unwrap_or_default();
     if expected == "u64" && matches!(kind, "floating" | "integer") {
-        // A number in a numeric field is not a secret.
+        // A number in a numeric field is never a secret: the message may quote it.
         let number = found.split('`').nth(1).unwrap_or(found);
         return format!("must be {WHOLE}, found {number}");
     }
@@ -195,13 +214,17 @@ fn plain(message: &str) -> String {
     format!("must be {expected}, found {kind}{advice}")
 }
 
-/// Rewrites serde's message ``a`, expected one of `b`, `c``, or "there are no fields" instead of the list.
+/// Turns serde's message about an unknown field into advice: the most similar known field, or the list of all known
+/// fields.
 fn unknown_field(reported: &str) -> String {
     let mut words = reported.split('`').skip(1).step_by(2);
     let (name, known) = (words.next().unwrap_or_default(), words.collect::<Vec<_>>());
     match nearest(name, known.iter().copied()) {
         Some(meant) => format!("unknown field; did you mean {meant}?"),
-        None => format!("unknown field; there are {}", known.join(", ")),
+        None => format!(
+            "unknown field; the fields of this table are {}",
+            known.join(", ")
+        ),
     }
 }
 
@@ -218,76 +241,23 @@ mod tests {
     use crate::config::testing::{assert_mistakes, changed, parse};
 
     #[test]
-    fn field_with_an_unknown_name_or_a_wrong_type_is_refused_by_name() {
-        assert_mistakes(&[
-            ("[admin]", "listen = 8080\n[admin]", "listen", "text"),
-            (
-                "[admin]",
-                "lisen = \"127.0.0.1:80\"\n[admin]",
-                "lisen",
-                "unknown field",
-            ),
-            (
-                "[admin]",
-                "trusted_proxies = [1]\n[admin]",
-                "trusted_proxies",
-                "text",
-            ),
-            (
-                "[admin]",
-                "[limits]\nin_flight_max = \"9\"\n[admin]",
-                "limits.in_flight_max",
-                "whole number",
-            ),
-            (
-                "[admin]",
-                "[limits]\nin_flight_max = 1.5\n[admin]",
-                "limits.in_flight_max",
-                "whole number, 0 or more, found 1.5",
-            ),
-            (
-                "[admin]",
-                "[tariff]\nsell_rate_multiplier = 1.15\n[admin]",
-                "tariff.sell_rate_multiplier",
-                "quotes",
-            ),
-            (
-                "key = \"${VENDOR_KEY}\"",
-                "key = 5",
-                "vendor[0].key",
-                "text",
-            ),
-            (
-                "name = \"v\"",
-                "name = \"v\"\nhttp2 = \"yes\"",
-                "vendor[0].http2",
-                "true or false",
-            ),
-            (
-                "name = \"v\"",
-                "name = \"v\"\nconnect_seconds = -3",
-                "vendor[0].connect_seconds",
-                "must be a whole number, 0 or more, found -3",
-            ),
-            (
-                "input = \"0.25\"",
-                "input = 0.25",
-                "model[0].usdt_mtok.input",
-                "quotes",
-            ),
-            (
-                "input = \"0.25\"",
-                "inputs = \"0.25\"",
-                "model[0].usdt_mtok.inputs",
-                "unknown field",
-            ),
-            (
-                "[admin]",
-                "[limits]\nin_fligt_max = 1\n[admin]",
-                "limits.in_fligt_max",
-                "did you mean in_flight_max?",
-            ),
-        ]);
+    fn error_about_an_unknown_field_or_a_wrong_type_names_the_field() {
+        assert_mistakes(
+            r#"
+             | listen = 8080 | listen | text
+             | lisen = "127.0.0.1:80" | lisen | unknown field
+             | trusted_proxies = [1] | trusted_proxies | text
+             | [limits]\nin_flight_max = "9" | limits.in_flight_max | whole number
+             | [limits]\nin_flight_max = 1.5 | limits.in_flight_max | whole number, 0 or more, found 1.5
+             | [tariff]\nsell_rate_multiplier = 1.15 | tariff.sell_rate_multiplier | quotes
+            key = "${VENDOR_KEY}" | key = 5 | vendor[0].key | text
+            name = "v" | name = "v"\nhttp2 = "yes" | vendor[0].http2 | true or false
+            name = "v" | name = "v"\nconnect_seconds = -3 | vendor[0].connect_seconds | must be a whole number, 0 or more, found -3
+            input = "0.25" | input = 0.25 | model[0].usdt_mtok.input | quotes
+            input = "0.25" | inputs = "0.25" | model[0].usdt_mtok.inputs | unknown field
+             | [limits]\nin_fligt_max = 1 | limits.in_fligt_max | did you mean in_flight_max?
+        "#,
+        );
     }
 
     #[test]

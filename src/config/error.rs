@@ -1,15 +1,15 @@
-//! Errors of a configuration, all reported at once.
+//! The mistakes in a configuration file, which are all reported together.
 
 use std::fmt;
 
-/// A mistake in the configuration, with its place and its text.
+/// A mistake in the configuration, with its location and a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The field, like `vendor[0].url`; empty for the file as a whole.
+    /// Path of the field, for example `vendor[0].url`. Empty if the mistake concerns the file as a whole.
     pub path: String,
-    /// Line in the file, counted from 1, if known.
+    /// Line in the file, counted from 1. `None` if it is unknown.
     pub line: Option<usize>,
-    /// The text of the mistake, and how to correct it.
+    /// Message for the operator: the mistake, and how to correct it.
     pub problem: String,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// All mistakes of a configuration, ordered by line. Never empty; never contains a secret.
+/// All mistakes in a configuration, ordered by line. There is at least one, and none contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors(pub(super) Vec<ConfigError>);
 
@@ -51,12 +51,11 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// Collects mistakes during the checks.
+/// Collects the mistakes that the checks find.
 #[derive(Debug, Default)]
 pub(super) struct Errors(Vec<ConfigError>);
 
 impl Errors {
-    /// Records a mistake in a field.
     pub(super) fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
         self.0.push(ConfigError {
             path: path.into(),
@@ -65,7 +64,6 @@ impl Errors {
         });
     }
 
-    /// Records a mistake at a known line.
     pub(super) fn add_at(
         &mut self,
         line: usize,
@@ -79,7 +77,8 @@ impl Errors {
         });
     }
 
-    /// Records a missing field, unless the field was removed because its shape was wrong.
+    /// Records a missing field. Does nothing if a mistake in this field is already recorded: the field is then not
+    /// missing in the file, but was removed from the file's values because of that mistake.
     pub(super) fn missing(&mut self, path: &str, advice: &str) {
         if !self.has_reported(path) {
             self.add(path, format!("missing; {advice}"));
@@ -98,12 +97,12 @@ impl Errors {
             })
     }
 
-    /// Adds the preset's name to each mistake in a value that a preset gave.
+    /// Adds the preset's name to each mistake in a value that comes from a preset.
     pub(super) fn name_origins(&mut self, origin: impl Fn(&str) -> Option<&'static str>) {
         for error in &mut self.0 {
             if let Some(preset) = origin(&error.path) {
                 error.problem += &format!(
-                    "; this value is from preset {preset:?}, and writing it here replaces it"
+                    "; this value is from preset {preset:?}: to replace it, write the setting into this file"
                 );
             }
         }
@@ -113,12 +112,12 @@ impl Errors {
         self.0.is_empty()
     }
 
-    /// Returns the mistakes ordered by line; `line_of` returns the line of a path.
+    /// Returns the mistakes ordered by line. `line_of` returns the line of a field by its path.
     pub(super) fn finish(self, line_of: impl Fn(&str) -> Option<usize>) -> ConfigErrors {
         ConfigErrors(self.list(line_of))
     }
 
-    /// Returns the mistakes like `finish`, as a list that may be empty.
+    /// Returns the mistakes ordered by line, like `finish`, but as a list that may be empty.
     pub(super) fn list(mut self, line_of: impl Fn(&str) -> Option<usize>) -> Vec<ConfigError> {
         for error in &mut self.0 {
             if error.line.is_none() {

@@ -1,4 +1,4 @@
-//! Files that a configuration was read from, with digests of their contents, to detect changes.
+//! The files from which a configuration was read, with digests of their contents. A changed digest causes a reload.
 
 use std::{
     collections::BTreeMap,
@@ -8,12 +8,11 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-/// Files, each with a digest of its contents; the digest is `None` if the file could not be read.
+/// Files by path, each with a digest of its contents. The digest is `None` if the file could not be read.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Files(BTreeMap<PathBuf, Option<[u8; 32]>>);
 
 impl Files {
-    /// Reads a file and records its digest.
     pub(super) fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
         let bytes = std::fs::read(path);
         let digest = bytes
@@ -24,7 +23,7 @@ impl Files {
         bytes
     }
 
-    /// Reads the same files again, and returns their digests.
+    /// Reads the same files again, and returns them with new digests.
     #[must_use]
     pub fn look(&self) -> Self {
         let mut now = Self::default();
@@ -44,7 +43,7 @@ impl Files {
     }
 }
 
-/// Shows only the names: a digest of a secret must not be logged.
+/// Prints only the paths, because a digest of a secret must not be logged.
 impl fmt::Debug for Files {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
@@ -56,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn change_creation_and_removal_of_a_file_are_detected() {
+    fn creation_and_change_and_removal_of_a_file_are_detected() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         std::fs::write(&one, "1").unwrap();

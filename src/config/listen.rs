@@ -1,5 +1,5 @@
-//! Checks of the listeners and their public addresses: `listen`, `service`, `base_url`, `trusted_proxies`,
-//! `cors_origins`, `[admin]`.
+//! Checks of the listeners and their public URLs: `listen`, `service`, `base_url`, `trusted_proxies`, `cors_origins`
+//! and `[admin]`.
 
 use std::{
     collections::BTreeSet,
@@ -13,7 +13,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::{
     AdminConfig,
-    check::{Check, maybe, web_address, without_query},
+    check::{Check, web_address, without_query},
     raw::RawAdmin,
 };
 use crate::{edge::cors::Origins, net::files::Shares, operators::Operators};
@@ -32,7 +32,7 @@ impl Check<'_> {
         if ["chat", "messages", "models"].contains(&service.as_str()) {
             self.errors.add(
                 "service",
-                "is used by another path under /v1: choose another name",
+                "is already the name of another path under /v1: choose another name",
             );
             return None;
         }
@@ -49,7 +49,8 @@ impl Check<'_> {
             if listen.is_some_and(|listen| listen.ip().is_unspecified()) {
                 self.warnings.add(
                     "base_url",
-                    "is absent, and the address of listen, which the catalog shows instead, cannot be connected to",
+                    "is absent, so the catalog shows the address in the setting listen, to which callers cannot \
+                     connect: set base_url",
                 );
             }
             return listen.map(|listen| format!("{scheme}://{listen}/v1"));
@@ -60,25 +61,25 @@ impl Check<'_> {
         if !uri.path().ends_with("/v1") {
             self.errors.add(
                 "base_url",
-                "must end in /v1: it is the base address of chat-completions clients",
+                "must end in /v1, because Chat Completions clients append their paths to a base URL with /v1",
             );
             return None;
         }
         Some(text.to_owned())
     }
 
-    pub(super) fn networks(&mut self, given: &[String]) -> Option<Vec<IpNet>> {
+    pub(super) fn networks(&mut self, given: &[String]) -> Vec<IpNet> {
         self.each(given, "trusted_proxies", |text| {
             let network = text.parse::<IpNet>();
             let network = network.or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
             network
-                .map_err(|_| "must be a CIDR or an address, like \"10.0.0.0/8\" or \"192.0.2.7\"")
+                .map_err(|_| "must be an IP address or a network (CIDR), like \"10.0.0.0/8\" or \"192.0.2.7\"")
         })
     }
 
-    pub(super) fn origins(&mut self, given: &[String]) -> Option<Origins> {
-        let origins = self.each(given, "cors_origins", origin)?;
-        Some(origins.into_iter().collect())
+    pub(super) fn origins(&mut self, given: &[String]) -> Origins {
+        let origins = self.each(given, "cors_origins", origin);
+        origins.into_iter().collect()
     }
 
     pub(super) fn admin(
@@ -93,7 +94,7 @@ impl Check<'_> {
         if listen.is_some_and(|listen| listen.port() != 0 && Some(listen) == callers) {
             self.errors.add(
                 "admin.listen",
-                "is the same as listen: operators and callers need an address each",
+                "is the same as the setting listen: give operators another port than callers",
             );
         }
         let key = self.admin_key(raw.key)?;
@@ -106,40 +107,38 @@ impl Check<'_> {
         if is_weak(key.expose_secret()) {
             self.warnings.add(
                 "admin.key",
-                "is easily guessed; make another with `openssl rand -hex 32`",
+                "is easy to guess: make a random key with `openssl rand -hex 32`",
             );
         }
-        let hosts = raw.hosts.into_iter().enumerate().map(|(index, name)| {
-            let is_name = web_address(&format!("http://{name}"))
-                .is_ok_and(|uri| uri.host() == Some(name.as_str()));
+        let hosts = self.each(&raw.hosts, "admin.hosts", |name| {
+            let is_name =
+                web_address(&format!("http://{name}")).is_ok_and(|uri| uri.host() == Some(name));
             let name = is_name.then(|| name.to_ascii_lowercase());
-            let name = name.ok_or("must be a host name without a port, like \"console.example\"");
-            self.keep(name, &format!("admin.hosts[{index}]"))
+            name.ok_or("must be a host name without a port, like \"console.example\"")
         });
-        let hosts: Vec<_> = hosts.collect();
         let operators_file = raw.operators_file.map(PathBuf::from);
         if let Some(path) = &operators_file {
             self.warn_of_operators_file(path);
         }
-        let oidc = maybe(raw.oidc, |raw| self.oidc(raw));
+        let oidc = raw.oidc.and_then(|raw| self.oidc(raw));
         Some(AdminConfig {
             listen: listen?,
             key,
             operators_file,
-            oidc: oidc?,
-            hosts: hosts.into_iter().collect::<Option<_>>()?,
+            oidc,
+            hosts,
             metrics_key: raw.metrics_key.unwrap_or(false),
-            connections_max: connections_max?,
+            connections_max,
         })
     }
 
     fn admin_key(&mut self, given: Option<String>) -> Option<SecretString> {
-        let advice = "operators authenticate with it; make one with `openssl rand -hex 32`";
+        let advice = "operators authenticate with this key: make one with `openssl rand -hex 32`";
         let key = self.secret(given, "admin.key", advice)?;
         let problem = if key.expose_secret().len() < 16 {
-            "must have at least 16 characters; make one with `openssl rand -hex 32`"
+            "must have at least 16 characters: make a key with `openssl rand -hex 32`"
         } else if HeaderValue::from_str(key.expose_secret()).is_err() {
-            "must be plain ASCII, it is sent in a header"
+            "must be plain ASCII, because operators send it in a header"
         } else {
             return Some(key);
         };
@@ -147,16 +146,20 @@ impl Check<'_> {
         None
     }
 
-    /// Warns of mistakes in the operators' file. It is read at each sign-in, and the gateway serves callers without it.
+    /// Records warnings about the operators file. Mistakes in this file are no errors, because the gateway reads the
+    /// file again at each request to the console, and can serve callers without it.
     fn warn_of_operators_file(&mut self, path: &Path) {
         let shown = path.display();
         let problem = match Operators::read(path) {
             Err(error) => {
-                format!("{shown}: {error}; until it can be read, sign-in by name is not possible")
+                format!(
+                    "cannot read {shown}: {error}; until the gateway can read it, operators cannot sign in with a \
+                     name and a password"
+                )
             }
             Ok(_) if !path.exists() => format!(
-                "there is no {shown} yet: until `tollgate operator create NAME --role ROLE --file {shown}` has made \
-                 it, nobody signs in by a name"
+                "the file {shown} does not exist, so nobody can sign in with a name and a password: create it with \
+                 `tollgate operator create NAME --role ROLE --file {shown}`"
             ),
             Ok(_) => return self.warn_of_open_file("admin.operators_file", path),
         };
@@ -164,7 +167,8 @@ impl Check<'_> {
     }
 }
 
-/// Parses an origin as browsers send it: the scheme, the host, and the port unless it is the scheme's default.
+/// Parses an origin in the form in which browsers send it: scheme and host, and the port unless it is the scheme's
+/// default port.
 fn origin(text: &str) -> Result<HeaderValue, &'static str> {
     let is_origin = |(scheme, host): (&str, &str)| {
         let is_scheme = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c);
@@ -179,16 +183,17 @@ fn origin(text: &str) -> Result<HeaderValue, &'static str> {
     is_known
         .then(|| HeaderValue::from_str(text).ok())
         .flatten()
-        .ok_or("must be an origin without a path, in small letters, like \"https://app.example\", or \"*\"")
+        .ok_or("must be an origin in lower case without a path, like \"https://app.example\", or \"*\"")
 }
 
-/// Placeholder words that people write instead of a secret.
+/// Words that operators write as a placeholder for a secret, for example "changeme".
 const WORDS: [&str; 14] = [
     "changeme", "change", "password", "passwd", "secret", "admin", "tollgate", "default",
     "example", "qwerty", "letmein", "test", "key", "me",
 ];
 
-/// Returns whether a key is short once common words and runs of characters are removed.
+/// Returns whether an admin key is easy to guess: too few characters are left if common words and runs of characters
+/// are removed.
 fn is_weak(key: &str) -> bool {
     let mut rest = key.to_ascii_lowercase();
     for word in WORDS {
@@ -265,59 +270,21 @@ mod tests {
     }
 
     #[test]
-    fn invalid_listen_address_or_name_is_refused_by_name() {
-        assert_mistakes(&[
-            ("[admin]", "listen = \"8080\"\n[admin]", "listen", "address"),
-            ("[admin]", "service = \"Chat\"\n[admin]", "service", "a-z"),
-            (
-                "[admin]",
-                "service = \"messages\"\n[admin]",
-                "service",
-                "used by another path",
-            ),
-            (
-                "[admin]",
-                "base_url = \"http://h/api\"\n[admin]",
-                "base_url",
-                "/v1",
-            ),
-            (
-                "[admin]",
-                "trusted_proxies = [\"10.0.0.0/8\", \"ten\"]\n[admin]",
-                "trusted_proxies[1]",
-                "CIDR",
-            ),
-            (
-                "[admin]",
-                "cors_origins = [\"*\", \"https://app.example/\"]\n[admin]",
-                "cors_origins[1]",
-                "without a path",
-            ),
-            (
-                "key = \"${ADMIN_KEY}\"",
-                "key = \"0123456789abcdef0123456789abcdef\"",
-                "admin.key",
-                "${NAME}",
-            ),
-            (
-                "key = \"${ADMIN_KEY}\"",
-                "key = \"${NO_SUCH}\"",
-                "admin.key",
-                "NO_SUCH",
-            ),
-            (
-                "key = \"${ADMIN_KEY}\"",
-                "key = \"${SHORT_KEY}\"",
-                "admin.key",
-                "at least 16",
-            ),
-            ("key = \"${ADMIN_KEY}\"", "", "admin.key", "missing"),
-            (
-                "key = \"${ADMIN_KEY}\"",
-                "key = \"${ADMIN_KEY}\"\nlisten = \"127.0.0.1:8080\"",
-                "admin.listen",
-                "same",
-            ),
-        ]);
+    fn error_about_an_invalid_listener_or_admin_key_names_the_setting() {
+        assert_mistakes(
+            r#"
+             | listen = "8080" | listen | address
+             | service = "Chat" | service | a-z
+             | service = "messages" | service | name of another path
+             | base_url = "http://h/api" | base_url | /v1
+             | trusted_proxies = ["10.0.0.0/8", "ten"] | trusted_proxies[1] | CIDR
+             | cors_origins = ["*", "https://app.example/"] | cors_origins[1] | without a path
+            key = "${ADMIN_KEY}" | key = "0123456789abcdef0123456789abcdef" | admin.key | ${NAME}
+            key = "${ADMIN_KEY}" | key = "${NO_SUCH}" | admin.key | NO_SUCH
+            key = "${ADMIN_KEY}" | key = "${SHORT_KEY}" | admin.key | at least 16
+            key = "${ADMIN_KEY}" |  | admin.key | missing
+            key = "${ADMIN_KEY}" | key = "${ADMIN_KEY}"\nlisten = "127.0.0.1:8080" | admin.listen | same
+        "#,
+        );
     }
 }

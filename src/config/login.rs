@@ -1,4 +1,4 @@
-//! Checks of `vendor.login`.
+//! Checks of `vendor.login`: how the gateway authenticates its calls to a vendor.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use tollgate_layers::{
 };
 
 use super::{
-    check::{Check, DAY_SECONDS, web_address},
+    check::{Check, web_address},
     raw::{RawLogin, RawVendor},
     secret::referred,
 };
@@ -19,19 +19,21 @@ use crate::logins::{
     OAuth, ServiceAccount, TokenHeader,
 };
 
-pub(super) const NOT_PRINTABLE: &str = "must be plain ASCII on one line, it is sent in a header";
+pub(super) const NOT_PRINTABLE: &str =
+    "must be plain ASCII on one line, because it is sent in a header";
 
-/// How requests to a vendor are authenticated.
+/// How the gateway authenticates its requests to a vendor.
 pub(super) enum VendorLogin {
-    /// By keys, each with the path of its setting. Never empty.
+    /// Each request carries one of these API keys. There is at least one key; each is paired with the path of its
+    /// setting.
     Keys {
         keys: Vec<(String, SecretString)>,
-        /// Header of the key, with the text before the key; `None`: the format's own.
+        /// Header that carries the key, and the text before the key. `None`: the header of the vendor's format.
         header: Option<TokenHeader>,
     },
-    /// By tokens or signatures. The header value identifies the login.
+    /// Each request carries a token or a signature of this login. The header value identifies the login.
     Login(Arc<dyn Login>, HeaderValue),
-    /// Requests are not authenticated.
+    /// The requests carry no authentication.
     None,
 }
 
@@ -59,11 +61,20 @@ enum Kind {
     Aws,
 }
 
+const KINDS: [(&str, Kind); 6] = [
+    ("key", Kind::Key),
+    ("none", Kind::None),
+    ("command", Kind::Command),
+    ("oauth", Kind::OAuth),
+    ("service_account", Kind::ServiceAccount),
+    ("aws", Kind::Aws),
+];
+
 impl Check<'_> {
     pub(super) fn vendor_login(
         &mut self,
         raw: &RawVendor,
-        egress: Option<&Egress>,
+        egress: &Egress,
         at: &dyn Fn(&str) -> String,
     ) -> Option<VendorLogin> {
         let Some(login) = &raw.login else {
@@ -72,30 +83,16 @@ impl Check<'_> {
         };
         let vendor_at = at;
         let at = |field: &str| vendor_at(&format!("login.{field}"));
-        let kind = self.choice_or(
-            login.kind.as_deref(),
-            Kind::Key,
-            &at("kind"),
-            [
-                ("key", Kind::Key),
-                ("none", Kind::None),
-                ("command", Kind::Command),
-                ("oauth", Kind::OAuth),
-                ("service_account", Kind::ServiceAccount),
-                ("aws", Kind::Aws),
-            ],
-        );
+        let kind = match login.kind.as_deref() {
+            None => Some(Kind::Key),
+            Some(text) => self.choice(text, &at("kind"), KINDS),
+        };
         let header = self.login_header(login, &at);
-        let refresh = self.whole(
-            login.refresh_seconds,
-            &at("refresh_seconds"),
-            1800,
-            1..=DAY_SECONDS,
-        );
-        let (kind, header, refresh) = (kind?, header?, refresh?);
-        let refresh = Duration::from_secs(refresh);
+        let refresh = login.refresh_seconds;
+        let refresh = self.seconds(refresh, &at("refresh_seconds"), 1800, 1);
+        let (kind, header) = (kind?, header?);
         if kind != Kind::Key && (raw.key.is_some() || raw.keys.is_some()) {
-            let problem = "is not used with this login.kind: remove it";
+            let problem = "has no effect with this login.kind: remove it";
             self.warnings.add(vendor_at("key"), problem);
         }
         let token_header = || header.clone().unwrap_or_default();
@@ -113,11 +110,11 @@ impl Check<'_> {
             Kind::Aws => Form::Aws(self.aws(login, refresh, &at)?),
         };
         let name = raw.name.as_deref().unwrap_or_default();
-        let (login, identity) = logins::login(name, form, egress?);
+        let (login, identity) = logins::login(name, form, egress);
         Some(VendorLogin::Login(login, identity))
     }
 
-    /// Returns the header of keys and tokens, if it is not the usual one.
+    /// Returns the header that carries the key or token. `Some(None)` is the header of the vendor's format.
     fn login_header(
         &mut self,
         raw: &RawLogin,
@@ -141,7 +138,7 @@ impl Check<'_> {
 
     pub(super) fn header_name(&mut self, name: &str, path: &str) -> Option<HeaderName> {
         let parsed = name.parse::<HeaderName>();
-        self.keep(parsed.map_err(|_| "is not a header name"), path)
+        self.keep(parsed.map_err(|_| "is not a valid header name"), path)
     }
 
     fn command(
@@ -165,28 +162,24 @@ impl Check<'_> {
     }
 
     fn oauth(&mut self, raw: &RawLogin, at: &dyn Fn(&str) -> String) -> Option<OAuth> {
-        const BASIC: &str = "give the key for Basic authentication, or client_id and client_secret";
+        const BASIC: &str =
+            "give the credentials for Basic authentication, or client_id and client_secret";
+        if raw.url.is_none() {
+            let advice = "give the URL of the token endpoint";
+            self.errors.missing(&at("url"), advice);
+        }
         let url = self.login_url(raw, at);
-        let url = match url {
-            Some(None) => {
-                let advice = "give the address of the token endpoint";
-                self.errors.missing(&at("url"), advice);
-                None
-            }
-            url => url.flatten(),
-        };
-        let request_id_header = match &raw.request_id_header {
-            None => Some(None),
-            Some(name) => self.header_name(name, &at("request_id_header")).map(Some),
-        };
+        let request_id_header = raw.request_id_header.as_ref();
+        let request_id_header =
+            request_id_header.and_then(|name| self.header_name(name, &at("request_id_header")));
         let credentials = match (&raw.basic, &raw.client_id) {
             (Some(_), Some(_)) => {
-                let problem = "is set together with client_id: keep one of them";
+                let problem = "is set together with client_id: remove one of the two";
                 self.errors.add(at("basic"), problem);
                 None
             }
             (None, Some(id)) => {
-                let advice = "give the client's secret as \"${NAME}\" or \"file:/path\"";
+                let advice = "give the client secret as \"${NAME}\" or \"file:/path\"";
                 let secret = self.secret(raw.client_secret.clone(), &at("client_secret"), advice);
                 let id = referred(id, self.env).unwrap_or_else(|| Ok(id.clone()));
                 let id = self.keep(id, &at("client_id"));
@@ -205,7 +198,7 @@ impl Check<'_> {
             credentials: credentials?,
             scope: raw.scope.clone(),
             grant_type: Some(grant_type.to_owned()).filter(|text| !text.is_empty()),
-            request_id_header: request_id_header?,
+            request_id_header,
         })
     }
 
@@ -214,10 +207,10 @@ impl Check<'_> {
         raw: &RawLogin,
         at: &dyn Fn(&str) -> String,
     ) -> Option<ServiceAccount> {
-        let advice = "give the file that the vendor issued, as \"file:/path\"";
+        let advice = "give the key file that the vendor issued, as \"file:/path\"";
         let url = self.login_url(raw, at);
         let file = self.secret(raw.key_file.clone(), &at("key_file"), advice)?;
-        let account = ServiceAccount::new(file, raw.scope.clone(), url?);
+        let account = ServiceAccount::new(file, raw.scope.clone(), url);
         self.keep(account, &at("key_file"))
     }
 
@@ -230,7 +223,7 @@ impl Check<'_> {
         let region = self.required(raw.region.clone(), &at("region"), "like \"us-east-1\"");
         let url = self.login_url(raw, at);
         let credentials = if let Some(id) = &raw.access_key_id {
-            let advice = "give it as \"${NAME}\" or \"file:/path\"";
+            let advice = "give the secret access key as \"${NAME}\" or \"file:/path\"";
             let id = referred(id, self.env).unwrap_or_else(|| Ok(id.clone()));
             let id = self.keep(id, &at("access_key_id"));
             let secret = self.secret(
@@ -238,23 +231,19 @@ impl Check<'_> {
                 &at("secret_access_key"),
                 advice,
             );
-            let token = match &raw.session_token {
-                None => Some(None),
-                given => self
-                    .secret(given.clone(), &at("session_token"), advice)
-                    .and_then(|token| self.printable(token, &at("session_token")))
-                    .map(Some),
-            };
+            let (token, path) = (raw.session_token.clone(), at("session_token"));
+            let token = token.and_then(|text| self.secret(Some(text), &path, advice));
+            let token = token.and_then(|token| self.printable(token, &path));
             AwsCredentials::Fixed(AwsKeys {
                 access_key_id: id?,
                 secret_access_key: secret?,
-                session_token: token?,
+                session_token: token,
             })
         } else if raw.command.is_some() {
             AwsCredentials::Command(self.command(raw, refresh, at)?)
         } else {
             let metadata = Uri::from_static(METADATA);
-            AwsCredentials::Instance(url?.unwrap_or(metadata))
+            AwsCredentials::Instance(url.unwrap_or(metadata))
         };
         Some(Aws {
             region: region?,
@@ -263,14 +252,12 @@ impl Check<'_> {
         })
     }
 
-    fn login_url(&mut self, raw: &RawLogin, at: &dyn Fn(&str) -> String) -> Option<Option<Uri>> {
-        match &raw.url {
-            None => Some(None),
-            Some(url) => self.keep(web_address(url), &at("url")).map(Some),
-        }
+    fn login_url(&mut self, raw: &RawLogin, at: &dyn Fn(&str) -> String) -> Option<Uri> {
+        let url = web_address(raw.url.as_ref()?);
+        self.keep(url, &at("url"))
     }
 
-    /// Checks a secret that is sent in a header.
+    /// Checks a secret that the gateway sends in a header: it must be plain ASCII on one line.
     fn printable(&mut self, secret: SecretString, path: &str) -> Option<SecretString> {
         let text = secret.expose_secret();
         if text.is_ascii() && HeaderValue::from_str(text).is_ok() {
@@ -284,7 +271,7 @@ impl Check<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::testing::{assert_mistakes, changed, parse};
+    use crate::config::testing::{assert_mistake, changed, parse, rows};
 
     const KEY: &str = "key = \"${VENDOR_KEY}\"";
 
@@ -344,60 +331,29 @@ mod tests {
     }
 
     #[test]
-    fn invalid_vendor_login_is_refused_by_name() {
-        let cases = [
-            ("kind = \"magic\"", "kind", "\"service_account\""),
-            ("kind = \"command\"", "command", "missing"),
-            ("kind = \"command\", command = []", "command", "missing"),
-            (
-                "kind = \"oauth\", basic = \"${VENDOR_KEY}\"",
-                "url",
-                "missing",
-            ),
-            (
-                "kind = \"oauth\", url = \"https://h\"",
-                "basic",
-                "client_id",
-            ),
-            (
-                "kind = \"oauth\", url = \"https://h\", basic = \"sk-vendor-secret\"",
-                "basic",
-                "must not be in this file",
-            ),
-            (
-                "kind = \"oauth\", url = \"https://h\", client_id = \"a\"",
-                "client_secret",
-                "missing",
-            ),
-            (
-                "kind = \"oauth\", url = \"https://h\", client_id = \"a\", basic = \"${VENDOR_KEY}\"",
-                "basic",
-                "keep one",
-            ),
-            (
-                "kind = \"oauth\", url = \"nowhere\", basic = \"${VENDOR_KEY}\"",
-                "url",
-                "https",
-            ),
-            ("kind = \"service_account\"", "key_file", "missing"),
-            (
-                "kind = \"service_account\", key_file = \"${VENDOR_KEY}\"",
-                "key_file",
-                "client_email",
-            ),
-            ("kind = \"aws\"", "region", "us-east-1"),
-            (
-                "kind = \"aws\", region = \"r\", access_key_id = \"A\"",
-                "secret_access_key",
-                "missing",
-            ),
-            ("header = \"a b\"", "header", "header name"),
-            ("refresh_seconds = 0", "refresh_seconds", "1 to 86400"),
-        ];
-        for (login, field, word) in cases {
+    fn error_about_an_invalid_vendor_login_names_the_setting() {
+        for [login, field, word] in rows(
+            r#"
+            kind = "magic" | kind | "service_account"
+            kind = "command" | command | missing
+            kind = "command", command = [] | command | missing
+            kind = "oauth", basic = "${VENDOR_KEY}" | url | missing
+            kind = "oauth", url = "https://h" | basic | client_id
+            kind = "oauth", url = "https://h", basic = "sk-vendor-secret" | basic | must not be in this file
+            kind = "oauth", url = "https://h", client_id = "a" | client_secret | missing
+            kind = "oauth", url = "https://h", client_id = "a", basic = "${VENDOR_KEY}" | basic | one of the two
+            kind = "oauth", url = "nowhere", basic = "${VENDOR_KEY}" | url | https
+            kind = "service_account" | key_file | missing
+            kind = "service_account", key_file = "${VENDOR_KEY}" | key_file | client_email
+            kind = "aws" | region | us-east-1
+            kind = "aws", region = "r", access_key_id = "A" | secret_access_key | missing
+            header = "a b" | header | header name
+            refresh_seconds = 0 | refresh_seconds | 1 to 86400
+        "#,
+        ) {
             let text = format!("{KEY}\nlogin = {{ {login} }}");
             let path = format!("vendor[0].login.{field}");
-            assert_mistakes(&[(KEY, &text, &path, word)]);
+            assert_mistake(KEY, &text, &path, word);
         }
     }
 

@@ -1,7 +1,7 @@
-//! Reads `tollgate.toml` once into types that can only be valid, and reports all mistakes together.
+//! Parses `tollgate.toml` into types that can only hold valid values, and reports all mistakes of the file together.
 //!
-//! `raw` has the file's shape; `check` checks the values, with a module per section; `secret` resolves secrets;
-//! `settings` lists which changes a running gateway applies.
+//! The module `raw` has the shape of the file. `check` checks the values, with one module per section. `secret`
+//! resolves references to secrets. `settings` states which changes of the file a running gateway applies.
 
 use std::{
     cell::RefCell, fmt, net::SocketAddr, path::Path, path::PathBuf, sync::Arc, time::Duration,
@@ -19,6 +19,7 @@ use tollgate_layers::{
     reserve::HoldMode,
     respond::Language,
 };
+use tollgate_ledger::unbooked::UnbookedBounds;
 
 use self::secret::Env;
 use crate::{
@@ -29,6 +30,7 @@ use crate::{
 mod cabinet;
 mod check;
 mod costs;
+pub(crate) mod described;
 mod document;
 pub(crate) mod edit;
 mod error;
@@ -57,7 +59,7 @@ pub(crate) mod sections;
 mod seller;
 mod settings;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod tls;
 mod traces;
 mod vendor;
@@ -81,72 +83,76 @@ pub use self::{
     settings::need_restart,
     webhooks::WebhookConfig,
 };
-pub(crate) use self::{oidc::safe as safe_address, receivers::kind};
+pub(crate) use self::{
+    document::read_part,
+    oidc::safe as safe_address,
+    payments::{is_email, is_whole_kopecks},
+    prices::MULTIPLIER_MAX,
+    receivers::kind,
+};
 
-pub(crate) use self::payments::{is_email, is_whole_kopecks};
-pub(crate) use self::prices::MULTIPLIER_MAX;
-
-/// The whole configuration of a gateway, checked.
+/// The whole checked configuration of a gateway.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The file that the configuration was read from; `None`: it was given as a text.
+    /// Path of the file from which the configuration was read. `None` if the configuration was parsed from a text.
     pub file: Option<PathBuf>,
-    /// The address to which callers connect.
+    /// IP address and port at which the gateway accepts callers' connections.
     pub listen: SocketAddr,
-    /// Whether another process may listen on the same port (`SO_REUSEPORT`).
+    /// Whether another process may listen at the same address and port (`SO_REUSEPORT`).
     pub reuse_port: bool,
-    /// The path segment of the catalog: `GET /v1/<service>/models`.
+    /// The segment `<service>` in paths of the gateway's own API, for example `GET /v1/<service>/models`.
     pub service: String,
-    /// The gateway's address that the catalog shows; ends in `/v1`.
+    /// Base URL of the gateway, as the catalog shows it. It ends in `/v1`.
     pub base_url: String,
-    /// The language of texts for people.
+    /// Language of error messages, the page at `/` and statements.
     pub language: Language,
-    /// The networks whose `x-forwarded-for` header is trusted.
+    /// Networks of proxies. The header `x-forwarded-for` is trusted only on connections from these networks.
     pub trusted_proxies: Vec<IpNet>,
-    /// Origins of web pages that may use keys from a browser.
+    /// Origins of web pages that may call the gateway from a browser (CORS).
     pub cors_origins: Origins,
-    /// The interval at which the files are checked for changes; `None`: only on SIGHUP.
+    /// Interval at which the configuration file and the files that it names are checked for changes. `None`: they are
+    /// read again only after SIGHUP.
     pub reload_poll: Option<Duration>,
-    /// The certificate and the key for TLS; `None` means plain HTTP.
+    /// Certificate and private key for callers' TLS. `None`: callers connect by plain HTTP.
     pub tls: Option<Identity>,
-    /// The operators' listener; `None`: operators are not served.
+    /// The operators' listener. `None`: this listener is not opened.
     pub admin: Option<AdminConfig>,
-    /// Where spans of calls are exported; `None`: spans are not exported.
+    /// Export of call spans over OTLP. `None`: no spans are exported.
     pub traces: Option<TracesConfig>,
     /// The receivers of events.
     pub receivers: Vec<ReceiverConfig>,
-    /// Payments by customers; if `None`, only operators book payments.
+    /// Customers' payments through providers. `None`: only operators book payments.
     pub payments: Option<PaymentsConfig>,
-    /// Pages for the members of accounts; `None`: there are no such pages.
+    /// The cabinet: pages for the members of accounts. `None`: the gateway serves no cabinet.
     pub cabinet: Option<CabinetConfig>,
-    /// Where the ledger is stored, and how holds are computed.
+    /// The ledger's store, and the sizes and lifetimes of holds.
     pub ledger: LedgerConfig,
-    /// The answers stored for calls with an idempotency key.
+    /// Limits of the responses that are stored for calls with an idempotency key.
     pub idempotency: IdempotencyConfig,
-    /// The limits of requests, bodies and connections.
+    /// Limits on requests, bodies and connections.
     pub limits: Limits,
-    /// The part that a reload replaces while calls run.
+    /// The part of the configuration that a reload replaces while calls are in flight.
     pub live: LiveConfig,
     /// Likely mistakes that do not make the configuration invalid.
     pub warnings: Vec<ConfigError>,
-    /// The presets whose values the file uses.
+    /// Presets from which the file takes values.
     pub presets: Vec<&'static Preset>,
 }
 
-/// The result of reading a file, and the files that were read.
+/// The result of reading a configuration file, and the files that were read for it.
 #[derive(Debug)]
 pub struct Loaded {
     /// The configuration, or every mistake in it.
     pub config: Result<Config, ConfigErrors>,
-    /// The configuration file and the files that it names.
+    /// The configuration file and the files that it names, such as certificates and secrets.
     pub files: Files,
 }
 
 impl Config {
-    /// Reads a file, with secrets from this process's environment.
+    /// Reads a configuration file. References to environment variables are resolved in this process's environment.
     ///
     /// # Errors
-    /// All mistakes in the file, if there are any.
+    /// Returns all mistakes in the file.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
         Self::read(path).config
     }
@@ -158,13 +164,13 @@ impl Config {
         let text = files.borrow_mut().read(path);
         let text = text.map_err(|error| error.to_string());
         let text = text.and_then(|bytes| {
-            String::from_utf8(bytes).map_err(|_| "it is not text in UTF-8".to_owned())
+            String::from_utf8(bytes).map_err(|_| "the file is not text in UTF-8".to_owned())
         });
         let config = match text {
             Ok(text) => Self::check(&text, Env::new(&|name| std::env::var(name).ok(), &files)),
             Err(error) => {
                 let mut errors = error::Errors::default();
-                errors.add("", format!("cannot be read: {error}"));
+                errors.add("", format!("cannot read the file: {error}"));
                 Err(errors.finish(|_| None))
             }
         };
@@ -178,10 +184,10 @@ impl Config {
         }
     }
 
-    /// Parses a text; `env` looks up environment variables.
+    /// Parses the text of a configuration file. `env` returns the value of an environment variable.
     ///
     /// # Errors
-    /// All mistakes in the text, if there are any.
+    /// Returns all mistakes in the text.
     pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Self, ConfigErrors> {
         Self::check(text, Env::new(env, &RefCell::default()))
     }
@@ -214,90 +220,95 @@ impl Config {
 /// The section `[admin]`: the operators' listener.
 #[derive(Clone, Debug)]
 pub struct AdminConfig {
-    /// The address of the operators' listener, loopback by default.
+    /// IP address and port of the operators' listener, by default on loopback.
     pub listen: SocketAddr,
-    /// The admin key, which permits everything.
+    /// The admin key. Its holder has every right.
     pub key: SecretString,
-    /// File with the operators who may sign in to the console by name; read at each sign-in.
+    /// File with the operators who may sign in to the console with a name and a password. The console reads it at each
+    /// request.
     pub operators_file: Option<PathBuf>,
-    /// Sign-in to the console by an OpenID provider; `None`: not offered.
+    /// Sign-in to the console through an OpenID provider. `None`: the console does not offer it.
     pub oidc: Option<OidcConfig>,
-    /// Host names of the listener in lower case, in addition to the addresses and names of this machine, which are
+    /// Accepted host names of the operators' listener, in lower case. The addresses and names of this machine are
     /// always accepted.
     pub hosts: Vec<String>,
     /// Whether `/metrics` requires the admin key.
     pub metrics_key: bool,
-    /// The largest number of connections of operators.
+    /// Maximum number of connections to the operators' listener.
     pub connections_max: usize,
 }
 
-/// `[traces]`: spans of calls, exported by OTLP over HTTP.
+/// The section `[traces]`: export of call spans by OTLP over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracesConfig {
     /// The URL to which spans are posted.
     pub url: Uri,
-    /// Headers added to each export. Values are marked sensitive.
+    /// Headers added to each request that exports spans. Their values are marked as sensitive.
     pub headers: HeaderMap,
-    /// The number of calls that are traced, per million.
+    /// Number of calls per million that are traced.
     pub calls_per_million: u32,
 }
 
-/// `[ledger]`: the store, and the sizes and lifetimes of holds.
+/// The section `[ledger]`: the ledger's store, and the sizes and lifetimes of holds.
 #[derive(Clone, Debug)]
 pub struct LedgerConfig {
-    /// The kind and the address of the store.
+    /// Kind and address of the ledger's store.
     pub url: LedgerUrl,
-    /// PEM of the certificate authorities to trust for Redis, instead of Mozilla's list.
+    /// Certificate authorities, in PEM, that are trusted for Redis instead of Mozilla's list.
     pub authorities: Option<Arc<[u8]>>,
-    /// How a hold's input tokens are bounded.
+    /// How the upper bound of a hold's input tokens is computed.
     pub hold: HoldMode,
-    /// The tokens that are held for a full-size image.
+    /// Number of input tokens that a hold assumes for an image of unknown size.
     pub image_tokens: u64,
-    /// The smallest number of tokens that are held per document.
+    /// Minimum number of input tokens that a hold assumes for each attached document.
     pub document_tokens: u64,
-    /// Tokens held for the results of a web search, in addition to the price of the search.
+    /// Number of input tokens that a hold assumes for the results of one web search. The price of the search itself is
+    /// held too.
     pub search_tokens: u64,
-    /// The maximum number of remembered conversations. For each, the vendor's count of its input bounds the next hold.
+    /// Maximum number of conversations for which the gateway remembers how many input tokens the vendor last counted.
+    /// This count bounds the hold of the conversation's next call.
     pub hold_conversations_max: usize,
-    /// How much longer than the longest call a hold lasts.
+    /// A hold expires when the longest duration of a call plus this time has passed since the hold was made or last
+    /// renewed.
     pub hold_grace: Duration,
-    /// How long the start waits for another process to release the ledger's file or the outbox.
+    /// How long a starting gateway waits for another process to release the ledger's file or the outbox.
     pub open_wait: Duration,
-    /// The file for charges that a remote ledger has not acknowledged.
+    /// Limits of the stored calls without a charge (refused, failed or free). `None`: none is stored.
+    pub refused_calls: Option<UnbookedBounds>,
+    /// Settings of the outbox, which stores charges that a remote ledger has not acknowledged.
     pub outbox: OutboxConfig,
-    /// The time for which a gateway may grant holds from a local lease without hearing from the ledger; zero disables
-    /// leases.
+    /// How long a gateway may grant holds from a lease without a response from the ledger. Zero disables leases.
     pub lease_max: Duration,
 }
 
 impl LedgerConfig {
-    /// Whether gateways take leases. An embedded ledger has none.
+    /// Returns whether the gateway uses leases. A ledger inside the gateway process (memory or SQLite) has none.
     #[must_use]
     pub fn has_leases(&self) -> bool {
         matches!(self.url, LedgerUrl::Redis(_)) && !self.lease_max.is_zero()
     }
 }
 
-/// The settings of the outbox (`ledger.outbox…`), which stores charges that a remote ledger has not acknowledged. An
-/// embedded ledger needs no outbox.
+/// Settings of the outbox (`ledger.outbox…`), which stores charges that a remote ledger has not acknowledged. A ledger
+/// inside the gateway process (memory or SQLite) needs no outbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboxConfig {
-    /// The path of the outbox file; each gateway has its own.
+    /// Path of the outbox file. Each gateway needs its own file.
     pub path: PathBuf,
-    /// The maximum number of calls that the ledger has not acknowledged.
+    /// Maximum number of ended calls whose charges the ledger has not acknowledged.
     pub calls_max: usize,
-    /// The age of the oldest unacknowledged charge beyond which this node is not ready.
+    /// If the oldest unacknowledged charge is older than this, the node reports that it is not ready.
     pub age_max: Duration,
 }
 
 /// The kind and the address of the ledger's store.
 #[derive(Clone, PartialEq, Eq)]
 pub enum LedgerUrl {
-    /// `memory:`, which is lost when the process ends.
+    /// `memory:`: the ledger is in memory, and is lost when the process ends.
     Memory,
-    /// `sqlite:PATH`, an SQLite file.
+    /// `sqlite:PATH`: the ledger is the SQLite file at this path.
     Sqlite(PathBuf),
-    /// `redis://`, `redis-sentinel://` or `redis-cluster://`, or their TLS forms (`rediss…`): the whole URL, which may
+    /// URL with `redis://`, `redis-sentinel://` or `redis-cluster://`, or with their TLS forms (`rediss…`). It may
     /// contain a password.
     Redis(String),
 }
@@ -307,13 +318,13 @@ impl LedgerUrl {
     /// `file:/path`.
     ///
     /// # Errors
-    /// What is wrong with the URL, without the URL itself.
+    /// Returns what is wrong with the URL. The message does not contain the URL.
     pub fn read(text: &str) -> Result<Self, String> {
         let files = RefCell::default();
         ledger::ledger_url(text, Env::new(&|name| std::env::var(name).ok(), &files))
     }
 
-    /// Returns the name of the kind of store.
+    /// Returns the name of the store's kind: `memory`, `sqlite` or `redis`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -339,73 +350,74 @@ impl fmt::Debug for LedgerUrl {
     }
 }
 
-/// The section `[limits]`: limits of requests, bodies and connections.
+/// The section `[limits]`: limits on requests, bodies and connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The maximum number of catalog requests per second, per address.
+    /// Maximum number of catalog requests per second and client address.
     pub catalog_requests_per_second: u32,
-    /// The maximum number of other requests per second, per address; `None` means unlimited.
+    /// Maximum number of requests per second and client address, not counting catalog requests. `None`: unlimited.
     pub requests_per_second: Option<u32>,
-    /// The maximum number of requests with unknown keys per second, per address.
+    /// Maximum number of requests with unknown keys per second and client address.
     pub unknown_keys_per_second: u32,
-    /// The burst of requests with unknown keys, per address.
+    /// Maximum burst of requests with unknown keys from a client address.
     pub unknown_keys_burst: u32,
-    /// The largest length of a request's path and query, in bytes.
+    /// Maximum length of a request's path and query, in bytes.
     pub uri_bytes_max: usize,
-    /// The largest number of requests in flight.
+    /// Maximum number of requests in flight at this gateway.
     pub in_flight_max: usize,
-    /// The largest size of a request's body, in bytes.
+    /// Maximum size of a request's body, in bytes.
     pub body_bytes_max: u64,
-    /// The largest size of all request bodies in memory, in bytes.
+    /// Maximum size of all request bodies in memory together, in bytes.
     pub body_bytes_in_flight_max: u64,
-    /// The timeout for receiving a request's body.
+    /// Timeout for receiving the whole body of a request.
     pub body_timeout: Duration,
-    /// The minimum bytes per second at which a body must arrive.
+    /// Minimum speed at which a request's body must arrive, in bytes per second.
     pub body_rate_min: u64,
-    /// The maximum bytes of an answer that is not streamed and therefore in memory as a whole.
+    /// Maximum size of a response that is not streamed, in bytes. Such a response is in memory as a whole.
     pub answer_bytes_max: usize,
-    /// The maximum bytes of all answers in memory that are not streamed.
+    /// Maximum size of all responses in memory that are not streamed, in bytes.
     pub answer_bytes_in_flight_max: u64,
-    /// The largest number of messages in a request.
+    /// Maximum number of messages in a request, or of inputs in an embeddings request.
     pub messages_max: u64,
-    /// The limits and timeouts of connections.
+    /// Limits and timeouts of callers' connections.
     pub connections: ConnectionLimits,
-    /// The longest duration of a call.
+    /// Maximum time from sending a call to a vendor until the end of the vendor's response.
     pub call_time_max: Duration,
-    /// The time that running calls have to finish after SIGTERM.
+    /// How long calls in flight may continue after SIGTERM.
     pub drain_timeout: Duration,
 }
 
-/// The part that a reload replaces while calls run: models, their prices and their routes to vendors.
+/// The part of the configuration that a reload replaces while calls are in flight: models, their prices and their
+/// routes to vendors.
 #[derive(Clone, Debug)]
 pub struct LiveConfig {
     /// The sources of the exchange rate.
     pub rate: RateConfig,
-    /// The way in which prices follow from the exchange rate.
+    /// How prices for callers are computed from base prices and the exchange rate.
     pub tariff: Tariff,
-    /// Models in the order of the catalog. Never empty; ids are unique.
+    /// The models, in the order of the catalog. There is at least one, and no two have the same id.
     pub models: Vec<ModelConfig>,
     /// The prices that apply only to some customers.
     pub price_lists: PriceLists,
-    /// The seller that issues statements; `None`: statements name no seller.
+    /// The seller that statements name. `None`: statements name no seller.
     pub seller: Option<Arc<SellerConfig>>,
 }
 
-/// The section `[rate]`: rubles per USDT.
+/// The section `[rate]`: the exchange rate in rubles per USDT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateConfig {
-    /// The age at which a rate becomes stale, so that models have no prices.
+    /// Maximum age of the exchange rate. If it is older, models priced in USDT have no prices.
     pub age_max: Duration,
-    /// The interval between two requests to the sources.
+    /// Interval between two requests for the exchange rate.
     pub refresh: Duration,
-    /// The largest change from one rate to the next that is accepted, in percent.
+    /// Largest accepted change from the last accepted exchange rate, in percent.
     pub step_max_percent: Decimal,
-    /// The sources in order of preference, at least one.
+    /// Sources of the exchange rate in order of preference, at least one.
     pub sources: Vec<RateSource>,
 }
 
 impl RateConfig {
-    /// Returns the rate, if the operator fixes it before any other source.
+    /// Returns the exchange rate if the first source is a fixed one.
     #[must_use]
     pub fn fixed(&self) -> Option<Decimal> {
         match self.sources.first()? {
@@ -418,38 +430,38 @@ impl RateConfig {
 /// A section `[[rate.source]]`: a source of the exchange rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RateSource {
-    /// The operator fixes the rate.
+    /// A fixed exchange rate from the configuration file, in rubles per USDT.
     Fixed(Decimal),
-    /// The rate is a number in a JSON answer of a source.
+    /// A URL that returns JSON with the exchange rate.
     Http(Box<HttpSource>),
 }
 
-/// A source that answers with JSON, which contains the rate as a number.
+/// A source of the exchange rate: a URL that returns JSON, and the path of the number in this JSON.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpSource {
-    /// The URL of the source; its query may contain a key.
+    /// URL of the source. Its query may contain a secret key.
     pub url: Uri,
-    /// The method of the request: `GET` or `POST`.
+    /// Method of the request to the source: `GET` or `POST`.
     pub method: Method,
-    /// The body of the request, which is JSON if not empty.
+    /// Body of the request to the source. If it is not empty, it is sent as JSON.
     pub body: Bytes,
-    /// The location of the number in the answer.
+    /// Path of the exchange rate in the source's response.
     pub select: Selector,
-    /// The lowest rate that is accepted.
+    /// Lowest exchange rate that is accepted from this source.
     pub min: Option<Decimal>,
-    /// The highest rate that is accepted.
+    /// Highest exchange rate that is accepted from this source.
     pub max: Option<Decimal>,
 }
 
 impl HttpSource {
-    /// Returns the host, which is the part of the URL that logs may contain.
+    /// Returns the host of the URL. It is the only part of the URL that logs may contain.
     #[must_use]
     pub fn host(&self) -> &str {
         self.url.host().unwrap_or_default()
     }
 }
 
-/// Omits the URL, whose query may contain a key.
+/// Prints the source without its URL, whose query may contain a secret key.
 impl fmt::Debug for HttpSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpSource")
@@ -461,43 +473,43 @@ impl fmt::Debug for HttpSource {
     }
 }
 
-/// A section `[[model]]`: a model that is sold.
+/// A section `[[model]]`: a model that callers can call.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
-    /// The model's name in the request field `model`.
+    /// Id of the model, which callers write into the request field `model`.
     pub id: String,
-    /// The name of the model's family, for people.
+    /// Name of the model's family, as the catalog and the page at `/` show it.
     pub family: String,
-    /// Whether the model answers chats or makes embeddings.
+    /// Whether the model is for chats or for embeddings.
     pub kind: ModelKind,
-    /// Name shown where a client lets people choose a model.
+    /// Name of the model in `GET /v1/models`, which clients show in their model lists.
     pub display_name: Option<String>,
-    /// Description of the model, shown before its price where a client lets people choose a model.
+    /// Text before the price in `GET /v1/models`, which clients show in their model lists.
     pub description: Option<String>,
     /// The base prices of the model.
     pub base: BaseRates,
-    /// Base prices under conditions; no condition is empty and no two are ambiguous.
+    /// Price rules: base prices under conditions. No condition is empty, and for every call at most one rule decides.
     pub price_rules: Vec<(Condition, BaseRates)>,
-    /// The costs at the model's vendors, if they are known.
+    /// Prices that the vendors of the model's routes charge, for the routes whose costs are known.
     pub route_costs: Vec<RouteCostConfig>,
-    /// The largest number of output tokens that a call may request.
+    /// Maximum number of output tokens of a call.
     pub output_tokens_max: u64,
-    /// The smallest output worth a call when the balance is low, in tokens.
+    /// Smallest output limit, in tokens, to which the gateway lowers the limit of a call if the balance is low.
     pub output_tokens_min: u64,
-    /// Output limit of a call that sets none, in tokens; `None`: `output_tokens_max`.
+    /// Output limit, in tokens, of a call that sets no output limit. `None`: `output_tokens_max`.
     pub output_tokens_default: Option<u64>,
-    /// The largest number of output tokens per second, if it is known.
+    /// Maximum number of output tokens that the model generates per second. `None`: unknown.
     pub output_tokens_per_second_max: Option<u64>,
-    /// Whether the holds of streams grow with their output.
+    /// Whether the hold of a stream grows with the stream's output.
     pub hold_grows: bool,
-    /// The context window in tokens, if it is known.
+    /// Context window of the model, in tokens. `None`: unknown.
     pub input_tokens_max: Option<u64>,
-    /// The largest input that the model's prices apply to, in tokens; `None`: unlimited.
+    /// Maximum number of input tokens to which the model's prices apply. `None`: unlimited.
     pub input_tokens_priced_max: Option<u64>,
     /// Whether all calls of a conversation stay on one route.
     pub sticky: bool,
-    /// Routes to vendors, by priority. Never empty; no two routes have the same vendor and the same model of that
-    /// vendor.
+    /// Routes to vendors, ordered by priority. There is at least one, and no two have both the same vendor and the same
+    /// model name at this vendor.
     pub routes: Vec<Arc<Route>>,
 }
 
@@ -520,7 +532,7 @@ mod tests {
     fn missing_configuration_file_is_an_error() {
         let errors = Config::load(Path::new("/no/such/tollgate.toml")).unwrap_err();
         assert!(
-            errors.to_string().starts_with("cannot be read: "),
+            errors.to_string().starts_with("cannot read the file: "),
             "{errors}"
         );
     }

@@ -15,10 +15,21 @@ use super::{
     vendor::Vendors,
 };
 
-const INPUT_ALONE: &str = "is not valid for an embedding model, which has only input: remove it";
+const INPUT_ALONE: &str =
+    "is not valid for an embedding model, which has only an input price: remove it";
 const DISPLAY_NAME_CHARS_MAX: usize = 60;
-/// Claude Code shows 100 characters of a model's description. The price follows this text and must not be cut off.
+/// Maximum length of `description` in characters. Claude Code shows 100 characters of a model's description, and the
+/// price, which follows this text, must not be cut off.
 const DESCRIPTION_CHARS_MAX: usize = 40;
+
+/// The output limits of a model, which become fields of [`ModelConfig`].
+struct OutputLimits {
+    max: u64,
+    min: u64,
+    default: Option<u64>,
+    per_second_max: Option<u64>,
+    hold_grows: bool,
+}
 
 impl Check<'_> {
     pub(super) fn models(
@@ -27,8 +38,10 @@ impl Check<'_> {
         vendors: &Vendors,
     ) -> Option<Vec<ModelConfig>> {
         if raw.is_empty() {
-            self.errors
-                .missing("model", "add a [[model]], or there is nothing to sell");
+            self.errors.missing(
+                "model",
+                "add at least one [[model]]: without models, the gateway has nothing to sell",
+            );
             return None;
         }
         let mut ids = HashSet::new();
@@ -37,13 +50,15 @@ impl Check<'_> {
             .enumerate()
             .map(|(index, raw)| {
                 let path = format!("model[{index}]");
-                // The id is checked first, so that mistakes in other fields do not hide a duplicate id.
+                // The id is checked first: mistakes in other fields must not hide a duplicate id.
                 if let Some(id) = raw.id.as_ref().filter(|id| !id.is_empty())
                     && !ids.insert(id.clone())
                 {
                     self.errors.add(
                         format!("{path}.id"),
-                        format!("{id:?} is used already: give each model its own id"),
+                        format!(
+                            "{id:?} is already the id of another model: give each model its own id"
+                        ),
                     );
                 }
                 self.model(raw, &path, vendors)
@@ -55,114 +70,110 @@ impl Check<'_> {
     fn model(&mut self, mut raw: RawModel, path: &str, vendors: &Vendors) -> Option<ModelConfig> {
         let at = |field: &str| format!("{path}.{field}");
         let kind = self.kind(raw.kind.as_deref(), &at("kind"));
-        // If the kind is invalid, mistakes that depend on the kind are not reported.
-        let has_output = kind.is_some_and(|kind| kind != ModelKind::Embedding);
-        let least = u64::from(has_output);
         match kind {
             Some(ModelKind::Embedding) => self.input_alone(&mut raw, path, true),
             Some(_) => {}
             None => self.input_alone(&mut raw, path, false),
         }
         let dialect = self.dialect(&raw.dialect(), Dialect::default(), &at);
-        let id = self.required(raw.id, &at("id"), "callers name it in the field `model`");
-        let family = self.required(
-            raw.family,
-            &at("family"),
-            "the catalog shows it, like \"GPT-5\"",
+        let output = self.output_limits(&raw, kind, &at);
+        let id = self.required(
+            raw.id,
+            &at("id"),
+            "give the model an id, which callers write into the field `model`",
         );
-        let display_name = self.line(
-            raw.display_name,
-            &at("display_name"),
-            DISPLAY_NAME_CHARS_MAX,
-        );
+        let advice = "give the model's family, like \"GPT-5\", which the catalog shows";
+        let family = self.required(raw.family, &at("family"), advice);
+        let name = raw.display_name;
+        let display_name = self.line(name, &at("display_name"), DISPLAY_NAME_CHARS_MAX);
         let description = self.line(raw.description, &at("description"), DESCRIPTION_CHARS_MAX);
         let base = self.base_rates(raw.usdt_mtok.as_ref(), raw.rub_mtok.as_ref(), &at(""));
         let price_rules = self.price_rules(raw.price_rules, &at("price_rules"), base.as_ref());
         let route_costs = self.route_costs(&mut raw.routes, &at("routes"), id.as_deref());
-        if raw.output_tokens_max.is_none() && has_output {
-            self.errors.missing(
-                &at("output_tokens_max"),
-                "give the maximum number of output tokens of the model",
-            );
-        }
-        let max = self.whole(
-            raw.output_tokens_max,
-            &at("output_tokens_max"),
-            match kind {
-                Some(ModelKind::Embedding) => 0,
-                _ => TOKENS_MAX,
-            },
-            least..=TOKENS_MAX,
-        );
-        let min_range = least..=max.unwrap_or(TOKENS_MAX);
-        let min = self.whole(
-            raw.output_tokens_min,
-            &at("output_tokens_min"),
-            256_u64.min(*min_range.end()),
-            min_range,
-        );
-        let default = self.optional(
-            raw.output_tokens_default,
-            &at("output_tokens_default"),
-            min.unwrap_or(1)..=max.unwrap_or(TOKENS_MAX),
-        );
-        let speed = self.optional(
-            raw.output_tokens_per_second_max,
-            &at("output_tokens_per_second_max"),
-            1..=TOKENS_MAX,
-        );
-        let hold_grows = self.choice_or(
-            raw.hold.as_deref(),
-            false,
-            &at("hold"),
-            [("whole", false), ("growing", true)],
-        );
-        if hold_grows == Some(true) && speed == Some(None) {
-            self.errors.add(
-                at("hold"),
-                "\"growing\" needs output_tokens_per_second_max: give the largest speed of the model at any of its \
-                 vendors",
-            );
-        }
-        let input_tokens_max = self.optional(
-            raw.input_tokens_max,
-            &at("input_tokens_max"),
-            1..=TOKENS_MAX,
-        );
-        let window = input_tokens_max.flatten().unwrap_or(TOKENS_MAX);
-        let input_tokens_priced_max = self.optional(
+        let window = raw.input_tokens_max;
+        let window = self.optional(window, &at("input_tokens_max"), 1..=TOKENS_MAX);
+        let priced_max = self.optional(
             raw.input_tokens_priced_max,
             &at("input_tokens_priced_max"),
-            1..=window,
+            1..=window.unwrap_or(TOKENS_MAX),
         );
-        let usual = dialect.unwrap_or_default();
-        let made = kind.unwrap_or_default();
         let routes = self.routes(
             raw.routes,
             &at("routes"),
             id.as_deref(),
-            (made, usual),
+            (kind.unwrap_or_default(), dialect),
             vendors,
         );
         Some(ModelConfig {
             id: id?,
             family: family?,
             kind: kind?,
-            display_name: display_name?,
-            description: description?,
+            display_name,
+            description,
             base: base?,
             price_rules: price_rules?,
             route_costs: route_costs?,
-            output_tokens_max: max?,
-            output_tokens_min: min?,
-            output_tokens_default: default?,
-            output_tokens_per_second_max: speed?,
-            hold_grows: hold_grows?,
-            input_tokens_max: input_tokens_max?,
-            input_tokens_priced_max: input_tokens_priced_max?,
+            output_tokens_max: output.max,
+            output_tokens_min: output.min,
+            output_tokens_default: output.default,
+            output_tokens_per_second_max: output.per_second_max,
+            hold_grows: output.hold_grows,
+            input_tokens_max: window,
+            input_tokens_priced_max: priced_max,
             sticky: raw.sticky.unwrap_or(false),
-            routes: dialect.and(routes)?,
+            routes: routes?,
         })
+    }
+
+    /// Checks the output limits of a model. If the model's kind is invalid, mistakes that depend on the kind are not
+    /// reported.
+    fn output_limits(
+        &mut self,
+        raw: &RawModel,
+        kind: Option<ModelKind>,
+        at: &dyn Fn(&str) -> String,
+    ) -> OutputLimits {
+        let has_output = kind.is_some_and(|kind| kind != ModelKind::Embedding);
+        let least = u64::from(has_output);
+        if raw.output_tokens_max.is_none() && has_output {
+            self.errors.missing(
+                &at("output_tokens_max"),
+                "give the maximum number of output tokens of the model",
+            );
+        }
+        let usual = match kind {
+            Some(ModelKind::Embedding) => 0,
+            _ => TOKENS_MAX,
+        };
+        let (max, path) = (raw.output_tokens_max, at("output_tokens_max"));
+        let max = self.optional(max, &path, least..=TOKENS_MAX);
+        let max = max.unwrap_or(usual).max(least);
+        let range = least..=max;
+        let min = raw.output_tokens_min;
+        let min = self.whole(min, &at("output_tokens_min"), 256_u64.min(max), range);
+        let default = raw.output_tokens_default;
+        let default = self.optional(default, &at("output_tokens_default"), min..=max);
+        let (speed, path) = (
+            raw.output_tokens_per_second_max,
+            "output_tokens_per_second_max",
+        );
+        let per_second_max = self.optional(speed, &at(path), 1..=TOKENS_MAX);
+        let holds = [("whole", false), ("growing", true)];
+        let hold_grows = self.choice_or(raw.hold.as_deref(), false, &at("hold"), holds);
+        if hold_grows && speed.is_none() {
+            self.errors.add(
+                at("hold"),
+                "\"growing\" needs output_tokens_per_second_max: give the maximum output speed of the model at any of \
+                 its vendors",
+            );
+        }
+        OutputLimits {
+            max,
+            min,
+            default,
+            per_second_max,
+            hold_grows,
+        }
     }
 
     fn kind(&mut self, given: Option<&str>, path: &str) -> Option<ModelKind> {
@@ -176,8 +187,8 @@ impl Check<'_> {
         given.map_or(Some(ModelKind::Chat), |text| self.choice(text, path, kinds))
     }
 
-    /// Refuses settings that are useless for a model without output, if the model `is_known` to have none. The rate of
-    /// input is copied to all other classes, so that nothing is free.
+    /// Records a mistake for each output setting if the model is known to be an embedding model (`is_known`). Copies
+    /// the input price to all other rate classes, because no rate class may be free.
     fn input_alone(&mut self, raw: &mut RawModel, path: &str, is_known: bool) {
         let at = |field: &str| format!("{path}.{field}");
         for (name, given) in [
@@ -204,7 +215,7 @@ impl Check<'_> {
         }
     }
 
-    /// Checks prices under conditions as `input_alone` checks a model's prices.
+    /// Checks the price rules of an embedding model in the same way as `input_alone` checks the model's base prices.
     pub(super) fn rules_of_input(
         &mut self,
         rules: &mut [RawPriceRule],
@@ -217,7 +228,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks the tables of a price in each currency. `prefix` is the path of the table that contains them.
+    /// Checks the price tables of an embedding model, one per currency. `prefix` is the path of the table that contains
+    /// them.
     pub(super) fn rates_of_input(
         &mut self,
         tables: [&mut Option<RawRates>; 2],
@@ -240,19 +252,19 @@ impl Check<'_> {
             if is_known && given.take().is_some() {
                 self.errors.add(format!("{path}.{name}"), INPUT_ALONE);
             }
-            // A mistake in the rate of input is reported once.
+            // A mistake in the input price is reported once, not once per class.
             let input = || rates.input.clone().unwrap_or_else(|| "1".to_owned());
             given.get_or_insert_with(input);
         }
     }
 
-    /// Checks an optional short text for people.
+    /// Checks an optional short text that people read. Returns `None` if it is absent, and after a mistake.
     pub(super) fn line(
         &mut self,
         given: Option<String>,
         path: &str,
         chars_max: usize,
-    ) -> Option<Option<String>> {
+    ) -> Option<String> {
         let fits = given.as_ref().is_none_or(|text| {
             (1..=chars_max).contains(&text.chars().count())
                 && text.trim() == text
@@ -262,11 +274,11 @@ impl Check<'_> {
             self.errors.add(
                 path,
                 format!(
-                    "must be 1 to {chars_max} characters in one line, without blanks around them"
+                    "must be 1 to {chars_max} characters in one line, without spaces at the beginning or the end"
                 ),
             );
         }
-        fits.then_some(given)
+        given.filter(|_| fits)
     }
 }
 
@@ -277,71 +289,23 @@ mod tests {
     use crate::config::testing::{SMALL, assert_mistakes, parse};
 
     #[test]
-    fn invalid_model_setting_is_refused_by_name() {
-        assert_mistakes(&[
-            ("id = \"m\"", "id = \"\"", "model[0].id", "missing"),
-            ("family = \"M\"", "", "model[0].family", "missing"),
-            (
-                "family = \"M\"",
-                "family = \"M\"\ndisplay_name = \" \"",
-                "model[0].display_name",
-                "1 to 60 characters in one line",
-            ),
-            (
-                "family = \"M\"",
-                "family = \"M\"\ndescription = \"two\\nlines\"",
-                "model[0].description",
-                "1 to 40 characters in one line",
-            ),
-            (
-                "family = \"M\"",
-                "family = \"M\"\ndescription = \"ровно сорок один знак, а можно лишь сорок\"",
-                "model[0].description",
-                "1 to 40 characters in one line",
-            ),
-            (
-                "output_tokens_max = 128000",
-                "",
-                "model[0].output_tokens_max",
-                "missing",
-            ),
-            (
-                "family = \"M\"",
-                "family = \"M\"\noutput_tokens_min = 200000",
-                "model[0].output_tokens_min",
-                "128000",
-            ),
-            (
-                "family = \"M\"",
-                "family = \"M\"\noutput_tokens_default = 128001",
-                "model[0].output_tokens_default",
-                "256 to 128000",
-            ),
-            (
-                "family = \"M\"",
-                "family = \"M\"\noutput_tokens_min = 500\noutput_tokens_default = 499",
-                "model[0].output_tokens_default",
-                "500 to 128000",
-            ),
-            (
-                "family = \"M\"",
-                "family = \"M\"\nhold = \"growing\"",
-                "model[0].hold",
-                "needs output_tokens_per_second_max",
-            ),
-            (
-                "family = \"M\"",
-                "family = \"M\"\nhold = \"half\"",
-                "model[0].hold",
-                "must be \"whole\" or \"growing\"",
-            ),
-            (
-                "family = \"M\"",
-                "family = \"M\"\ninput_tokens_max = 1000\ninput_tokens_priced_max = 1001",
-                "model[0].input_tokens_priced_max",
-                "1 to 1000",
-            ),
-        ]);
+    fn error_about_an_invalid_model_setting_names_the_setting() {
+        assert_mistakes(
+            r#"
+            id = "m" | id = "" | model[0].id | missing
+            family = "M" |  | model[0].family | missing
+            family = "M" | family = "M"\ndisplay_name = " " | model[0].display_name | 1 to 60 characters in one line
+            family = "M" | family = "M"\ndescription = "two\u000Alines" | model[0].description | 1 to 40 characters in one line
+            family = "M" | family = "M"\ndescription = "ровно сорок один знак, а можно лишь сорок" | model[0].description | 1 to 40 characters in one line
+            output_tokens_max = 128000 |  | model[0].output_tokens_max | missing
+            family = "M" | family = "M"\noutput_tokens_min = 200000 | model[0].output_tokens_min | 128000
+            family = "M" | family = "M"\noutput_tokens_default = 128001 | model[0].output_tokens_default | 256 to 128000
+            family = "M" | family = "M"\noutput_tokens_min = 500\noutput_tokens_default = 499 | model[0].output_tokens_default | 500 to 128000
+            family = "M" | family = "M"\nhold = "growing" | model[0].hold | needs output_tokens_per_second_max
+            family = "M" | family = "M"\nhold = "half" | model[0].hold | must be "whole" or "growing"
+            family = "M" | family = "M"\ninput_tokens_max = 1000\ninput_tokens_priced_max = 1001 | model[0].input_tokens_priced_max | 1 to 1000
+        "#,
+        );
     }
 
     #[test]

@@ -9,32 +9,32 @@ use super::{
 };
 use crate::operators::Role;
 
-/// The path of the console to which the provider redirects browsers after sign-in.
+/// The console's path to which the OpenID provider redirects browsers after the sign-in.
 pub(crate) const BACK: &str = "/console/oidc/back";
 
-/// `[admin.oidc]`: sign-in to the console by an OpenID provider.
+/// The section `[admin.oidc]`: sign-in to the console through an OpenID provider.
 #[derive(Clone, Debug)]
 pub struct OidcConfig {
-    /// The issuer, exactly as the provider states it.
+    /// Issuer URL of the provider, exactly as the provider states it.
     pub issuer: String,
-    /// The client id of the console.
+    /// Client id under which the console is registered at the provider.
     pub client_id: String,
-    /// Client secret of the console; `None`: a public client, with PKCE only.
+    /// Client secret of the console. `None`: the console is a public client, which uses PKCE only.
     pub client_secret: Option<SecretString>,
-    /// The full URL of the console to which the provider redirects browsers after sign-in.
+    /// Full URL to which the provider redirects browsers after the sign-in.
     pub redirect_url: String,
-    /// The scopes that are requested in addition to `openid`.
+    /// Scopes that the console requests in addition to `openid`.
     pub scopes: Vec<String>,
-    /// The claim that has the person's name.
+    /// OpenID claim that contains the operator's name.
     pub name_claim: String,
-    /// The claim that has the person's groups.
+    /// OpenID claim that contains the operator's groups.
     pub role_claim: String,
-    /// Groups of each role, the most powerful role first.
+    /// The provider's groups that give each role, with the most powerful role first.
     pub roles: Vec<(Role, Vec<String>)>,
 }
 
 impl OidcConfig {
-    /// Returns the most powerful role that one of these groups has.
+    /// Returns the most powerful role that one of these groups gives.
     pub(crate) fn role_of(&self, groups: &[&str]) -> Option<Role> {
         let found = self
             .roles
@@ -43,7 +43,7 @@ impl OidcConfig {
         found.map(|(role, _)| *role)
     }
 
-    /// Returns whether both configurations are equal, including the secret.
+    /// Returns whether two sections are equal, including their client secrets.
     pub(super) fn is(&self, other: &Self) -> bool {
         let parts = |it: &Self| {
             let secret = it.client_secret.as_ref();
@@ -60,22 +60,22 @@ impl OidcConfig {
 
 impl Check<'_> {
     pub(super) fn oidc(&mut self, raw: RawOidc) -> Option<OidcConfig> {
-        let advice = "give the provider's issuer URL, as in its discovery document";
+        let advice = "give the issuer URL exactly as the provider's discovery document states it";
         let issuer = self.required(raw.issuer, "admin.oidc.issuer", advice);
         let issuer = issuer.filter(|text| self.keep(safe(text), "admin.oidc.issuer").is_some());
-        let advice = "give the console's client id at the provider";
+        let advice = "give the client id under which the console is registered at the provider";
         let client_id = self.required(raw.client_id, "admin.oidc.client_id", advice);
-        let client_secret = match raw.client_secret {
-            None => Some(None),
-            given => self.secret(given, "admin.oidc.client_secret", "").map(Some),
-        };
+        let client_secret = raw
+            .client_secret
+            .and_then(|text| self.secret(Some(text), "admin.oidc.client_secret", ""));
         let path = "admin.oidc.redirect_url";
-        let advice = "give the console's address for browsers followed by /console/oidc/back, as registered at the provider";
+        let advice =
+            "give the console's URL followed by /console/oidc/back, as registered at the provider";
         let redirect_url = self.required(raw.redirect_url, path, advice);
         let redirect_url = redirect_url.filter(|text| {
             let back = safe(text).and_then(|url| match url.path() {
                 BACK if url.query().is_none() => Ok(()),
-                _ => Err(format!("must end with {BACK}")),
+                _ => Err(format!("must end in {BACK}")),
             });
             self.keep(back, path).is_some()
         });
@@ -86,13 +86,16 @@ impl Check<'_> {
             (Role::Read, raw.roles.read),
         ];
         if groups.iter().all(|(_, groups)| groups.is_empty()) {
-            let problem = "names no group, so that nobody could sign in; give the groups of a role, like admin = [\"tollgate-admins\"]";
+            let problem = "contains no group, so nobody could sign in: give the groups of at least one role, like \
+                 admin = [\"tollgate-admins\"]";
             self.errors.add("admin.oidc.roles", problem);
             return None;
         }
         for scope in &raw.scopes {
             if scope.is_empty() || scope.contains(|c: char| c.is_whitespace() || c.is_control()) {
-                let problem = format!("{scope:?} is not a scope: give one word each");
+                let problem = format!(
+                    "{scope:?} is not a valid scope: write each scope as a separate word in the list"
+                );
                 self.errors.add("admin.oidc.scopes", problem);
                 return None;
             }
@@ -100,7 +103,7 @@ impl Check<'_> {
         Some(OidcConfig {
             issuer: issuer?,
             client_id: client_id?,
-            client_secret: client_secret?,
+            client_secret,
             redirect_url: redirect_url?,
             scopes: raw.scopes,
             name_claim: raw.name_claim.unwrap_or_else(|| "email".into()),
@@ -110,7 +113,7 @@ impl Check<'_> {
     }
 }
 
-/// Parses a URL whose requests cannot be intercepted: https, or a loopback address.
+/// Parses a URL. Requests to it must be safe from interception: it must begin with https, or have a loopback address.
 pub(crate) fn safe(text: &str) -> Result<Uri, String> {
     let url = web_address(text).map_err(|problem| problem.to_string())?;
     let host = url.host().unwrap_or_default();
@@ -118,67 +121,33 @@ pub(crate) fn safe(text: &str) -> Result<Uri, String> {
     if url.scheme() == Some(&Scheme::HTTPS) || own {
         Ok(url)
     } else {
-        Err("must begin with https://; http is allowed only for this machine".into())
+        Err("must begin with https://; http:// is valid only for an address of this machine".into())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::config::testing::assert_mistakes;
+    use crate::config::testing::{assert_mistake, rows};
 
     const GOOD: &str = "[admin.oidc]\nissuer = \"https://login.example\"\nclient_id = \"tollgate\"\n\
         redirect_url = \"https://console.example/console/oidc/back\"\n[admin.oidc.roles]\nadmin = [\"a\"]\n";
 
     #[test]
-    fn openid_error_names_the_setting() {
+    fn error_about_an_invalid_openid_setting_names_the_setting() {
         let with = |from: &str, to: &str| format!("{}[admin]", GOOD.replacen(from, to, 1));
-        let cases = [
-            (
-                "https://login",
-                "http://login",
-                "admin.oidc.issuer",
-                "https",
-            ),
-            (
-                "https://login.example",
-                "login",
-                "admin.oidc.issuer",
-                "http",
-            ),
-            (
-                "client_id = \"tollgate\"\n",
-                "",
-                "admin.oidc.client_id",
-                "client id",
-            ),
-            (
-                "oidc/back",
-                "oidc",
-                "admin.oidc.redirect_url",
-                "/console/oidc/back",
-            ),
-            (
-                "https://console",
-                "http://console",
-                "admin.oidc.redirect_url",
-                "https",
-            ),
-            ("[\"a\"]", "[]", "admin.oidc.roles", "no group"),
-            (
-                "issuer",
-                "scopes = [\"a b\"]\nissuer",
-                "admin.oidc.scopes",
-                "one word",
-            ),
-            (
-                "issuer",
-                "client_secret = \"plain\"\nissuer",
-                "admin.oidc.client_secret",
-                "secret",
-            ),
-        ];
-        for (from, to, path, says) in cases {
-            assert_mistakes(&[("[admin]", &with(from, to), path, says)]);
+        for [from, to, path, says] in rows(
+            r#"
+            https://login | http://login | admin.oidc.issuer | https
+            https://login.example | login | admin.oidc.issuer | http
+            client_id = "tollgate"\n |  | admin.oidc.client_id | client id
+            oidc/back | oidc | admin.oidc.redirect_url | /console/oidc/back
+            https://console | http://console | admin.oidc.redirect_url | https
+            ["a"] | [] | admin.oidc.roles | no group
+            issuer | scopes = ["a b"]\nissuer | admin.oidc.scopes | separate word
+            issuer | client_secret = "plain"\nissuer | admin.oidc.client_secret | secret
+        "#,
+        ) {
+            assert_mistake("[admin]", &with(from, to), path, says);
         }
     }
 }

@@ -7,42 +7,42 @@ use secrecy::{ExposeSecret, SecretString};
 use tollgate_layers::money::MicroRub;
 
 use super::{
-    check::{Check, maybe, web_address, without_query},
+    check::{Check, web_address, without_query},
     raw::{RawCloudPayments, RawPayments, RawStripe, RawYooKassa},
 };
 
-/// A kopeck in micro-rubles, the smallest unit of the providers.
+/// A kopeck in micro-rubles. It is the smallest amount that payment providers can represent.
 const KOPECK: i64 = 10_000;
 
-/// The section `[payments]`: payments that customers make themselves.
+/// The section `[payments]`: payments that customers make through payment providers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PaymentsConfig {
     /// Whether the holder of a key may start a payment.
     pub on_page: bool,
-    /// The smallest payment that the holder of a key may start.
+    /// Smallest amount of a payment that the holder of a key may start.
     pub min: MicroRub,
-    /// The largest payment that the holder of a key may start.
+    /// Largest amount of a payment that the holder of a key may start.
     pub max: MicroRub,
-    /// The largest number of unpaid payments per account.
+    /// Maximum number of unpaid payments per account.
     pub open_max: usize,
-    /// The interval at which providers are polled for unpaid payments.
+    /// Interval at which the gateway polls providers for unpaid payments.
     pub poll: Duration,
-    /// The interval at which accounts with an automatic top-up are checked.
+    /// Interval at which the gateway checks the balances of accounts with an automatic top-up.
     pub auto_check: Duration,
-    /// Pause after a card's first decline; doubled after each further decline.
+    /// Time for which a saved card is not charged after its first decline. It doubles after each further decline.
     pub auto_retry: Duration,
-    /// The number of consecutive declines after which a card is no longer charged.
+    /// Number of consecutive declines after which a saved card is no longer charged.
     pub auto_declines_max: u32,
-    /// YooKassa; `None`: not configured.
+    /// Settings of YooKassa. `None`: YooKassa is not used.
     pub yookassa: Option<YooKassaConfig>,
-    /// CloudPayments; `None`: not configured.
+    /// Settings of CloudPayments. `None`: CloudPayments is not used.
     pub cloudpayments: Option<CloudPaymentsConfig>,
-    /// Stripe; `None`: not configured.
+    /// Settings of Stripe. `None`: Stripe is not used.
     pub stripe: Option<StripeConfig>,
 }
 
 impl PaymentsConfig {
-    /// Returns whether the holder of a key may start a payment: it is enabled and a provider is configured.
+    /// Returns whether the holder of a key can start a payment: `on_page` is true, and a provider is configured.
     #[must_use]
     pub const fn is_offered(&self) -> bool {
         self.on_page
@@ -53,52 +53,53 @@ impl PaymentsConfig {
 /// The section `[payments.yookassa]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct YooKassaConfig {
-    /// The id of the shop at YooKassa.
+    /// Id of the operator's shop at YooKassa.
     pub shop_id: String,
-    /// The secret key of the shop.
+    /// Secret key of the shop at YooKassa.
     pub secret_key: ProviderSecret,
-    /// Base URL of the API, without a trailing slash.
+    /// Base URL of the provider's API, without a trailing slash.
     pub url: String,
-    /// The URL to which payers return.
+    /// URL to which payers return after a payment.
     pub return_url: String,
-    /// VAT code of fiscal receipts, and the default email address for them.
+    /// VAT code of fiscal receipts, and the email address that gets a fiscal receipt if the payment has no address.
+    /// `None`: no fiscal receipts are requested.
     pub receipt: Option<(u8, String)>,
 }
 
 /// The section `[payments.cloudpayments]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloudPaymentsConfig {
-    /// The public id of the site.
+    /// Public ID of the operator's site at CloudPayments.
     pub public_id: String,
-    /// API Secret of the site, which also verifies notifications.
+    /// API Secret of the site. CloudPayments' notifications are verified with it too.
     pub api_secret: ProviderSecret,
-    /// Base URL of the API, without a trailing slash.
+    /// Base URL of the provider's API, without a trailing slash.
     pub url: String,
-    /// The URL to which payers return.
+    /// URL to which payers return after a payment.
     pub return_url: String,
 }
 
 /// The section `[payments.stripe]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StripeConfig {
-    /// The secret key of the Stripe account.
+    /// Secret key of the operator's Stripe account.
     pub secret_key: ProviderSecret,
-    /// The secret with which Stripe signs events.
+    /// Signing secret of the webhook at Stripe.
     pub webhook_secret: ProviderSecret,
-    /// Whether a disputed amount is taken off its account until the dispute is won.
+    /// Whether a disputed amount is taken off the customer's account until the dispute is won.
     pub hold_disputed: bool,
-    /// Base URL of the API, without a trailing slash.
+    /// Base URL of the provider's API, without a trailing slash.
     pub url: String,
-    /// The URL to which payers return.
+    /// URL to which payers return after a payment.
     pub return_url: String,
 }
 
-/// A provider's secret. Secrets can be compared, so that a reload can detect a changed one.
+/// The secret of a payment provider. It can be compared, because a reload must detect a changed secret.
 #[derive(Clone, Debug)]
 pub struct ProviderSecret(SecretString);
 
 impl ProviderSecret {
-    /// Returns the secret in plain text, to be sent to the provider.
+    /// Returns the secret in plain text, for requests to the provider.
     pub(crate) fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -135,36 +136,34 @@ impl Check<'_> {
         let retry = self.seconds(retry, "payments.auto_retry_seconds", 3600, 1);
         let declines = raw.auto_declines_max;
         let declines = self.whole(declines, "payments.auto_declines_max", 3, 1..=20);
-        let yookassa = maybe(raw.yookassa, |raw| self.yookassa(raw));
-        let cloudpayments = maybe(raw.cloudpayments, |raw| self.cloudpayments(raw));
-        let stripe = maybe(raw.stripe, |raw| self.stripe(raw));
+        let has_provider =
+            raw.yookassa.is_some() || raw.cloudpayments.is_some() || raw.stripe.is_some();
+        let yookassa = raw.yookassa.and_then(|raw| self.yookassa(raw));
+        let cloudpayments = raw.cloudpayments.and_then(|raw| self.cloudpayments(raw));
+        let stripe = raw.stripe.and_then(|raw| self.stripe(raw));
         let on_page = raw.on_page.unwrap_or(false);
-        let has_provider = !matches!(
-            (&yookassa, &cloudpayments, &stripe),
-            (Some(None), Some(None), Some(None))
-        );
         if on_page && !has_provider {
             let problem = "has no effect without a provider: add [payments.yookassa], [payments.cloudpayments] or \
-                           [payments.stripe], or nobody can pay on the page";
+                 [payments.stripe]; until then, nobody can pay on the page";
             self.warnings.add("payments.on_page", problem);
         }
         Some(PaymentsConfig {
             on_page,
             min: min?,
             max: max?,
-            open_max: open_max?,
-            poll: poll?,
-            auto_check: check?,
-            auto_retry: retry?,
-            auto_declines_max: declines?,
-            yookassa: yookassa?,
-            cloudpayments: cloudpayments?,
-            stripe: stripe?,
+            open_max,
+            poll,
+            auto_check: check,
+            auto_retry: retry,
+            auto_declines_max: declines,
+            yookassa,
+            cloudpayments,
+            stripe,
         })
     }
 
     fn yookassa(&mut self, raw: RawYooKassa) -> Option<YooKassaConfig> {
-        let advice = "give the shop's number, as its settings at YooKassa show it";
+        let advice = "give the shop id from the shop's settings at YooKassa";
         let shop_id = self.required(raw.shop_id, "payments.yookassa.shop_id", advice);
         let advice = "give the shop's secret key: \"${NAME}\" or \"file:/path\"";
         let secret_key = self.secret(raw.secret_key, "payments.yookassa.secret_key", advice);
@@ -176,18 +175,18 @@ impl Check<'_> {
             "payments.yookassa.receipt_vat_code",
             1..=12,
         );
-        let receipt = match (code?, raw.receipt_email) {
+        let receipt = match (code, raw.receipt_email) {
             (None, None) => None,
-            (Some(code), Some(email)) if is_email(&email) => {
-                u8::try_from(code).ok().zip(Some(email))
-            }
+            (Some(code), Some(email)) if is_email(&email) => Some((code, email)),
+            _ if code.is_none() && raw.receipt_vat_code.is_some() => return None,
             (None, Some(_)) => {
-                let problem = "is used only with receipt_vat_code: give that too";
+                let problem = "has no effect without receipt_vat_code: give receipt_vat_code too";
                 self.errors.add("payments.yookassa.receipt_email", problem);
                 return None;
             }
             (Some(_), _) => {
-                let problem = "must be an address like buh@example.com: receipts go there where a payment names nobody";
+                let problem = "must be an email address like buh@example.com: it gets the fiscal receipt if a payment \
+                     has no email address";
                 self.errors.add("payments.yookassa.receipt_email", problem);
                 return None;
             }
@@ -202,7 +201,7 @@ impl Check<'_> {
     }
 
     fn cloudpayments(&mut self, raw: RawCloudPayments) -> Option<CloudPaymentsConfig> {
-        let advice = "give the site's Public ID, as its settings at CloudPayments show it";
+        let advice = "give the Public ID from the site's settings at CloudPayments";
         let public_id = self.required(raw.public_id, "payments.cloudpayments.public_id", advice);
         let advice = "give the site's API Secret: \"${NAME}\" or \"file:/path\"";
         let api_secret = self.secret(raw.api_secret, "payments.cloudpayments.api_secret", advice);
@@ -234,12 +233,12 @@ impl Check<'_> {
         })
     }
 
-    /// Checks that an amount is positive and in whole kopecks.
+    /// Parses an amount in rubles that must be above 0 and in whole kopecks.
     fn rubles(&mut self, text: &str, path: &str) -> Option<MicroRub> {
         let amount = text.parse::<MicroRub>().ok();
         let amount = amount.filter(|amount| *amount > MicroRub::ZERO && is_whole_kopecks(*amount));
         self.keep(
-            amount.ok_or("must be rubles and whole kopecks above 0 in quotes, like \"100.00\""),
+            amount.ok_or("must be an amount above 0 in rubles with whole kopecks, in quotes, like \"100.00\""),
             path,
         )
     }
@@ -251,7 +250,8 @@ impl Check<'_> {
     }
 
     fn return_url(&mut self, given: Option<String>, path: &str) -> Option<String> {
-        let advice = "give the page that payers come back to, like https://api.example/usage";
+        let advice =
+            "give the URL to which payers return after a payment, like https://api.example/usage";
         let given = self.required(given, path, advice)?;
         let url: Option<Uri> = self.keep(web_address(&given), path);
         url.map(|_| given)
@@ -263,7 +263,8 @@ pub(crate) fn is_whole_kopecks(amount: MicroRub) -> bool {
     amount.micro() % KOPECK == 0
 }
 
-/// Returns whether the text is a plausible email address for a receipt; the provider checks the address fully.
+/// Returns whether a text looks like an email address to which a fiscal receipt can be sent. The provider checks the
+/// address fully.
 pub(crate) fn is_email(text: &str) -> bool {
     let plain = text.len() <= 254
         && text
@@ -290,7 +291,7 @@ mod tests {
                         return_url = \"https://pay.example/usage\"\n";
 
     #[test]
-    fn provider_settings_are_read_and_incomplete_ones_refused() {
+    fn payment_provider_settings_are_read_with_their_defaults() {
         let config = payments(SHOP).unwrap();
         assert_eq!(
             (config.on_page, config.min, config.max, config.open_max),
@@ -308,11 +309,11 @@ mod tests {
     }
 
     #[test]
-    fn invalid_payment_setting_is_refused_by_name() {
+    fn error_about_an_invalid_payment_setting_names_the_setting() {
         let more = |line: &str| format!("{SHOP}{line}");
         for (lines, says) in [
-            ("min_rub = \"0\"", "payments.min_rub: must be rubles"),
-            ("min_rub = \"0.001\"", "payments.min_rub: must be rubles"),
+            ("min_rub = \"0\"", "payments.min_rub: must be an amount"),
+            ("min_rub = \"0.001\"", "payments.min_rub: must be an amount"),
             ("max_rub = \"99\"", "payments.max_rub: must be at least"),
             ("open_max = 0", "payments.open_max"),
             ("[payments.yookassa]", "payments.yookassa.shop_id: missing"),
@@ -331,11 +332,11 @@ mod tests {
             ),
             (
                 &more("receipt_vat_code = 1"),
-                "payments.yookassa.receipt_email: must be an address",
+                "payments.yookassa.receipt_email: must be an email address",
             ),
             (
                 &more("receipt_email = \"a@b.c\""),
-                "payments.yookassa.receipt_email: is used only",
+                "payments.yookassa.receipt_email: has no effect without receipt_vat_code",
             ),
         ] {
             let errors = payments(lines).unwrap_err();

@@ -1,5 +1,5 @@
-//! Merges presets into the operator's tables before the tables are read. A preset's value applies where the operator
-//! gives none.
+//! Merges presets into the operator's tables before the tables are deserialized. A preset supplies the value of each
+//! field that the operator's table does not have.
 
 use toml::{
     Spanned,
@@ -9,12 +9,12 @@ use toml::{
 use super::presets::{ABOUT_LOGIN, ABOUT_MODEL, Preset, presets};
 use crate::{config::error::Errors, text::similar::hint};
 
-/// The fields of the merged configuration that come from a preset, with the preset's name.
+/// The fields of the merged configuration that come from a preset, each with the preset's name.
 #[derive(Default)]
 pub(in crate::config) struct Origins(Vec<(String, &'static str)>);
 
 impl Origins {
-    /// Returns the preset that a field, or a table that contains it, comes from.
+    /// Returns the preset from which a field comes. If a table comes from a preset, so do its fields.
     pub(in crate::config) fn preset_at(&self, path: &str) -> Option<&'static str> {
         let contains = |outer: &str| {
             let rest = path.strip_prefix(outer);
@@ -24,15 +24,15 @@ impl Origins {
         found.map(|(_, preset)| *preset)
     }
 
-    /// Returns the presets in use, each once, in their own order.
+    /// Returns the presets from which the configuration takes values, each once, in the order of [`presets`].
     pub(in crate::config) fn presets(&self) -> Vec<&'static Preset> {
         let is_used = |preset: &&Preset| self.0.iter().any(|(_, name)| *name == preset.name);
         presets().iter().filter(is_used).collect()
     }
 }
 
-/// If the operator writes the first field of a pair, the second one is not taken from the preset: it states the same
-/// thing in another way, or belongs to the value that the operator has replaced.
+/// Pairs of fields. If the operator writes the first field of a pair, the second field is not taken from the preset,
+/// because it is an alternative to the first one, or belongs to the value that the operator has replaced.
 const REPLACES: [(&str, &str); 14] = [
     ("format", "formats"),
     ("formats", "format"),
@@ -50,7 +50,7 @@ const REPLACES: [(&str, &str); 14] = [
     ("cost_rub_mtok", "cost_rules"),
 ];
 
-/// Merges each named preset into the table that names it, and records unknown names.
+/// Merges each preset into the table that names it, and records a mistake for each unknown preset name.
 pub(in crate::config) fn lay_under(root: &mut DeTable<'_>, errors: &mut Errors) -> Origins {
     let mut merge = Merge {
         errors,
@@ -67,7 +67,7 @@ struct Merge<'a> {
     origins: Origins,
 }
 
-/// A vendor of the configuration that has a preset.
+/// A vendor in the configuration that names a preset.
 struct PresetVendor {
     path: String,
     name: String,
@@ -75,17 +75,18 @@ struct PresetVendor {
     values: Values,
 }
 
-/// The values of a vendor for the placeholders of its preset.
+/// A vendor's values for the placeholders of the vendor's preset.
 #[derive(Default)]
 struct Values {
-    /// Each placeholder's name with the operator's value, if there is one.
+    /// The name of each placeholder, with the operator's value if there is one.
     given: Vec<(&'static str, Option<String>)>,
-    /// Names of the values that a laid field needs and the operator has not given.
+    /// Names of placeholders in merged fields for which the operator has given no value.
     missing: Vec<&'static str>,
 }
 
 impl Values {
-    /// Returns the values of a preset, each as `given` returns it.
+    /// Creates the values for all placeholders of a preset. `given` returns the operator's value for a placeholder's
+    /// name.
     fn new(preset: &'static Preset, given: impl Fn(&str) -> Option<String>) -> Self {
         let names = preset.about.values.keys();
         Self {
@@ -94,7 +95,7 @@ impl Values {
         }
     }
 
-    /// Replaces the placeholders in all texts of a preset's value.
+    /// Replaces the placeholders in all texts within a value from the preset.
     fn fill(&mut self, value: &mut DeValue<'static>) {
         match value {
             DeValue::Table(table) => {
@@ -114,7 +115,8 @@ impl Values {
                         if given.is_none() && !self.missing.contains(name) {
                             self.missing.push(name);
                         }
-                        // A missing value is replaced by its name, so that it is reported once.
+                        // The placeholder of a missing value is replaced by the value's name: the text is then valid,
+                        // and the missing value is reported only once.
                         *text = text
                             .replace(&placeholder, given.as_deref().unwrap_or(name))
                             .into();
@@ -127,14 +129,15 @@ impl Values {
 }
 
 impl Merge<'_> {
-    /// Returns the vendors that have a preset.
+    /// Merges the presets of all vendors into their tables, and returns the vendors that have a preset.
     fn vendors(&mut self, root: &mut DeTable<'_>) -> Vec<PresetVendor> {
         let mut named = Vec::new();
         for (index, own) in tables(root, "vendor") {
             let path = format!("vendor[{index}]");
             let Some(name) = text(own, "preset") else {
                 if own.contains_key("values") {
-                    let problem = "is for the placeholders of a preset: write preset, or remove it";
+                    let problem = "has no effect without preset, because values replace the placeholders of a preset: \
+                         write preset, or remove values";
                     self.errors.add(format!("{path}.values"), problem);
                 }
                 continue;
@@ -157,13 +160,13 @@ impl Merge<'_> {
         named
     }
 
-    /// Records the values that a laid field needs and the operator has not given.
+    /// Records a mistake for each placeholder in a merged field for which the operator has given no value.
     fn missing_values(&mut self, vendors: &[PresetVendor]) {
         for vendor in vendors {
             for name in &vendor.values.missing {
                 let about = &vendor.preset.about.values[*name];
                 let advice = format!(
-                    "write the {}, like values = {{ {name} = {:?} }}. {}",
+                    "give the {}, like values = {{ {name} = {:?} }}. {}",
                     about.title, about.example, about.find
                 );
                 let path = format!("{}.values.{name}", vendor.path);
@@ -172,7 +175,8 @@ impl Merge<'_> {
         }
     }
 
-    /// Returns the fields of a preset's vendor, with the login that the operator's table names.
+    /// Returns the vendor's fields from the preset. If the operator's table names another login of the preset, the
+    /// fields contain that login.
     fn vendor_table(
         &mut self,
         preset: &'static Preset,
@@ -204,7 +208,7 @@ impl Merge<'_> {
         under
     }
 
-    /// Returns the operator's values for the placeholders of a preset, and records invalid ones.
+    /// Returns the operator's values for the placeholders of a preset, and records a mistake for each invalid value.
     fn values_of(&mut self, preset: &'static Preset, own: &DeTable<'_>, path: &str) -> Values {
         let written = own.get("values").and_then(|it| it.get_ref().as_table());
         let known = &preset.about.values;
@@ -213,10 +217,13 @@ impl Merge<'_> {
             let path = format!("{path}.values.{name}");
             if !known.contains_key(name.as_ref()) {
                 let hint = hint(name, known.keys().map(String::as_str));
-                let problem = format!("is not a value of preset {:?}{hint}", preset.name);
+                let problem = format!(
+                    "the preset {:?} has no placeholder of this name{hint}",
+                    preset.name
+                );
                 self.errors.add(path, problem);
             } else if value.is_some_and(|value| !is_plain(value)) {
-                let problem = "must have only letters, digits, '-', '_' and '.'";
+                let problem = "must contain only letters, digits, '-', '_' and '.'";
                 self.errors.add(path, problem);
             }
         }
@@ -269,8 +276,8 @@ impl Merge<'_> {
                     self.lay(own, &route, &path, preset.name, values);
                     if !unknown.missing.is_empty() {
                         let advice = format!(
-                            "write the vendor's name of the model: that of the preset needs values of a vendor with \
-                             preset {:?}",
+                            "write the vendor's name for the model here: the name in the preset contains \
+                             placeholders, which only a vendor with preset {:?} can fill",
                             preset.name
                         );
                         self.errors.missing(&format!("{path}.model"), &advice);
@@ -280,7 +287,7 @@ impl Merge<'_> {
         }
     }
 
-    /// Returns the preset that a model or a route names.
+    /// Returns the preset that a model or a route names, and the model's name in this preset.
     fn model_preset(
         &mut self,
         own: &DeTable<'_>,
@@ -300,7 +307,7 @@ impl Merge<'_> {
                     .map(|(preset, model)| format!("{}/{model}", preset.name));
                 let names: Vec<_> = names.collect();
                 let problem = format!(
-                    "several vendors have {name:?}: write {}",
+                    "the presets of several vendors contain the model {name:?}: write {}",
                     names.join(" or ")
                 );
                 self.errors.add(format!("{path}.preset"), problem);
@@ -310,12 +317,13 @@ impl Merge<'_> {
     }
 
     fn unknown(&mut self, path: &str, name: &str, hint: &str, command: &str) {
-        let problem = format!("{name:?} is not a preset{hint}; {command} lists them");
+        let problem = format!("{name:?} is not a preset{hint}; `{command}` lists the valid names");
         self.errors.add(format!("{path}.preset"), problem);
     }
 
-    /// Adds the preset's fields that `own` lacks, with `values` in place of their placeholders. A table that both have
-    /// is merged in the same way; a list is one value.
+    /// Adds to the operator's table `own` the preset's fields that it does not have, and replaces their placeholders by
+    /// `values`. If both have a table under the same name, these tables are merged in the same way. Lists are not
+    /// merged.
     fn lay(
         &mut self,
         own: &mut DeTable<'_>,
@@ -352,7 +360,7 @@ impl Merge<'_> {
 }
 
 fn parsed(preset: &Preset) -> DeTable<'static> {
-    let root = DeTable::parse(preset.text).expect("a test reads every preset");
+    let root = DeTable::parse(preset.text).expect("the tests parse every preset");
     root.into_inner()
 }
 
@@ -363,13 +371,13 @@ fn table(value: Option<Spanned<DeValue<'static>>>) -> DeTable<'static> {
     }
 }
 
-/// Returns whether a value can be a part of a host, of a path and of a text in JSON.
+/// Returns whether a placeholder's value is safe within a host name, a path and a JSON string.
 fn is_plain(value: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     value.bytes().all(is_plain)
 }
 
-/// Returns a model's table, with the fields that all models of the preset have.
+/// Returns the table of a preset's model, including the fields that all models of the preset have.
 fn model_table(preset: &Preset, model: &str) -> DeTable<'static> {
     let mut file = parsed(preset);
     let mut every = table(file.remove("every_model"));
@@ -378,8 +386,8 @@ fn model_table(preset: &Preset, model: &str) -> DeTable<'static> {
     every
 }
 
-/// Returns the route of the preset's model to its vendor, with the model's prices as costs. Removes from the model's
-/// table what is not a setting.
+/// Returns the route of a preset's model, with the model's prices as costs. Removes from the model's table the keys
+/// that are not settings.
 fn route_table(model: &mut DeTable<'static>, preset: &str) -> DeTable<'static> {
     let mut route = DeTable::new();
     let [_, _, name] = ABOUT_MODEL.map(|name| model.remove(name));
@@ -397,7 +405,7 @@ fn route_table(model: &mut DeTable<'static>, preset: &str) -> DeTable<'static> {
     route
 }
 
-/// Returns the tables of a list, each with its index in the list.
+/// Returns the tables in a list, each with its index in the list.
 fn tables<'t, 'i>(
     own: &'t mut DeTable<'i>,
     name: &str,
@@ -417,7 +425,8 @@ fn text(table: &DeTable<'_>, name: &str) -> Option<String> {
     Some(table.get(name)?.get_ref().as_str()?.to_owned())
 }
 
-/// Returns a value without a position: a position in the preset's text is not a position in the operator's file.
+/// Returns a value with an empty span, because a span in the preset's text would point to a wrong place in the
+/// operator's file.
 fn value(value: DeValue<'static>) -> Spanned<DeValue<'static>> {
     Spanned::new(0..0, value)
 }

@@ -1,9 +1,11 @@
-//! Checks of `[[price_rule]]` and `[[account_group]]`: decides which rule prices which model for which account.
+//! Checks of `[[price_rule]]` and `[[account_group]]`. These sections decide which price rule applies to which model
+//! for which account.
 //!
-//! The more specific rule decides. Rules are compared by account first (its id, then a group, then all), and by model
-//! second (its id, then a longer prefix, then a shorter one, then any), so that a general offer never changes a price
-//! agreed on with a customer. Every decision is made when the configuration is read, for every model and every named
-//! account; a call only looks the decision up.
+//! The most specific rule applies. Rules are compared by account first: the account's id precedes a group, and a group
+//! precedes all accounts. Then they are compared by model: the model's id precedes a prefix, a longer prefix precedes a
+//! shorter one, and any prefix precedes all models. In this order, a general offer for a model never changes a price
+//! that was agreed with a customer. All decisions are made when the configuration is read, for every model and every
+//! named account. A call only looks up the decision.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -27,39 +29,39 @@ use super::{
 use crate::text::similar::hint;
 
 const NAME_CHARS_MAX: usize = 60;
-/// The pattern of a rule for all accounts that no other rule names.
+/// The entry in `accounts` that means all accounts.
 const ALL: &str = "*";
 
-/// All sections `[[price_rule]]`, resolved to one rule per account and model.
+/// All sections `[[price_rule]]`, resolved to at most one rule per account and model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriceLists {
-    /// The rules, in the order of the file.
+    /// The price rules, in the order of the file.
     pub rules: Vec<CustomerRule>,
-    /// The row of each account that a rule names, directly or by a group.
+    /// The row of each account that a rule names, by its id or by a group.
     pub accounts: HashMap<AccountId, Row>,
     /// The row that applies to every other account.
     pub others: Row,
 }
 
-/// The index of the rule that prices each model, in the order of the catalog; `None`: no rule, so the general price
-/// applies. An empty row means general prices for all models.
+/// For each model, in the order of the catalog, the index of the price rule that applies. `None`: no rule applies, and
+/// the model has its general price. An empty row means that all models have their general prices.
 pub type Row = Arc<[Option<usize>]>;
 
 /// A price rule: the prices that apply only to some customers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomerRule {
-    /// The name of the rule, which receipts show.
+    /// Name of the rule, which receipts show.
     pub name: Arc<str>,
-    /// The multiplier that replaces `tariff.sell_rate_multiplier`, above zero.
+    /// Multiplier that replaces `tariff.sell_rate_multiplier`. It is above zero.
     pub rate_multiplier: Option<Decimal>,
-    /// The multiplier that replaces `tariff.sell_rub_multiplier`, above zero.
+    /// Multiplier that replaces `tariff.sell_rub_multiplier`. It is above zero.
     pub rub_multiplier: Option<Decimal>,
-    /// Base prices that replace the models' own, both the usual ones and those under conditions.
+    /// Base prices, and prices under conditions, that replace the models' own.
     pub base: Option<(BaseRates, Vec<(Condition, BaseRates)>)>,
 }
 
 impl CustomerRule {
-    /// Returns the tariff with the multipliers of this rule.
+    /// Returns `tariff` with the multipliers that this rule replaces.
     #[must_use]
     pub fn tariff(&self, tariff: Tariff) -> Tariff {
         Tariff {
@@ -70,11 +72,11 @@ impl CustomerRule {
 }
 
 impl PriceLists {
-    /// Returns pairs of rule and model, by index, that apply to at least one account; each pair once.
+    /// Returns each pair of a rule and a model, by index, that applies to at least one account.
     #[must_use]
     pub fn used(&self) -> BTreeSet<(usize, usize)> {
         let rows = self.accounts.values().chain([&self.others]);
-        // Accounts share rows, so rows are compared by address.
+        // Several accounts share a row: comparing the memory addresses of rows finds each row once.
         let rows: BTreeMap<_, _> = rows.map(|row| (row.as_ptr(), row)).collect();
         let pairs = |row: &Row| {
             let models = row.iter().enumerate();
@@ -84,8 +86,8 @@ impl PriceLists {
         rows.into_values().flat_map(pairs).collect()
     }
 
-    /// Returns the lines of the rules in the tariff's fingerprint. Accounts and models of a rule are not part of them:
-    /// a receipt's tariff version and rule name determine the price.
+    /// Returns the lines that the price rules add to the tariff's fingerprint. The lines do not contain the accounts
+    /// and models of a rule, because the tariff version and the rule's name on a receipt determine the price.
     pub(super) fn fingerprint_lines(&self) -> impl Iterator<Item = String> {
         self.rules.iter().map(|rule| {
             let mut line = format!("price_rule {:?}", rule.name);
@@ -105,7 +107,7 @@ impl PriceLists {
     }
 }
 
-/// How specific a rule is about accounts; a more specific value is greater.
+/// How specifically a rule names accounts. A more specific value is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Who {
     All,
@@ -113,17 +115,17 @@ enum Who {
     Account,
 }
 
-/// How specific a rule is about models; a more specific value is greater.
+/// How specifically a rule names models. A more specific value is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Which {
-    /// The model's id begins with a prefix of this length in bytes.
+    /// The rule names a prefix of the model's id, with this length in bytes.
     Prefix(usize),
     Exact,
 }
 
 impl Which {
-    /// Returns the most specific of `patterns` that matches a model, if any.
-    fn of(patterns: &[String], model: &str) -> Option<Self> {
+    /// Returns how specific the most specific matching pattern is. `None` if no pattern matches the model.
+    fn from_patterns(patterns: &[String], model: &str) -> Option<Self> {
         let matching = patterns
             .iter()
             .filter_map(|pattern| match pattern.strip_suffix('*') {
@@ -136,8 +138,8 @@ impl Which {
     }
 }
 
-/// Returns the rule that decides among those that match: the most specific by account, then by model. If two are
-/// equally specific, returns both as an error.
+/// Returns the most specific of the matching rules, by account and then by model. `Ok(None)` if no rule matches. If two
+/// rules are equally specific, returns both as an error.
 fn deciding(
     holding: impl Iterator<Item = (usize, Who, Which)> + Clone,
 ) -> Result<Option<usize>, (usize, usize)> {
@@ -152,7 +154,7 @@ fn deciding(
     }
 }
 
-/// A rule, with the patterns of its accounts and models.
+/// A price rule, with the accounts and models to which it applies.
 struct Scoped {
     rule: CustomerRule,
     all: bool,
@@ -162,6 +164,34 @@ struct Scoped {
 }
 
 type Groups = BTreeMap<String, Vec<AccountId>>;
+
+/// The two multipliers of a price rule for customers, and the rule's base prices with the rule's prices under
+/// conditions.
+type Prices = (
+    Option<Decimal>,
+    Option<Decimal>,
+    Option<(BaseRates, Vec<(Condition, BaseRates)>)>,
+);
+
+/// Returns, for each account that a rule names, the rules that apply to the account, and how specifically each rule
+/// names it.
+fn rules_by_account<'a>(
+    rules: &'a [Scoped],
+    groups: &'a Groups,
+) -> BTreeMap<&'a AccountId, BTreeMap<usize, Who>> {
+    let mut matching = BTreeMap::<_, BTreeMap<_, _>>::new();
+    for (index, rule) in rules.iter().enumerate() {
+        let by_group = rule.groups.iter().flat_map(|name| &groups[name]);
+        let by_group = by_group.map(|account| (account, Who::Group));
+        let by_id = rule.accounts.iter().map(|account| (account, Who::Account));
+        for (account, who) in by_group.chain(by_id) {
+            let of_account = matching.entry(account).or_default();
+            let before = of_account.entry(index).or_insert(who);
+            *before = who.max(*before);
+        }
+    }
+    matching
+}
 
 impl Check<'_> {
     pub(super) fn price_lists(
@@ -181,7 +211,8 @@ impl Check<'_> {
                 let path = format!("price_rule[{index}]");
                 let name = raw.name.clone().filter(|name| !name.is_empty());
                 if name.is_some_and(|name| !names.insert(name)) {
-                    let problem = "is used already: receipts identify a rule by it";
+                    let problem = "is already the name of another rule: give each rule its own name, by which \
+                         receipts identify it";
                     self.errors.add(format!("{path}.name"), problem);
                 }
                 self.customer_rule(raw, &path, groups.as_ref(), models)
@@ -212,18 +243,25 @@ impl Check<'_> {
         let mut whole = true;
         for (index, RawAccountGroup { name, accounts }) in raw.into_iter().enumerate() {
             let path = format!("account_group[{index}]");
-            let name = self.required(name, &format!("{path}.name"), "price rules name it");
+            let name = self.required(
+                name,
+                &format!("{path}.name"),
+                "give the group a name, by which price rules \
+                 refer to it",
+            );
             let accounts = self.account_ids(&accounts, &format!("{path}.accounts"));
             let (Some(name), Some(accounts)) = (name, accounts) else {
                 whole = false;
                 continue;
             };
             if accounts.is_empty() {
-                let problem = "is empty: a price rule for it applies to no account";
+                let problem = "is empty: a price rule for this group applies to no account";
                 self.warnings.add(format!("{path}.accounts"), problem);
             }
             if groups.contains_key(&name) {
-                let problem = format!("{name:?} is used already: give each group its own name");
+                let problem = format!(
+                    "{name:?} is already the name of another group: give each group its own name"
+                );
                 self.errors.add(format!("{path}.name"), problem);
                 whole = false;
             }
@@ -235,13 +273,14 @@ impl Check<'_> {
     fn account_ids(&mut self, given: &[String], path: &str) -> Option<Vec<AccountId>> {
         let ids = given.iter().map(|id| {
             let parsed = id.parse::<AccountId>();
-            let parsed = parsed.map_err(|error| format!("{id:?} is not an account's id: {error}"));
+            let parsed =
+                parsed.map_err(|error| format!("{id:?} is not a valid account id: {error}"));
             self.keep(parsed, path)
         });
         let ids: Vec<_> = ids.collect();
         let mut seen = BTreeSet::new();
         for id in given.iter().filter(|id| !seen.insert(*id)) {
-            let problem = format!("{id:?} occurs twice");
+            let problem = format!("{id:?} is listed twice: remove one");
             self.warnings.add(path, problem);
         }
         ids.into_iter().collect()
@@ -256,13 +295,18 @@ impl Check<'_> {
     ) -> Option<Scoped> {
         let at = |field: &str| format!("{path}.{field}");
         self.rates_of_embeddings(&mut raw, path, catalog);
-        let name = self.required(raw.name, &at("name"), "receipts show it");
-        let name = self.line(name, &at("name"), NAME_CHARS_MAX)?;
+        let name = self.required(
+            raw.name.take(),
+            &at("name"),
+            "give the rule a name, which receipts show",
+        );
+        let name = self.line(name, &at("name"), NAME_CHARS_MAX);
         let all = raw.accounts == [ALL];
         let accounts = match all {
             true => Some(Vec::new()),
             false if raw.accounts.iter().any(|account| account == ALL) => {
-                let problem = "\"*\" means all accounts and must be alone in the list";
+                let problem =
+                    "\"*\" means all accounts: remove the other ids from the list, or remove \"*\"";
                 self.errors.add(at("accounts"), problem);
                 None
             }
@@ -274,56 +318,64 @@ impl Check<'_> {
             return None;
         }
         let known = self.known_groups(&raw.groups, &at("groups"), groups);
-        let models = self.model_patterns(raw.models, &at("models"));
+        let models = self.model_patterns(std::mem::take(&mut raw.models), &at("models"));
+        let groups = std::mem::take(&mut raw.groups);
+        let prices = self.customer_prices(raw, path);
+        let (name, (rate_multiplier, rub_multiplier, base)) = (name?, prices?);
+        known.then_some(Scoped {
+            rule: CustomerRule {
+                name: name.into(),
+                rate_multiplier,
+                rub_multiplier,
+                base,
+            },
+            all,
+            accounts: accounts?,
+            groups,
+            models: models?,
+        })
+    }
+
+    /// Checks the prices of a price rule: its multipliers, its base prices, or both.
+    fn customer_prices(&mut self, raw: RawCustomerRule, path: &str) -> Option<Prices> {
+        let at = |field: &str| format!("{path}.{field}");
         let multipliers = [
             ("sell_rate_multiplier", &raw.sell_rate_multiplier),
             ("sell_rub_multiplier", &raw.sell_rub_multiplier),
         ];
-        let [rate_multiplier, rub_multiplier] = multipliers.map(|(name, given)| match given {
-            None => Some(None),
-            Some(text) => self.multiplier_at(text, &at(name)).map(Some),
-        });
+        let [rate_multiplier, rub_multiplier] =
+            multipliers.map(|(name, given)| self.multiplier_at(given.as_deref()?, &at(name)));
         let tables = (raw.usdt_mtok.as_ref(), raw.rub_mtok.as_ref());
         let has_base = tables.0.or(tables.1).is_some();
         if !has_base && multipliers.iter().all(|(_, given)| given.is_none()) {
-            // Invalid fields were removed, and their mistakes recorded, so they are not reported as missing.
+            // Invalid fields were removed, and their mistakes were recorded. The fields must not be reported as
+            // missing, too.
             let names = multipliers.map(|(name, _)| name);
             let mut fields = names.into_iter().chain(Currency::ALL.map(field));
             if !fields.any(|field| self.errors.has_reported(&at(field))) {
-                let problem = "has no price: give sell_rate_multiplier, sell_rub_multiplier, usdt_mtok or rub_mtok";
+                let problem = "changes no price: give sell_rate_multiplier, sell_rub_multiplier, usdt_mtok or rub_mtok";
                 self.errors.add(path, problem);
             }
             return None;
         }
         let base = match has_base {
-            false if raw.price_rules.is_empty() => Some(None),
+            false if raw.price_rules.is_empty() => None,
             false => {
-                let problem = "need usdt_mtok or rub_mtok, which are missing";
+                let problem = "need base prices in the same rule: give usdt_mtok or rub_mtok";
                 self.errors.add(at("price_rules"), problem);
-                None
+                return None;
             }
             true => {
                 let usual = self.base_rates(tables.0, tables.1, &at(""));
                 let rules = self.price_rules(raw.price_rules, &at("price_rules"), usual.as_ref());
-                usual.zip(rules).map(Some)
+                Some((usual?, rules?))
             }
         };
-        known.then_some(Scoped {
-            rule: CustomerRule {
-                name: name?.into(),
-                rate_multiplier: rate_multiplier?,
-                rub_multiplier: rub_multiplier?,
-                base: base?,
-            },
-            all,
-            accounts: accounts?,
-            groups: raw.groups,
-            models: models?,
-        })
+        Some((rate_multiplier, rub_multiplier, base))
     }
 
-    /// Checks the rates of a rule that covers only embedding models: it has only a price of input, like these models.
-    /// If the models are not known because they are invalid, only their mistake is reported.
+    /// Checks the rates of a rule that applies only to embedding models. Such a rule has only an input price, like the
+    /// models themselves. If the models are unknown because they are invalid, only their mistakes are reported.
     fn rates_of_embeddings(
         &mut self,
         raw: &mut RawCustomerRule,
@@ -332,7 +384,7 @@ impl Check<'_> {
     ) {
         let models = catalog.unwrap_or_default().iter();
         let mut meant = models
-            .filter(|it| Which::of(&raw.models, &it.id).is_some())
+            .filter(|it| Which::from_patterns(&raw.models, &it.id).is_some())
             .map(|it| it.kind)
             .peekable();
         let is_known = meant.peek().is_some();
@@ -346,12 +398,12 @@ impl Check<'_> {
     }
 
     fn known_groups(&mut self, given: &[String], path: &str, groups: Option<&Groups>) -> bool {
-        // If the groups are invalid, only their own mistakes are reported.
+        // If account groups are invalid, only the mistakes of the groups are reported.
         let Some(groups) = groups else { return false };
         let mut known = true;
         for name in given.iter().filter(|name| !groups.contains_key(*name)) {
             let hint = hint(name, groups.keys().map(String::as_str));
-            let problem = format!("{name:?} is not an [[account_group]]{hint}");
+            let problem = format!("there is no [[account_group]] with the name {name:?}{hint}");
             self.errors.add(path, problem);
             known = false;
         }
@@ -369,7 +421,7 @@ impl Check<'_> {
         };
         if let Some(pattern) = given.iter().find(wrong) {
             let problem = format!(
-                "{pattern:?} is not a model: give an id, or a prefix with one \"*\" at its end"
+                "{pattern:?} is not a valid model pattern: give a model id, or a prefix with one \"*\" at the end"
             );
             self.errors.add(path, problem);
             return None;
@@ -380,7 +432,9 @@ impl Check<'_> {
     fn unused_groups(&mut self, groups: &Groups, rules: &[Scoped]) {
         for name in groups.keys() {
             if !rules.iter().any(|rule| rule.groups.contains(name)) {
-                let problem = format!("{name:?} is not used by any price_rule");
+                let problem = format!(
+                    "no price_rule names the group {name:?}: add it to a rule, or remove the group"
+                );
                 self.warnings.add("account_group", problem);
             }
         }
@@ -390,44 +444,36 @@ impl Check<'_> {
         for (index, rule) in rules.iter().enumerate() {
             for pattern in &rule.models {
                 let one = std::slice::from_ref(pattern);
-                if models.iter().any(|it| Which::of(one, &it.id).is_some()) {
+                if models
+                    .iter()
+                    .any(|it| Which::from_patterns(one, &it.id).is_some())
+                {
                     continue;
                 }
                 let hint = hint(pattern, models.iter().map(|it| it.id.as_str()));
-                let problem = format!("{pattern:?} is not a model of this file{hint}");
+                let problem = format!("{pattern:?} matches no model of this file{hint}");
                 self.warnings
                     .add(format!("price_rule[{index}].models"), problem);
             }
         }
     }
 
-    /// Decides which rule applies to which account. Accounts with the same decisions share a row.
+    /// Decides which rule applies to which account and model. Accounts with the same decisions share a row.
     fn settled(
         &mut self,
         rules: Vec<Scoped>,
         groups: &Groups,
         models: &[ModelConfig],
     ) -> Option<PriceLists> {
-        let mut matching: BTreeMap<&AccountId, BTreeMap<usize, Who>> = BTreeMap::new();
-        for (index, rule) in rules.iter().enumerate() {
-            let by_group = rule.groups.iter().flat_map(|name| &groups[name]);
-            let by_group = by_group.map(|account| (account, Who::Group));
-            let by_id = rule.accounts.iter().map(|account| (account, Who::Account));
-            for (account, who) in by_group.chain(by_id) {
-                let before = matching
-                    .entry(account)
-                    .or_default()
-                    .entry(index)
-                    .or_insert(who);
-                *before = who.max(*before);
-            }
-        }
+        let matching = rules_by_account(&rules, groups);
         let of_all = rules.iter().enumerate().filter(|(_, rule)| rule.all);
         let of_all: BTreeMap<_, _> = of_all.map(|(index, _)| (index, Who::All)).collect();
         let which: Vec<Vec<Option<Which>>> = rules
             .iter()
             .map(|rule| {
-                let matching = models.iter().map(|it| Which::of(&rule.models, &it.id));
+                let matching = models
+                    .iter()
+                    .map(|it| Which::from_patterns(&rule.models, &it.id));
                 matching.collect()
             })
             .collect();
@@ -454,7 +500,7 @@ impl Check<'_> {
                 if let Err((pair, model)) = made
                     && warned.insert(pair)
                 {
-                    self.tell_ambiguous(&rules, pair, account, &models[model].id);
+                    self.report_ambiguous(&rules, pair, account, &models[model].id);
                 }
                 made.ok()
             });
@@ -474,7 +520,7 @@ impl Check<'_> {
         })
     }
 
-    fn tell_ambiguous(
+    fn report_ambiguous(
         &mut self,
         rules: &[Scoped],
         (one, other): (usize, usize),
@@ -484,23 +530,29 @@ impl Check<'_> {
         let names = [one, other].map(|it| &rules[it].rule.name);
         let whom = account.map_or("any account".to_owned(), |it| format!("account \"{it}\""));
         let problem = format!(
-            "for {whom} and model {model:?} both {:?} and {:?} apply, and are equally specific: remove account or model \
-             from one of them, or add a more specific rule",
+            "the rules {:?} and {:?} both apply to {whom} and model {model:?}, and are equally specific: remove the \
+             account or the model from one of the rules, or add a more specific rule",
             names[0], names[1]
         );
         self.errors.add(format!("price_rule[{other}]"), problem);
     }
 
-    /// Checks whether a rule's rates price everything that the model sells. A missing class would be sold at another
-    /// rule's price.
+    /// Returns whether a rule's prices have the same rate classes and conditions as the model's prices. If not, records
+    /// a mistake: a missing rate class or condition would be sold at a price that the rule does not state.
     fn fits_model(&mut self, rule: &CustomerRule, model: &ModelConfig, path: &str) -> bool {
         let Some((usual, rules)) = &rule.base else {
             return true;
         };
         if let Some((class, is_surplus)) = usual.class_apart(&model.base) {
             let problem = match is_surplus {
-                true => format!("model {:?} does not sell {class}: remove it", model.id),
-                false => format!("model {:?} sells {class}: add it", model.id),
+                true => format!(
+                    "model {:?} has no price for {class}: remove {class} from this rule",
+                    model.id
+                ),
+                false => format!(
+                    "model {:?} has a price for {class}: add {class} to this rule",
+                    model.id
+                ),
             };
             self.errors
                 .add(format!("{path}.{}", field(usual.currency)), problem);
@@ -510,7 +562,7 @@ impl Check<'_> {
         let mut conditions = model.price_rules.iter().map(|(condition, _)| condition);
         if let Some(condition) = conditions.find(|condition| !priced(condition)) {
             let problem = format!(
-                "model {:?} has a price for {condition}, and this rule has none: add it",
+                "model {:?} has a price rule with {condition}: add prices with the same condition to this rule",
                 model.id
             );
             self.errors.add(format!("{path}.price_rules"), problem);
@@ -543,7 +595,7 @@ impl Check<'_> {
         }
     }
 
-    /// Warns of a model whose prices are in a currency that no multiplier of the rule is for.
+    /// Records a warning if a rule has no multiplier for the currency of a model's prices.
     fn warn_without_effect(&mut self, rule: &CustomerRule, model: &ModelConfig, path: &str) {
         let (given, other) = match model.base.currency {
             Currency::Usdt => (rule.rate_multiplier, "sell_rate_multiplier"),
@@ -551,7 +603,8 @@ impl Check<'_> {
         };
         if rule.base.is_none() && given.is_none() {
             let problem = format!(
-                "does not change the price of model {:?}, which is in {}: give {other}, or take the model out",
+                "does not change the price of model {:?}, because this price is in {}: give {other}, or remove the \
+                 model from this rule",
                 model.id, model.base.currency
             );
             self.warnings.add(path, problem);

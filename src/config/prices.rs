@@ -1,40 +1,40 @@
-//! Checks of `[tariff]` and of base prices: everything that a price is computed from except the exchange rate.
+//! Checks of `[tariff]` and of base prices. A price is computed from these and the exchange rate.
 //!
-//! Prices under conditions and customers' price rules enter the fingerprint under names of their own, and only if they
-//! are given: a file without them keeps its tariff version.
+//! The fingerprint of a tariff contains prices under conditions and price rules for customers only if the file has
+//! some. A file without them therefore keeps the tariff version that it had before these settings were introduced.
 
 use rust_decimal::Decimal;
 use sha2::{Digest, Sha256};
 use tollgate_layers::price::{
-    ByClass, CallTimes, Class, Condition, Currency, Hours, Label, Moment, Served, TimeError,
-    Weekdays, ambiguous,
+    ByClass, CallTimes, Class, Condition, Currency, Hours, Label, Moment, Served, Weekdays,
+    ambiguous,
 };
 
-use crate::text::time::parse_rfc3339_ms;
+use crate::text::{hex::hex, time::parse_rfc3339_ms};
 
 use super::{
     LiveConfig, ModelConfig,
-    check::{Check, TOKENS_MAX},
+    check::{Check, TOKENS_MAX, maybe},
     raw::{RawModel, RawPriceRule, RawRates, RawTariff},
 };
 
-/// The section `[tariff]`: how prices follow from the exchange rate.
+/// The section `[tariff]`: the multipliers by which prices are computed from base prices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tariff {
-    /// Price = base price in USDT × exchange rate × this multiplier. The multiplier is above zero.
+    /// Multiplier for base prices in USDT, above zero: price in rubles = base price × exchange rate × multiplier.
     pub sell_rate_multiplier: Decimal,
-    /// Price = base price in rubles × this multiplier. The multiplier is above zero.
+    /// Multiplier for base prices in rubles, above zero: price = base price × multiplier.
     pub sell_rub_multiplier: Decimal,
 }
 
 impl Tariff {
-    /// The tariff that sells at base prices.
+    /// The tariff that sells at base prices: both multipliers are 1.
     pub const AT_COST: Self = Self {
         sell_rate_multiplier: Decimal::ONE,
         sell_rub_multiplier: Decimal::ONE,
     };
 
-    /// Returns the multiplier of base prices in this currency.
+    /// Returns the multiplier for base prices in this currency.
     #[must_use]
     pub const fn multiplier(&self, currency: Currency) -> Decimal {
         match currency {
@@ -44,7 +44,7 @@ impl Tariff {
     }
 }
 
-/// Returns the field of the configuration that has base prices in this currency.
+/// Returns the name of the setting with base prices in this currency.
 pub(super) const fn field(currency: Currency) -> &'static str {
     match currency {
         Currency::Usdt => "usdt_mtok",
@@ -52,28 +52,29 @@ pub(super) const fn field(currency: Currency) -> &'static str {
     }
 }
 
-/// Base prices: USDT or rubles per million tokens, each above zero.
+/// Base prices in USDT or rubles per million tokens, by rate class. Each is above zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BaseRates {
-    /// The currency of all rates.
+    /// Currency of all these prices.
     pub currency: Currency,
-    /// The rate of ordinary input.
+    /// Price of input that no other rate class covers.
     pub input: Decimal,
-    /// The rate of input that is read from the vendor's cache.
+    /// Price of input that is read from the vendor's cache.
     pub cached_input: Decimal,
-    /// The rate of output, reasoning included.
+    /// Price of output, including reasoning without a separate price.
     pub output: Decimal,
-    /// The rate of input that is written to the vendor's cache.
+    /// Price of input that is written to the vendor's cache.
     pub cache_write: Decimal,
-    /// Prices of further classes; for [`Kind::Call`], per call.
+    /// Prices of further rate classes. Prices of classes with [`Kind::Call`] are per call, for example per web search.
     ///
     /// [`Kind::Call`]: tollgate_layers::price::Kind::Call
     pub classes: ByClass<Option<Decimal>>,
 }
 
 impl LiveConfig {
-    /// A digest of what a tariff version covers: base prices and the multiplier. It does not change if models are
-    /// reordered or decimals are written with other trailing zeros.
+    /// Returns a digest of everything that determines prices except the exchange rate: base prices, multipliers and
+    /// price rules. A new digest is a new tariff version. The digest does not change if models are reordered, or if
+    /// decimals are written with other trailing zeros.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let mut lines: Vec<String> = self
@@ -93,8 +94,7 @@ impl LiveConfig {
         }
         let line = format!("sell_rate_multiplier {}", sell_rate_multiplier.normalize());
         lines.insert(0, line);
-        let digest = Sha256::digest(lines.join("\n"));
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&Sha256::digest(lines.join("\n")))
     }
 }
 
@@ -105,7 +105,7 @@ impl ModelConfig {
     }
 }
 
-/// Returns the digest of base prices, both the usual ones and those under conditions.
+/// Returns the text that base prices and their price rules add to the fingerprint.
 pub(super) fn fingerprint(usual: &BaseRates, rules: &[(Condition, BaseRates)]) -> String {
     let mut line = usual.fingerprint();
     let mut rules: Vec<_> = rules
@@ -118,8 +118,9 @@ pub(super) fn fingerprint(usual: &BaseRates, rules: &[(Condition, BaseRates)]) -
 }
 
 impl BaseRates {
-    /// Returns the line of base prices in the fingerprint. Classes beyond the first four are written with their names:
-    /// a model without them has the same line as in versions that had only four classes.
+    /// Returns the text that base prices add to the fingerprint. Only rate classes beyond the first four are written
+    /// with their names. A model without such classes therefore has the same text as in earlier gateway versions, which
+    /// had only four classes.
     fn fingerprint(&self) -> String {
         let Self {
             currency,
@@ -143,7 +144,7 @@ impl BaseRates {
         line
     }
 
-    /// Returns a further class that only one of the two lists of prices has, and whether `self` has it.
+    /// Returns a rate class that has a price in only one of `self` and `other`, and whether that one is `self`.
     pub(super) fn class_apart(&self, other: &Self) -> Option<(Class, bool)> {
         Class::ALL.iter().copied().find_map(|class| {
             let here = self.classes.get(class).is_some();
@@ -152,17 +153,17 @@ impl BaseRates {
     }
 }
 
-/// Returns a call in each minute of the week that begins at `from_ms`.
+/// Returns the times of a call in each minute of the week that begins at `from_ms`.
 pub(super) fn minutes_of_week(from_ms: u64) -> impl Iterator<Item = CallTimes> {
     const MINUTE_MS: u64 = 60_000;
     (0..7 * 24 * 60).map(move |minute| CallTimes::at(from_ms + minute * MINUTE_MS))
 }
 
-/// The largest multiplier that a tariff or a rule may have.
+/// Largest valid multiplier of a tariff or a price rule.
 pub(crate) const MULTIPLIER_MAX: u32 = 1_000;
 
 impl Check<'_> {
-    /// Checks `[tariff]` of a file with these models.
+    /// Checks the section `[tariff]`, and warns if the multiplier for the currency of a model is absent.
     pub(super) fn tariff(&mut self, raw: &RawTariff, models: &[RawModel]) -> Option<Tariff> {
         const USDT: &str = "tariff.sell_rate_multiplier";
         const RUB: &str = "tariff.sell_rub_multiplier";
@@ -171,13 +172,15 @@ impl Check<'_> {
         if raw.sell_rate_multiplier.is_none() && has_usdt {
             self.warnings.add(
                 USDT,
-                "is absent: models are sold at cost, the base price × the exchange rate; if that is intended, write \"1\"",
+                "is absent, so models priced in USDT are sold at cost (base price × exchange rate): give a \
+                 multiplier, or \"1\" if this is intended",
             );
         }
         if raw.sell_rub_multiplier.is_none() && has_rub {
             self.warnings.add(
                 RUB,
-                "is absent: models priced in rubles are sold at cost; if that is intended, write \"1\"",
+                "is absent, so models priced in rubles are sold at cost: give a multiplier, or \"1\" if this is \
+                 intended",
             );
         }
         let mut multiplier = |given: &Option<String>, path: &str| {
@@ -207,7 +210,8 @@ impl Check<'_> {
         Some(multiplier)
     }
 
-    /// Checks a price, which is in one of two tables. `prefix` is the path of the table that contains them.
+    /// Checks base prices, which must be in exactly one of two tables. `prefix` is the path of the table that contains
+    /// both.
     pub(super) fn base_rates(
         &mut self,
         usdt: Option<&RawRates>,
@@ -218,15 +222,17 @@ impl Check<'_> {
             (Some(usdt), None) => (Currency::Usdt, usdt),
             (None, Some(rub)) => (Currency::Rub, rub),
             (Some(_), Some(_)) => {
-                let problem = format!("a price has one currency: remove it, or {prefix}usdt_mtok");
+                let problem = format!(
+                    "prices must be in one currency: remove {prefix}rub_mtok or {prefix}usdt_mtok"
+                );
                 self.errors.add(format!("{prefix}rub_mtok"), problem);
                 return None;
             }
             (None, None) => {
                 self.errors.missing(
                     &format!("{prefix}usdt_mtok"),
-                    "a model without a full price cannot be called: give input, cached_input, output and cache_write, or \
-                     rub_mtok with them",
+                    "a model without a full price cannot be called: give input, cached_input, output and cache_write \
+                     here or in rub_mtok",
                 );
                 return None;
             }
@@ -259,7 +265,8 @@ impl Check<'_> {
                     .zip(cache_write)
                     .is_some_and(|(long, short)| long < short)
             {
-                let problem = "is below cache_write: a longer lifetime costs more";
+                let problem = "is below cache_write, although a longer cache lifetime usually costs more: check both \
+                     prices";
                 self.warnings.add(path, problem);
             }
             classes = match rate {
@@ -273,7 +280,7 @@ impl Check<'_> {
         {
             self.warnings.add(
                 format!("{path}.cached_input"),
-                "is above input: what is read from a cache costs less",
+                "is above input, although input read from a cache usually costs less: check both prices",
             );
         }
         Some(BaseRates {
@@ -306,7 +313,7 @@ impl Check<'_> {
         {
             let [one, other] = [pair[0], pair[1]].map(|it| it.hours_at.as_str());
             let problem = format!(
-                "have different hours_at, {one} and {other}: one moment must decide for all rules of a list"
+                "have different hours_at, {one} and {other}: give all rules of this list the same hours_at"
             );
             self.errors.add(path, problem);
             return None;
@@ -314,9 +321,10 @@ impl Check<'_> {
         self.unlikely_hours(&conditions, path);
         if let Some((one, other)) = ambiguous(&conditions) {
             let problem = match one == other {
-                true => format!("two rules apply to {one}: keep one of them"),
+                true => format!("two rules have the same condition, {one}: remove one of them"),
                 false => format!(
-                    "a call may be both {one} and {other}, and no rule has the price of both together: add one"
+                    "a call may meet both {one} and {other}, and it is not clear which rule applies: add a rule with \
+                     both conditions"
                 ),
             };
             self.errors.add(path, problem);
@@ -331,38 +339,56 @@ impl Check<'_> {
         path: &str,
         usual: Option<&BaseRates>,
     ) -> Option<(Condition, BaseRates)> {
-        let above = self.optional(
-            raw.above_input_tokens,
-            &format!("{path}.above_input_tokens"),
-            1..=TOKENS_MAX,
-        );
+        let tables = (raw.usdt_mtok.as_ref(), raw.rub_mtok.as_ref());
+        let rates = self.base_rates(tables.0, tables.1, &format!("{path}."));
+        let condition = self.condition(raw, path)?;
+        let (rates, usual) = (rates?, usual?);
+        let path_of_rates = format!("{path}.{}", field(rates.currency));
+        if rates.currency != usual.currency {
+            let problem = format!(
+                "the base price is in {}: write this price in {0} too",
+                field(usual.currency)
+            );
+            self.errors.add(path_of_rates, problem);
+            return None;
+        }
+        if let Some((class, is_surplus)) = rates.class_apart(usual) {
+            let problem = match is_surplus {
+                true => format!(
+                    "the base price has no {class}: remove {class} here, or add it to the base price"
+                ),
+                false => format!("the base price has {class}: add {class} here too"),
+            };
+            self.errors.add(path_of_rates, problem);
+            return None;
+        }
+        Some((condition, rates))
+    }
+
+    fn condition(&mut self, raw: RawPriceRule, path: &str) -> Option<Condition> {
+        let at = |field: &str| format!("{path}.{field}");
+        let above = maybe(raw.above_input_tokens, |above| {
+            self.optional(Some(above), &at("above_input_tokens"), 1..=TOKENS_MAX)
+        });
         let [service_tier, speed, inference_geo] = [
             ("service_tier", raw.service_tier),
             ("speed", raw.speed),
             ("inference_geo", raw.inference_geo),
         ]
-        .map(|(name, given)| self.word(given, &format!("{path}.{name}")));
-        let tables = (raw.usdt_mtok.as_ref(), raw.rub_mtok.as_ref());
-        let rates = self.base_rates(tables.0, tables.1, &format!("{path}."));
-        let hours_utc = self.times(Hours::from_spans(&raw.hours_utc), path, "hours_utc");
-        let weekdays = self.times(Weekdays::from_names(&raw.weekdays), path, "weekdays");
+        .map(|(name, given)| self.word(given, &at(name)));
+        let hours_utc = self.keep(Hours::from_spans(&raw.hours_utc), &at("hours_utc"));
+        let weekdays = self.keep(Weekdays::from_names(&raw.weekdays), &at("weekdays"));
         let moments = [Moment::Request, Moment::FirstByte, Moment::End];
         let moments = moments.map(|moment| (moment.as_str(), moment));
-        let hours_at = match &raw.hours_at {
+        let hours_at = match raw.hours_at.as_deref() {
             None => Some(Moment::default()),
-            Some(word) => self.choice(word, &format!("{path}.hours_at"), moments),
+            Some(word) => self.choice(word, &at("hours_at"), moments),
         };
-        let valid_from_ms = match &raw.valid_from {
-            None => Some(None),
-            Some(text) => {
-                let from = parse_rfc3339_ms(text).filter(|_| text.contains(':'));
-                if from.is_none() {
-                    let problem = "not a time: write it like \"2027-01-01T00:00:00Z\"";
-                    self.errors.add(format!("{path}.valid_from"), problem);
-                }
-                from.map(Some)
-            }
-        };
+        let valid_from = maybe(raw.valid_from, |text| {
+            let from = parse_rfc3339_ms(&text).filter(|_| text.contains(':'));
+            let from = from.ok_or("not a time: write it like \"2027-01-01T00:00:00Z\"");
+            self.keep(from, &at("valid_from"))
+        });
         let condition = Condition {
             above_input_tokens: above?,
             service_tier: service_tier?.as_tier(),
@@ -371,11 +397,12 @@ impl Check<'_> {
             hours_utc: hours_utc?,
             weekdays: weekdays?,
             hours_at: hours_at?,
-            valid_from_ms: valid_from_ms?,
+            valid_from_ms: valid_from?,
         };
         if condition.hours_at != Moment::Request && !condition.has_hours() {
-            let problem = "needs hours_utc or weekdays, which are missing or contain every minute";
-            self.errors.add(format!("{path}.hours_at"), problem);
+            let problem = "has no effect, because hours_utc and weekdays are missing or contain every minute: give \
+                 hours, or remove hours_at";
+            self.errors.add(at("hours_at"), problem);
             return None;
         }
         if condition.is_empty() {
@@ -386,39 +413,11 @@ impl Check<'_> {
             );
             return None;
         }
-        let (rates, usual) = (rates?, usual?);
-        let path_of_rates = format!("{path}.{}", field(rates.currency));
-        if rates.currency != usual.currency {
-            let problem = format!(
-                "the usual price is {}: write this one so",
-                field(usual.currency)
-            );
-            self.errors.add(path_of_rates, problem);
-            return None;
-        }
-        if let Some((class, is_surplus)) = rates.class_apart(usual) {
-            let problem = match is_surplus {
-                true => format!("the usual price has no {class}: remove it, or add it there"),
-                false => format!("the usual price has {class}: add it"),
-            };
-            self.errors.add(path_of_rates, problem);
-            return None;
-        }
-        Some((condition, rates))
+        Some(condition)
     }
 
-    fn times<T>(&mut self, read: Result<T, TimeError>, path: &str, field: &str) -> Option<T> {
-        match read {
-            Ok(times) => Some(times),
-            Err(error) => {
-                self.errors
-                    .add(format!("{path}.{field}"), error.to_string());
-                None
-            }
-        }
-    }
-
-    /// Warns of hours that leave out a minute, as spans do whose last minute is written as their end.
+    /// Records a warning for each span of hours that ends at a time such as 03:59 or 03:29. The end is exclusive, so
+    /// the operator probably meant 04:00 or 03:30. Also records a warning if rules cover every minute of the week.
     fn unlikely_hours(&mut self, conditions: &[Condition], path: &str) {
         for (index, condition) in conditions.iter().enumerate() {
             for span in condition.hours_utc.spans() {
@@ -427,7 +426,8 @@ impl Check<'_> {
                     self.warnings.add(
                         format!("{path}[{index}].hours_utc"),
                         format!(
-                            "{span} ends before {end}, so that minute has another price: write the first minute after the span"
+                            "the end of a span is exclusive: {span} does not include {end} itself. To include it, \
+                             write the minute after it as the end"
                         ),
                     );
                 }
@@ -447,12 +447,13 @@ impl Check<'_> {
         if minutes_of_week(0).all(covers) {
             self.warnings.add(
                 path,
-                "cover every minute of the week, so the usual price never applies: leave out the hours of the usual price",
+                "cover every minute of the week, so the base price never applies: remove the hours in which the base \
+                 price should apply",
             );
         }
     }
 
-    /// Parses a tier, speed or region that is billed separately; empty if not given.
+    /// Parses a service tier, speed or region that is billed separately. The result is empty if none is given.
     fn word(&mut self, given: Option<String>, path: &str) -> Option<Label> {
         let Some(word) = given else {
             return Some(Label::default());
@@ -464,15 +465,16 @@ impl Check<'_> {
         };
         if word.len() > Label::BYTES_MAX || !word.bytes().all(|byte| byte.is_ascii_graphic()) {
             let problem = format!(
-                "must be 1 to {} letters and signs of ASCII",
+                "must be 1 to {} printable ASCII characters without spaces",
                 Label::BYTES_MAX
             );
             self.errors.add(path, problem);
             return None;
         }
         if served.unusual() == Served::default() {
-            let problem =
-                format!("{word:?} is the usual service: its price is the model's usual one");
+            let problem = format!(
+                "{word:?} is the vendor's standard service, which has the base price: remove this condition"
+            );
             self.errors.add(path, problem);
             return None;
         }
@@ -484,36 +486,18 @@ impl Check<'_> {
 mod tests {
     use tollgate_layers::price::Currency;
 
-    use crate::config::testing::{SMALL, assert_mistakes, changed, parse};
+    use crate::config::testing::{SMALL, assert_mistakes, changed, parse, rows};
 
     #[test]
-    fn invalid_price_is_refused_by_name() {
-        assert_mistakes(&[
-            (
-                "[admin]",
-                "[tariff]\nsell_rate_multiplier = \"0\"\n[admin]",
-                "tariff.sell_rate_multiplier",
-                "above 0",
-            ),
-            (
-                ", cache_write = \"0.25\"",
-                "",
-                "model[0].usdt_mtok.cache_write",
-                "without a full price",
-            ),
-            (
-                "cache_write = \"0.25\"",
-                "cache_write = \"0\"",
-                "model[0].usdt_mtok.cache_write",
-                "above 0",
-            ),
-            (
-                "cache_write = \"0.25\"",
-                "cache_write = \"0.25\", cache_write_1h = \"0\"",
-                "model[0].usdt_mtok.cache_write_1h",
-                "above 0",
-            ),
-        ]);
+    fn error_about_an_invalid_price_names_the_setting() {
+        assert_mistakes(
+            r#"
+             | [tariff]\nsell_rate_multiplier = "0" | tariff.sell_rate_multiplier | above 0
+            , cache_write = "0.25" |  | model[0].usdt_mtok.cache_write | without a full price
+            cache_write = "0.25" | cache_write = "0" | model[0].usdt_mtok.cache_write | above 0
+            cache_write = "0.25" | cache_write = "0.25", cache_write_1h = "0" | model[0].usdt_mtok.cache_write_1h | above 0
+        "#,
+        );
     }
 
     fn rule(condition: &str, more: &str) -> String {
@@ -534,18 +518,26 @@ mod tests {
         assert_eq!(model.price_rules.len(), 3);
         assert_eq!(model.price_rules[0].0.above_input_tokens, Some(100));
         for (rules, field, problem) in [
-            (&[&long, &flex][..], "model[0].price_rules", "both together"),
-            (&[&long, &long], "model[0].price_rules", "keep one of them"),
+            (
+                &[&long, &flex][..],
+                "model[0].price_rules",
+                "a rule with both conditions",
+            ),
+            (
+                &[&long, &long],
+                "model[0].price_rules",
+                "remove one of them",
+            ),
             (&[&rule("", "")], "model[0].price_rules[0]", "no condition"),
             (
                 &[&rule("speed = \"standard\"", "")],
                 "model[0].price_rules[0].speed",
-                "is the usual service",
+                "is the vendor's standard service",
             ),
             (
                 &[&rule("speed = \"fast\"", ", cache_write_1h = \"2\"")],
                 "model[0].price_rules[0].usdt_mtok",
-                "the usual price has no cache_write_1h: remove it, or add it there",
+                "the base price has no cache_write_1h: remove cache_write_1h here, or add it to the base price",
             ),
         ] {
             let rules: Vec<&str> = rules.iter().map(|rule| rule.as_str()).collect();
@@ -559,7 +551,7 @@ mod tests {
 
     const RUB: &str = "rub_mtok = { input = \"25\", cached_input = \"2\", output = \"200\", cache_write = \"25\" }";
 
-    /// Returns the small file with a price in rubles and these lines more in the model.
+    /// Returns the file `SMALL` with a price in rubles, and with additional lines in its model.
     fn in_rubles(more: &str) -> String {
         let usual = "usdt_mtok = { input = \"0.25\", cached_input = \"0.025\", output = \"2.00\", cache_write = \"0.25\" }";
         assert!(SMALL.contains(usual));
@@ -567,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn price_has_one_currency_in_usual_price_and_rules() {
+    fn base_price_and_price_rules_must_have_one_currency() {
         let config = parse(&in_rubles("")).unwrap();
         let base = &config.live.models[0].base;
         assert_eq!(
@@ -582,12 +574,12 @@ mod tests {
             (
                 both,
                 "model[0].rub_mtok",
-                "a price has one currency: remove it, or model[0].usdt_mtok",
+                "prices must be in one currency: remove model[0].rub_mtok or model[0].usdt_mtok",
             ),
             (
                 ruled("usdt_mtok"),
                 "model[0].price_rules[0].usdt_mtok",
-                "the usual price is rub_mtok: write this one so",
+                "the base price is in rub_mtok: write this price in rub_mtok too",
             ),
             (
                 SMALL
@@ -606,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn multiplier_of_rubles_is_needed_only_with_prices_in_rubles() {
+    fn absent_ruble_multiplier_causes_a_warning_only_if_a_price_is_in_rubles() {
         let noted = |text: &str| {
             let config = parse(text).unwrap();
             let noted = config
@@ -628,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn hours_are_conditions_and_their_mistakes_are_named() {
+    fn hours_of_a_price_rule_are_checked_and_mistakes_in_them_are_named() {
         let text = |rules: &[&str]| format!("{SMALL}\n{}", rules.concat());
         let peak = "hours_utc = [\"06:00-10:00\", \"01:00-04:00\"]\nweekdays = [\"fri\", \"mon\"]\nhours_at = \"end\"";
         let config = parse(&text(&[&rule(peak, "")])).unwrap();
@@ -641,7 +633,7 @@ mod tests {
             (
                 &["hours_utc = [\"1-4\"]"][..],
                 "model[0].price_rules[0].hours_utc",
-                "like \"01:00-04:00\"",
+                "write for example \"01:00-04:00\"",
             ),
             (
                 &["weekdays = [\"Monday\"]"],
@@ -656,7 +648,7 @@ mod tests {
             (
                 &["speed = \"fast\"\nhours_at = \"end\""],
                 "model[0].price_rules[0].hours_at",
-                "needs hours_utc",
+                "hours_utc and weekdays are missing",
             ),
             (
                 &["hours_utc = [\"00:00-24:00\"]"],
@@ -682,7 +674,7 @@ mod tests {
             (
                 &["hours_utc = [\"01:00-04:00\"]", "speed = \"fast\""],
                 "model[0].price_rules",
-                "both together",
+                "a rule with both conditions",
             ),
         ] {
             let rules: Vec<_> = conditions.iter().map(|it| rule(it, "")).collect();
@@ -696,13 +688,13 @@ mod tests {
     }
 
     #[test]
-    fn dated_price_is_a_rule_from_a_time_on() {
+    fn dated_price_is_a_price_rule_that_applies_from_a_given_time() {
         let from =
             |text: &str| format!("{SMALL}\n{}", rule(&format!("valid_from = \"{text}\""), ""));
         let config = parse(&from("2027-01-01T03:00:00+03:00")).unwrap();
         let (condition, _) = &config.live.models[0].price_rules[0];
         assert_eq!(condition.to_string(), "valid_from 2027-01-01T00:00:00Z");
-        // A date alone would be midnight in UTC, which is not what everybody means.
+        // A date without a time is refused: it would mean midnight in UTC, which not every operator expects.
         for wrong in [
             "2027-01-01",
             "2027-13-01T00:00:00Z",
@@ -715,25 +707,25 @@ mod tests {
                 "{errors}"
             );
         }
-        // The change is written once, and a new price is a new tariff version.
+        // A file with the dated price has another fingerprint, so it starts a new tariff version.
         let old = parse(SMALL).unwrap().live.fingerprint();
         assert_ne!(config.live.fingerprint(), old);
     }
 
     #[test]
-    fn hours_that_leave_out_a_minute_or_cover_the_week_are_warned_about() {
+    fn price_rule_hours_that_omit_a_last_minute_or_cover_the_whole_week_cause_a_warning() {
         for (conditions, problems) in [
             (&["hours_utc = [\"01:00-04:00\"]"][..], &[][..]),
             (
                 &["hours_utc = [\"01:00-03:59\"]"],
-                &["03:59, so that minute"],
+                &["does not include 03:59 itself"],
             ),
             (
                 &[
                     "hours_utc = [\"01:00-04:00\"]",
                     "hours_utc = [\"04:00-01:00\"]",
                 ],
-                &["the usual price never applies"],
+                &["the base price never applies"],
             ),
             (
                 &[
@@ -758,7 +750,8 @@ mod tests {
     fn tariff_fingerprint_depends_only_on_prices() {
         let fingerprint = |text: &str| parse(text).unwrap().live.fingerprint();
         let first = fingerprint(SMALL);
-        // The fingerprint of a version with four rates: an upgrade must not start a new tariff version.
+        // This is the fingerprint from a gateway version with four rates. An upgrade must not start a new tariff
+        // version.
         let four = "21ed2289c364728c369072a5b703e08d6251a10c985c67e65a34b7f85e98c3fe";
         assert_eq!(first, four);
         for (from, to) in [
@@ -773,23 +766,16 @@ mod tests {
         ] {
             assert_eq!(fingerprint(&changed(from, to)), first, "{to}");
         }
-        for (from, to) in [
-            ("output = \"2.00\"", "output = \"2.01\""),
-            (
-                "cache_write = \"0.25\"",
-                "cache_write = \"0.25\", cache_write_1h = \"0.4\"",
-            ),
-            ("id = \"m\"", "id = \"m2\""),
-            (
-                "[admin]",
-                "[tariff]\nsell_rate_multiplier = \"1.15\"\n[admin]",
-            ),
-            ("usdt_mtok", "rub_mtok"),
-            (
-                "[admin]",
-                "[tariff]\nsell_rub_multiplier = \"1.15\"\n[admin]",
-            ),
-        ] {
+        for [from, to] in rows(
+            r#"
+            output = "2.00" | output = "2.01"
+            cache_write = "0.25" | cache_write = "0.25", cache_write_1h = "0.4"
+            id = "m" | id = "m2"
+            [admin] | [tariff]\nsell_rate_multiplier = "1.15"\n[admin]
+            usdt_mtok | rub_mtok
+            [admin] | [tariff]\nsell_rub_multiplier = "1.15"\n[admin]
+        "#,
+        ) {
             assert_ne!(fingerprint(&changed(from, to)), first, "{to}");
         }
     }

@@ -1,28 +1,30 @@
-//! Parses the address of a proxy for connections to a vendor.
+//! Parses the URL of a proxy for connections to a vendor.
 
 use http::Uri;
 use tollgate_layers::model::Proxy;
 
 use super::secret::{Env, referred};
 
-/// The longest user name or password of a proxy, in bytes: the most that SOCKS5 can carry (RFC 1929), and ample for
-/// HTTP.
+/// Maximum length of a proxy's user name or password, in bytes. It is the maximum in SOCKS5 (RFC 1929).
 const PROXY_WORD_MAX: usize = 255;
 
-/// Returns the address of a proxy. The problem never repeats the text.
+/// Parses the URL of a proxy, or the reference to a secret with the URL. The error message never contains the given
+/// text.
 pub(super) fn proxy(text: &str, env: Env<'_>) -> Result<Proxy, String> {
-    const ADVICE: &str = "must be an address like http://host:port or socks5://host:port";
+    const ADVICE: &str = "must be a URL like http://host:port or socks5://host:port";
     let reference = referred(text, env);
     let literal = reference.is_none();
     let address = reference.unwrap_or_else(|| Ok(text.to_owned()))?;
-    let advice = || format!("{ADVICE}; percent-encode a password");
+    let advice = || format!("{ADVICE}; if it contains a password, percent-encode the password");
     let uri: Uri = address.parse().map_err(|_| advice())?;
     let scheme = match uri.scheme_str() {
         Some("http") => "http",
-        // The proxy resolves host names with either scheme.
+        // With either scheme, the proxy resolves host names.
         Some("socks5" | "socks5h") => "socks5",
         Some("https") => {
-            return Err(format!("{ADVICE}: TLS to the proxy itself is not spoken"));
+            return Err(format!(
+                "{ADVICE}: TLS to the proxy itself is not supported"
+            ));
         }
         _ => return Err(advice()),
     };
@@ -33,21 +35,21 @@ pub(super) fn proxy(text: &str, env: Env<'_>) -> Result<Proxy, String> {
         return Err(format!("{ADVICE}: its port is missing"));
     };
     if !uri.path().trim_matches('/').is_empty() || uri.query().is_some() {
-        return Err(format!("{ADVICE}, and nothing after the port"));
+        return Err(format!("{ADVICE}: remove everything after the port"));
     }
     let user = match authority.as_str().rsplit_once('@') {
         None => String::new(),
         Some(_) if literal => {
             return Err(
-                "has a password in it: put the whole address into the environment and write \
-                 \"${NAME}\" here, or \"file:/path\""
+                "contains a password: put the whole URL into an environment variable or a file, and write \"${NAME}\" \
+                 or \"file:/path\" here"
                     .to_owned(),
             );
         }
         Some((user, _)) => {
             if user.split(':').any(|word| word.len() > PROXY_WORD_MAX) {
                 return Err(format!(
-                    "has a user or a password of more than {PROXY_WORD_MAX} characters"
+                    "has a user name or a password of more than {PROXY_WORD_MAX} characters"
                 ));
             }
             format!("{user}@")
@@ -64,7 +66,7 @@ mod tests {
     use super::*;
     use crate::config::secret::with_variables;
 
-    fn of(text: &str) -> Result<Proxy, String> {
+    fn read(text: &str) -> Result<Proxy, String> {
         let variable = |name: &str| {
             Some(match name {
                 "PROXY" => "socks5h://user:hunter2@proxy.example:1080/".to_owned(),
@@ -76,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn proxy_needs_a_scheme_a_host_and_a_port() {
+    fn proxy_url_needs_a_scheme_and_a_host_and_a_port() {
         for (text, address) in [
             ("http://10.0.0.1:3128", "http://10.0.0.1:3128"),
             ("http://10.0.0.1:3128/", "http://10.0.0.1:3128"),
@@ -84,7 +86,7 @@ mod tests {
             ("socks5h://proxy:1080", "socks5://proxy:1080"),
             ("${PROXY}", "socks5://user:hunter2@proxy.example:1080"),
         ] {
-            assert_eq!(of(text).unwrap().expose(), address, "{text}");
+            assert_eq!(read(text).unwrap().expose(), address, "{text}");
         }
         for (text, word) in [
             ("proxy", "like http://"),
@@ -98,7 +100,7 @@ mod tests {
             ("${NONE}", "NONE"),
             ("${LONG}", "255"),
         ] {
-            let problem = of(text).unwrap_err();
+            let problem = read(text).unwrap_err();
             assert!(problem.contains(word), "{text}: {problem}");
             assert!(!problem.contains("hunter2"), "{problem}");
         }

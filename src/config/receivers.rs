@@ -1,5 +1,5 @@
-//! Checks of event receivers: the fields shared by `[[webhook]]`, `[[mail]]` and `[[telegram]]`, and the last two
-//! sections.
+//! Checks of event receivers: the sections `[[mail]]` and `[[telegram]]`, and the fields that these have in common with
+//! `[[webhook]]`.
 
 use std::{fmt, time::Duration};
 
@@ -18,60 +18,60 @@ use super::{
 };
 const NAME_CHARS_MAX: usize = 64;
 const RECEIVERS_MAX: usize = 64;
-/// The largest number of recipients of one mail.
+/// Maximum number of recipients of a mail.
 const TO_MAX: usize = 16;
 const TELEGRAM: &str = "https://api.telegram.org";
 
 /// Parses the kind of event with this name.
 ///
 /// # Errors
-/// If there is no such kind; the text lists the existing kinds.
+/// If there is no such kind. The error message lists the existing kinds.
 pub(crate) fn kind(word: &str) -> Result<&'static str, String> {
     let known = Happening::KINDS.iter().find(|known| **known == word);
     known
         .copied()
-        .ok_or_else(|| format!("must be of {}", Happening::KINDS.join(", ")))
+        .ok_or_else(|| format!("must be one of {}", Happening::KINDS.join(", ")))
 }
 
-/// A receiver of events.
+/// A receiver of events: its filter, and how events are delivered to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiverConfig {
-    /// The name of the receiver: letters, digits, - and _.
+    /// Name of the receiver in the log, metrics and commands: letters, digits, `-` and `_`.
     pub name: String,
-    /// The kinds of events to send; if empty, all.
+    /// Kinds of events that the receiver gets. If empty, it gets all kinds.
     pub kinds: Vec<&'static str>,
-    /// Accounts whose events are sent. If empty, the events of all accounts are sent, and events that concern no
-    /// account.
+    /// Accounts whose events the receiver gets. If empty, it gets the events of all accounts, and events that belong to
+    /// no account.
     pub accounts: Vec<AccountId>,
-    /// The time for which delivery of an event is retried.
+    /// How long the gateway tries to deliver an event. After this time the event is a dead letter.
     pub retry_max: Duration,
-    /// How events are delivered.
+    /// How events are delivered to this receiver.
     pub way: WayConfig,
 }
 
-/// How events are delivered to a receiver.
+/// A way to deliver events, with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WayConfig {
-    /// A section `[[webhook]]`.
+    /// By HTTP requests: a section `[[webhook]]`.
     Webhook(WebhookConfig),
-    /// A section `[[mail]]`.
+    /// By mail: a section `[[mail]]`.
     Mail(MailConfig),
-    /// A section `[[telegram]]`.
+    /// By Telegram messages: a section `[[telegram]]`.
     Telegram(TelegramConfig),
 }
 
-/// A mail server, and the sender of mails.
+/// A mail server, and the sender of the mails that are sent through it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SmtpConfig {
-    /// URL of the mail server; may contain a password.
+    /// URL of the mail server. It may contain a password.
     pub server: String,
     /// The host of the mail server.
     pub host: String,
-    /// Whether and how TLS is used.
+    /// Whether and when connections to the mail server use TLS.
     pub tls: MailTls,
-    /// PEM of the certificate authorities to trust instead of Mozilla's list.
+    /// Certificate authorities, in PEM, that are trusted instead of Mozilla's list.
     pub authorities: Option<Bytes>,
-    /// The sender of the mails.
+    /// Sender address of the mails.
     pub from: Mailbox,
 }
 
@@ -84,14 +84,14 @@ impl fmt::Debug for SmtpConfig {
     }
 }
 
-/// A section `[[mail]]`: events are sent by mail.
+/// The section `[[mail]]`: events are sent by mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailConfig {
     /// The mail server and the sender.
     pub smtp: SmtpConfig,
-    /// The recipients, at least one.
+    /// Addresses of the recipients, at least one.
     pub to: Vec<Mailbox>,
-    /// UTC offset of the times in mails, in minutes: the seller's.
+    /// UTC offset of the times in mails, in minutes. It equals `seller.utc_offset`.
     pub utc_offset_minutes: i32,
 }
 
@@ -111,13 +111,13 @@ pub enum MailTls {
 /// A section `[[telegram]]`: events are sent to a Telegram chat.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TelegramConfig {
-    /// URL of the method that sends a message; contains the bot's token.
+    /// URL of the Bot API's method that sends a message. It contains the bot's token.
     pub url: Uri,
-    /// The id or the name of the chat.
+    /// Id of the chat, or name of the channel.
     pub chat: String,
-    /// UTC offset of the times in messages, in minutes: the seller's.
+    /// UTC offset of the times in messages, in minutes. It equals `seller.utc_offset`.
     pub utc_offset_minutes: i32,
-    /// PEM of the certificate authorities to trust instead of Mozilla's list.
+    /// Certificate authorities, in PEM, that are trusted instead of Mozilla's list.
     pub authorities: Option<Bytes>,
 }
 
@@ -130,11 +130,11 @@ impl fmt::Debug for TelegramConfig {
     }
 }
 
-/// The fields that all kinds of event receivers have.
-struct Common<'a> {
+/// The fields that all kinds of event receivers have in common.
+struct Common {
     name: Option<String>,
-    kinds: &'a [String],
-    accounts: &'a [String],
+    kinds: Vec<String>,
+    accounts: Vec<String>,
     retry_hours: Option<u64>,
 }
 
@@ -150,45 +150,42 @@ impl Check<'_> {
         let mut receivers = Vec::new();
         for (index, mut raw) in hooks.into_iter().enumerate() {
             let at = format!("webhook[{index}]");
-            let name = self.receiver_name(raw.name.take(), &at, &mut names);
-            let (kinds, accounts) = (raw.kinds.clone(), raw.accounts.clone());
             let common = Common {
-                name,
-                kinds: &kinds,
-                accounts: &accounts,
+                name: raw.name.take(),
+                kinds: std::mem::take(&mut raw.kinds),
+                accounts: std::mem::take(&mut raw.accounts),
                 retry_hours: raw.retry_hours,
             };
             let way = self.webhook(raw, &at).map(WayConfig::Webhook);
-            receivers.push(self.receiver(common, way, &at));
+            receivers.push(self.receiver(common, way, &at, &mut names));
         }
-        for (index, mut raw) in mails.into_iter().enumerate() {
+        for (index, raw) in mails.into_iter().enumerate() {
             let at = format!("mail[{index}]");
-            let name = self.receiver_name(raw.name.take(), &at, &mut names);
-            let common = Common {
-                name,
-                kinds: &raw.kinds,
-                accounts: &raw.accounts,
-                retry_hours: raw.retry_hours,
-            };
             let way = self.mail(&raw, &at, utc_offset_minutes);
-            let receiver = self.receiver(common, way.map(WayConfig::Mail), &at);
-            receivers.push(receiver);
-        }
-        for (index, mut raw) in chats.into_iter().enumerate() {
-            let at = format!("telegram[{index}]");
-            let name = self.receiver_name(raw.name.take(), &at, &mut names);
             let common = Common {
-                name,
-                kinds: &raw.kinds,
-                accounts: &raw.accounts,
+                name: raw.name,
+                kinds: raw.kinds,
+                accounts: raw.accounts,
                 retry_hours: raw.retry_hours,
             };
+            receivers.push(self.receiver(common, way.map(WayConfig::Mail), &at, &mut names));
+        }
+        for (index, raw) in chats.into_iter().enumerate() {
+            let at = format!("telegram[{index}]");
             let way = self.telegram(&raw, &at, utc_offset_minutes);
-            let receiver = self.receiver(common, way.map(WayConfig::Telegram), &at);
-            receivers.push(receiver);
+            let common = Common {
+                name: raw.name,
+                kinds: raw.kinds,
+                accounts: raw.accounts,
+                retry_hours: raw.retry_hours,
+            };
+            receivers.push(self.receiver(common, way.map(WayConfig::Telegram), &at, &mut names));
         }
         if receivers.len() > RECEIVERS_MAX {
-            let problem = format!("there are more than {RECEIVERS_MAX} receivers of events");
+            let problem = format!(
+                "the file has more than {RECEIVERS_MAX} event receivers (webhook, mail and \
+                 telegram): remove some"
+            );
             self.errors.add("webhook", problem);
         }
         receivers.into_iter().collect()
@@ -201,17 +198,25 @@ impl Check<'_> {
         names: &mut Vec<String>,
     ) -> Option<String> {
         let path = format!("{at}.name");
-        let name = self.required(name, &path, "give it a name, for the log and commands")?;
+        let name = self.required(
+            name,
+            &path,
+            "give the receiver a name, which the log and commands use",
+        )?;
         let plain = name
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
         if !plain || name.len() > NAME_CHARS_MAX {
-            let problem = format!("must be letters, digits, - and _, {NAME_CHARS_MAX} at most");
+            let problem = format!(
+                "must be at most {NAME_CHARS_MAX} characters, only letters, digits, - and _"
+            );
             self.errors.add(path, problem);
             return None;
         }
         if names.contains(&name) {
-            let problem = format!("{name:?} is used twice: give each receiver its own name");
+            let problem = format!(
+                "{name:?} is already the name of another receiver: give each receiver its own name"
+            );
             self.errors.add(path, problem);
             return None;
         }
@@ -221,21 +226,23 @@ impl Check<'_> {
 
     fn receiver(
         &mut self,
-        common: Common<'_>,
+        common: Common,
         way: Option<WayConfig>,
         at: &str,
+        names: &mut Vec<String>,
     ) -> Option<ReceiverConfig> {
-        let kinds = self.each(common.kinds, &format!("{at}.kinds"), kind);
-        let accounts = self.each(common.accounts, &format!("{at}.accounts"), |text| {
+        let name = self.receiver_name(common.name, at, names);
+        let kinds = self.each(&common.kinds, &format!("{at}.kinds"), kind);
+        let accounts = self.each(&common.accounts, &format!("{at}.accounts"), |text| {
             text.parse::<AccountId>().map_err(|error| error.to_string())
         });
         let path = format!("{at}.retry_hours");
-        let retry: Option<u64> = self.whole(common.retry_hours, &path, 72, 1..=336);
+        let retry: u64 = self.whole(common.retry_hours, &path, 72, 1..=336);
         Some(ReceiverConfig {
-            name: common.name?,
-            kinds: kinds?,
-            accounts: accounts?,
-            retry_max: Duration::from_secs(retry? * 3600),
+            name: name?,
+            kinds,
+            accounts,
+            retry_max: Duration::from_secs(retry * 3600),
             way: way?,
         })
     }
@@ -249,7 +256,7 @@ impl Check<'_> {
         );
         let path = format!("{at}.to");
         if raw.to.is_empty() || raw.to.len() > TO_MAX {
-            let problem = format!("give 1 to {TO_MAX} addresses");
+            let problem = format!("give 1 to {TO_MAX} email addresses");
             match raw.to.is_empty() {
                 true => self.errors.missing(&path, &problem),
                 false => self.errors.add(path, problem),
@@ -259,12 +266,12 @@ impl Check<'_> {
         let to = self.each(&raw.to, &path, mailbox);
         Some(MailConfig {
             smtp: smtp?,
-            to: to?,
+            to,
             utc_offset_minutes,
         })
     }
 
-    /// Checks the mail server and the sender of the section at `at`.
+    /// Checks the mail server and the sender of a section, whose path is `at`.
     pub(super) fn smtp(
         &mut self,
         server: Option<String>,
@@ -274,13 +281,14 @@ impl Check<'_> {
     ) -> Option<SmtpConfig> {
         let path = format!("{at}.server");
         let advice =
-            "give the mail server's address, like \"${SMTP_URL}\" for smtps://user:password@host";
+            "give the mail server's URL, like \"${SMTP_URL}\" for smtps://user:password@host";
         let server = self.required(server, &path, advice);
         let server = server.and_then(|text| {
             let server = match referred(&text, self.env) {
                 Some(server) => server,
                 None if text.contains('@') => Err(
-                    "a password must not be in this file: write \"${NAME}\" or \"file:/path\""
+                    "contains a password, which must not be in this file: put the whole URL into an environment \
+                     variable or a file, and write \"${NAME}\" or \"file:/path\""
                         .to_owned(),
                 ),
                 None => Ok(text),
@@ -288,7 +296,7 @@ impl Check<'_> {
             self.keep(server.and_then(mail_server), &path)
         });
         let path = format!("{at}.from");
-        let advice = "give the sender, like \"Tollgate <noreply@example.com>\"";
+        let advice = "give the sender address, like \"Tollgate <noreply@example.com>\"";
         let from = self.required(from, &path, advice);
         let from = from.and_then(|text| self.keep(mailbox(&text), &path));
         let plain = matches!(&server, Some((_, _, MailTls::Never)));
@@ -298,7 +306,7 @@ impl Check<'_> {
             server,
             host,
             tls,
-            authorities: authorities?,
+            authorities,
             from: from?,
         })
     }
@@ -330,40 +338,35 @@ impl Check<'_> {
         let url = url.and_then(|(url, token)| {
             let base = url.to_string();
             let url = format!("{}/bot{token}/sendMessage", base.trim_end_matches('/'));
-            self.keep(url.parse::<Uri>().map_err(|_| "is too long"), &path)
+            self.keep(
+                url.parse::<Uri>()
+                    .map_err(|_| "is too long for a URL: shorten it"),
+                &path,
+            )
         });
         Some(TelegramConfig {
             url: url?,
             chat: chat?,
             utc_offset_minutes,
-            authorities: authorities?,
+            authorities,
         })
-    }
-
-    pub(super) fn each<T, E: fmt::Display>(
-        &mut self,
-        given: &[String],
-        path: &str,
-        read: impl Fn(&str) -> Result<T, E>,
-    ) -> Option<Vec<T>> {
-        let values = given.iter().enumerate();
-        let values: Vec<_> = values
-            .map(|(index, text)| self.keep(read(text), &format!("{path}[{index}]")))
-            .collect();
-        values.into_iter().collect()
     }
 }
 
-/// Returns a mail server's URL, its host and its use of TLS. The problem never repeats the URL.
+/// Parses the URL of a mail server, and returns it with its host and its use of TLS. The error message never contains
+/// the URL.
 fn mail_server(text: String) -> Result<(String, String, MailTls), String> {
-    let advice = "must be like smtps://user:password@host:465, smtp://user:password@host:587?tls=required, \
-                  or smtp://127.0.0.1:25";
+    let advice = "must be a URL like smtps://user:password@host:465, smtp://user:password@host:587?tls=required, or \
+         smtp://127.0.0.1:25";
     let (scheme, rest) = text.split_once("://").ok_or(advice)?;
     let (authority, query) = rest.split_once('?').unwrap_or((rest, ""));
     let authority = authority.split('/').next().unwrap_or_default();
     let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
     if scheme == "smtp" && !user.is_empty() && !query.contains("tls=required") {
-        return Err("would send the password unencrypted: smtps://, or ?tls=required".to_owned());
+        return Err(
+            "would send the password unencrypted: use smtps://, or smtp:// with ?tls=required"
+                .to_owned(),
+        );
     }
     let host = host.to_owned();
     let tls = match query.split('&').find_map(|pair| pair.strip_prefix("tls=")) {
@@ -380,10 +383,10 @@ fn mail_server(text: String) -> Result<(String, String, MailTls), String> {
 
 fn mailbox(text: &str) -> Result<Mailbox, String> {
     let mailbox = text.parse::<Mailbox>();
-    mailbox.map_err(|_| "must be an address, like Name <name@example.com>".to_owned())
+    mailbox.map_err(|_| "must be an email address, like Name <name@example.com>".to_owned())
 }
 
-/// Returns a bot token in the form that BotFather issues.
+/// Parses a bot token, which must have the form that Telegram's BotFather issues.
 fn bot_token(text: &str) -> Result<String, String> {
     let good = |text: &str| {
         let (id, key) = text.split_once(':')?;
@@ -394,7 +397,7 @@ fn bot_token(text: &str) -> Result<String, String> {
             && key.bytes().all(plain);
         is_token.then(|| text.to_owned())
     };
-    good(text).ok_or_else(|| "must be a bot's token, like 123456:ABC…".to_owned())
+    good(text).ok_or_else(|| "must be the token of a bot, like 123456:ABC…".to_owned())
 }
 
 #[cfg(test)]
@@ -402,7 +405,7 @@ mod tests {
     use super::*;
     use crate::config::{
         Config, ConfigErrors,
-        testing::{SMALL, parse},
+        testing::{SMALL, parse, rows},
     };
 
     fn with(lines: &str) -> Result<Config, ConfigErrors> {
@@ -415,7 +418,7 @@ mod tests {
         "[[telegram]]\nname = \"ops\"\ntoken = \"${BOT_TOKEN}\"\nchat = \"-1001234567890\"\n";
 
     #[test]
-    fn mail_and_chat_receivers_are_read_and_their_secrets_not_shown() {
+    fn settings_of_mail_and_chat_receivers_are_read_and_their_secrets_are_not_shown() {
         let config = with(&format!("{MAIL}{CHAT}"));
         let config = config.unwrap_or_else(|errors| panic!("{errors}"));
         let shown = format!("{:?}", config.receivers);
@@ -450,38 +453,24 @@ mod tests {
     }
 
     #[test]
-    fn receiver_error_names_its_field_and_shows_no_secret() {
-        for (from, to, field) in [
-            (
-                "${SMTP_URL}",
-                "smtps://me:hunter2@mail.example",
-                "mail[0].server",
-            ),
-            ("${SMTP_URL}", "${ADMIN_KEY}", "mail[0].server"),
-            ("${SMTP_URL}", "${SMTP_PLAIN_URL}", "mail[0].server"),
-            ("Tollgate <noreply@example.com>", "nobody", "mail[0].from"),
-            ("[\"Бухгалтерия <buh@acme.example>\"]", "[]", "mail[0].to"),
-            ("<buh@acme.example>", "", "mail[0].to[0]"),
-            (
-                "from =",
-                "ca_file = \"/no/such/ca.pem\"\nfrom =",
-                "mail[0].ca_file",
-            ),
-            (
-                "\"${SMTP_URL}\"",
-                "\"smtp://127.0.0.1:25\"\nca_file = \"Cargo.toml\"",
-                "mail[0].ca_file",
-            ),
-            (
-                "chat = ",
-                "ca_file = \"Cargo.toml\"\nchat = ",
-                "telegram[0].ca_file",
-            ),
-            ("${BOT_TOKEN}", "${ADMIN_KEY}", "telegram[0].token"),
-            ("chat = \"-1001234567890\"", "", "telegram[0].chat"),
-            ("\"ops\"", "\"acme\"", "telegram[0].name"),
-            ("\"ops\"", "\"o p s\"", "telegram[0].name"),
-        ] {
+    fn error_about_an_invalid_receiver_setting_names_the_setting_and_shows_no_secret() {
+        for [from, to, field] in rows(
+            r#"
+            ${SMTP_URL} | smtps://me:hunter2@mail.example | mail[0].server
+            ${SMTP_URL} | ${ADMIN_KEY} | mail[0].server
+            ${SMTP_URL} | ${SMTP_PLAIN_URL} | mail[0].server
+            Tollgate <noreply@example.com> | nobody | mail[0].from
+            ["Бухгалтерия <buh@acme.example>"] | [] | mail[0].to
+            <buh@acme.example> |  | mail[0].to[0]
+            from = | ca_file = "/no/such/ca.pem"\nfrom = | mail[0].ca_file
+            "${SMTP_URL}" | "smtp://127.0.0.1:25"\nca_file = "Cargo.toml" | mail[0].ca_file
+            chat =  | ca_file = "Cargo.toml"\nchat =  | telegram[0].ca_file
+            ${BOT_TOKEN} | ${ADMIN_KEY} | telegram[0].token
+            chat = "-1001234567890" |  | telegram[0].chat
+            "ops" | "acme" | telegram[0].name
+            "ops" | "o p s" | telegram[0].name
+        "#,
+        ) {
             let text = format!("{MAIL}{CHAT}");
             assert!(text.contains(from), "{from}");
             let errors = with(&text.replace(from, to)).expect_err(to).to_string();

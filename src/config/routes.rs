@@ -16,7 +16,6 @@ use super::{
 use crate::text::{percent::encoded, similar::nearest};
 
 impl Check<'_> {
-    /// Returns the routes of a model, by priority.
     pub(super) fn routes(
         &mut self,
         raw: Vec<RawRoute>,
@@ -45,8 +44,8 @@ impl Check<'_> {
                 let place = (raw.vendor.clone().unwrap_or_default(), model.clone());
                 if let Some(first) = places.insert(place, index) {
                     let problem = format!(
-                        "leads to the same model of the same vendor as routes[{first}]: keep one of \
-                         them, with the weight of both"
+                        "has the same vendor and model as routes[{first}]: remove one of the two, and give the other \
+                         the sum of both weights"
                     );
                     self.errors.add(&path, problem);
                     return None;
@@ -71,15 +70,12 @@ impl Check<'_> {
         let weight = self.whole(raw.weight, &at("weight"), 1, 1..=1_000_000);
         let priority = self.whole(raw.priority, &at("priority"), 0, 0..=1_000_000);
         let dialect = self.dialect(&raw.dialect(), dialect, &at);
-        let name = self.required(
-            raw.vendor.clone(),
-            &at("vendor"),
-            "name one of the [[vendor]]s",
-        )?;
+        let advice = "give the name of a [[vendor]]";
+        let name = self.required(raw.vendor.clone(), &at("vendor"), advice)?;
         let Some(vendor) = vendors.get(&name) else {
             let hint = match nearest(&name, vendors.keys().map(String::as_str)) {
                 Some(near) => format!("did you mean {near:?}?"),
-                None => "add it or correct the name".to_owned(),
+                None => "add this vendor, or correct the name".to_owned(),
             };
             self.errors.add(
                 at("vendor"),
@@ -97,9 +93,9 @@ impl Check<'_> {
             Some(vendor) => self.keep(vendor, &at("model"))?,
         };
         let route = Route::new(vendor, model)
-            .weight(weight?)
-            .priority(priority?)
-            .dialect(dialect?);
+            .weight(weight)
+            .priority(priority)
+            .dialect(dialect);
         Some(Arc::new(route))
     }
 
@@ -108,7 +104,7 @@ impl Check<'_> {
         raw: &RawDialect<'_>,
         usual: Dialect,
         at: &dyn Fn(&str) -> String,
-    ) -> Option<Dialect> {
+    ) -> Dialect {
         let output_field = self.choice_or(
             raw.output_field,
             usual.output_field,
@@ -143,24 +139,23 @@ impl Check<'_> {
             &at("cache_marks"),
             [("auto", CacheMarks::Auto), ("never", CacheMarks::Never)],
         );
-        let dialect = usual
-            .output_field(output_field?)
-            .system_role(system_role?)
+        usual
+            .output_field(output_field)
+            .system_role(system_role)
             .reasoning_effort(raw.reasoning_effort.unwrap_or(usual.reasoning_effort))
             .sampling(raw.sampling.unwrap_or(usual.sampling))
-            .thinking(thinking?)
+            .thinking(thinking)
             .json_schema(raw.json_schema.unwrap_or(usual.json_schema))
             .verbosity(raw.verbosity.unwrap_or(usual.verbosity))
             .reasoning_summary(raw.reasoning_summary.unwrap_or(usual.reasoning_summary))
             .encrypted_reasoning(raw.encrypted_reasoning.unwrap_or(usual.encrypted_reasoning))
-            .cache_marks(cache_marks?)
+            .cache_marks(cache_marks)
             .functions(raw.functions.unwrap_or(usual.functions))
-            .prompt_cache_key(raw.prompt_cache_key.or(usual.prompt_cache_key));
-        Some(dialect)
+            .prompt_cache_key(raw.prompt_cache_key.or(usual.prompt_cache_key))
     }
 }
 
-/// Returns the vendor with its embeddings endpoint, which belongs to the chat format.
+/// Returns a copy of the vendor that has the embeddings endpoint of the Chat Completions format as its endpoint.
 fn embedding_vendor(vendor: &Arc<Vendor>) -> Result<Arc<Vendor>, String> {
     let vendor = vendor.speaking(Format::Chat);
     let base = match vendor.format {
@@ -171,10 +166,10 @@ fn embedding_vendor(vendor: &Arc<Vendor>) -> Result<Arc<Vendor>, String> {
         base.and_then(|base| with_path(&vendor.endpoint, &format!("{base}{EMBEDDINGS}")));
     let Some(endpoint) = endpoint else {
         return Err(format!(
-            "{:?} takes no embeddings: name a [[vendor]] of the format \"chat\"{}",
+            "the vendor {:?} cannot serve embeddings: give a [[vendor]] with the format \"chat\"{}",
             vendor.name,
             match vendor.format {
-                Format::Chat => ", whose path ends in /chat/completions",
+                Format::Chat => " and a path that ends in /chat/completions",
                 _ => "",
             }
         ));
@@ -185,7 +180,7 @@ fn embedding_vendor(vendor: &Arc<Vendor>) -> Result<Arc<Vendor>, String> {
     Ok(Arc::new(vendor))
 }
 
-/// Returns the vendor with the model in its path; `None` if the path has no placeholder for it.
+/// Returns a copy of the vendor with the model's name in its path. `None` if the path has no placeholder for the model.
 fn with_model(vendor: &Arc<Vendor>, model: &str) -> Option<Result<Arc<Vendor>, &'static str>> {
     let path = vendor.endpoint.path();
     if !path.contains(MODEL) {
@@ -194,7 +189,7 @@ fn with_model(vendor: &Arc<Vendor>, model: &str) -> Option<Result<Arc<Vendor>, &
     let endpoint = with_path(&vendor.endpoint, &path.replace(MODEL, &encoded(model)));
     Some(
         endpoint
-            .ok_or("is too long for the vendor's path")
+            .ok_or("makes the vendor's URL too long: shorten the name of the model")
             .map(|endpoint| {
                 let mut vendor = Vendor::clone(vendor);
                 vendor.endpoint = endpoint;
@@ -203,7 +198,7 @@ fn with_model(vendor: &Arc<Vendor>, model: &str) -> Option<Result<Arc<Vendor>, &
     )
 }
 
-/// Returns the address with another path and the same query.
+/// Returns a URL with another path and the same query. `None` if the path is invalid.
 fn with_path(address: &Uri, path: &str) -> Option<Uri> {
     let mut parts = address.clone().into_parts();
     let query = address

@@ -1,11 +1,12 @@
-//! The JSON schema of `tollgate.toml`, for editors and for tests of programs that write the file.
+//! The JSON schema of `tollgate.toml`, for text editors, and for tests of programs that write this file.
 
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use super::raw::RawConfig;
 
-/// Returns the schema of the whole file (draft 7). It has only types; `tollgate check` checks everything else.
+/// Returns the JSON schema (draft 7) of the whole file. It states only the types of settings; `tollgate check` checks
+/// everything else.
 #[must_use]
 pub fn schema() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
@@ -18,7 +19,7 @@ pub fn schema() -> Value {
     schema
 }
 
-/// Removes null, which TOML does not have, and defaults, which the descriptions contain.
+/// Removes the type null, because TOML has no null, and default values, because the descriptions state them.
 fn tidy(schema: &mut Value) {
     let Value::Object(fields) = schema else {
         return;
@@ -44,8 +45,8 @@ fn tidy(schema: &mut Value) {
 mod tests {
     use super::*;
 
-    /// The stored schema. `tollgate schema > deploy/tollgate.schema.json` updates it, and so does this test with
-    /// `SETTINGS_WRITE`.
+    /// Path of the stored schema. `tollgate schema > deploy/tollgate.schema.json` updates the file, and so does this
+    /// test if `SETTINGS_WRITE` is set.
     const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/tollgate.schema.json");
 
     #[test]

@@ -1,5 +1,5 @@
-//! Resolves secrets from `${NAME}` (an environment variable) or `file:/path`; a secret is never in the configuration
-//! file.
+//! Resolves references to secrets: `${NAME}` (an environment variable) or `file:/path`. The configuration file itself
+//! never contains a secret.
 
 use std::{cell::RefCell, io, path::Path};
 
@@ -7,7 +7,7 @@ use secrecy::SecretString;
 
 use super::files::Files;
 
-/// Access to environment variables and files, from which secrets are read.
+/// Access to the environment variables and files from which secrets are read.
 #[derive(Clone, Copy)]
 pub(super) struct Env<'a> {
     variable: &'a dyn Fn(&str) -> Option<String>,
@@ -15,7 +15,8 @@ pub(super) struct Env<'a> {
 }
 
 impl<'a> Env<'a> {
-    /// Creates the source: `variable` looks up environment variables; `files` records each file that is read.
+    /// Creates access to variables and files. `variable` returns the value of an environment variable, and `files`
+    /// records each file that is read.
     pub(super) fn new(
         variable: &'a dyn Fn(&str) -> Option<String>,
         files: &'a RefCell<Files>,
@@ -23,23 +24,24 @@ impl<'a> Env<'a> {
         Self { variable, files }
     }
 
-    /// Reads a file and records that it was read.
     pub(super) fn read(self, path: &str) -> io::Result<Vec<u8>> {
         self.files.borrow_mut().read(Path::new(path))
     }
 }
 
-/// Returns the secret that `text` refers to. The problem never repeats the text.
+/// Returns the secret to which `text` refers. The error message never contains the text.
 pub(super) fn secret(text: &str, env: Env<'_>) -> Result<SecretString, String> {
     match referred(text, env) {
         Some(value) => value.map(SecretString::from),
-        None => Err("a secret must not be in this file: write \"${NAME}\" for a variable of the environment \
-                     or \"file:/path\" for a file"
-            .to_owned()),
+        None => Err(
+            "a secret must not be in this file: write \"${NAME}\" for an environment variable, or \
+             \"file:/path\" for a file"
+                .to_owned(),
+        ),
     }
 }
 
-/// Returns the value that `text` refers to; `None` if `text` is not a reference but a literal.
+/// Returns the value to which `text` refers. `None` if `text` is not a reference but a literal value.
 pub(super) fn referred(text: &str, env: Env<'_>) -> Option<Result<String, String>> {
     if let Some(rest) = text.strip_prefix("${") {
         return Some(from_environment(rest.strip_suffix('}'), env));
@@ -53,17 +55,14 @@ fn from_environment(name: Option<&str>, env: Env<'_>) -> Result<String, String> 
         !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
     };
     let Some(name) = name.filter(good) else {
-        return Err(
-            "write \"${NAME}\" with a name of letters, digits and '_', and nothing around it"
-                .to_owned(),
-        );
+        return Err("must be \"${NAME}\" alone, with a NAME of letters, digits and '_'".to_owned());
     };
     match (env.variable)(name) {
         None => Err(format!(
-            "the environment has no {name}: export it, or use \"file:/path\""
+            "the environment variable {name} is not set: export it, or write \"file:/path\""
         )),
         Some(value) => not_empty(&value)
-            .ok_or_else(|| format!("{name} of the environment is empty: give it a value")),
+            .ok_or_else(|| format!("the environment variable {name} is empty: give it a value")),
     }
 }
 
@@ -73,21 +72,20 @@ fn from_file(path: &str, env: Env<'_>) -> Result<String, String> {
     });
     match text {
         Err(error) => Err(format!(
-            "cannot read {path}: {error}; give a file that this user can read"
+            "cannot read {path}: {error}; give a file that the gateway's user can read"
         )),
-        Ok(value) => {
-            not_empty(&value).ok_or_else(|| format!("{path} is empty: put the secret into it"))
-        }
+        Ok(value) => not_empty(&value)
+            .ok_or_else(|| format!("the file {path} is empty: write the secret into it")),
     }
 }
 
-/// Returns the value without the trailing newline that files and shells add; `None` if it is empty.
+/// Returns the value without spaces and newlines around it, which files and shells may add. `None` if nothing is left.
 fn not_empty(value: &str) -> Option<String> {
     let value = value.trim();
     (!value.is_empty()).then(|| value.to_owned())
 }
 
-/// Runs a function that sees these environment variables.
+/// Calls a function with access to these environment variables.
 #[cfg(test)]
 pub(super) fn with_variables<T>(
     variable: &dyn Fn(&str) -> Option<String>,
@@ -102,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    fn of(text: &str) -> Result<SecretString, String> {
+    fn read(text: &str) -> Result<SecretString, String> {
         with_variables(&env, |env| secret(text, env))
     }
 
@@ -116,12 +114,12 @@ mod tests {
 
     #[test]
     fn a_secret_comes_from_the_environment_or_a_file() {
-        assert_eq!(of("${GOOD}").unwrap().expose_secret(), "s3cret");
+        assert_eq!(read("${GOOD}").unwrap().expose_secret(), "s3cret");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         std::fs::write(&path, "from file\n").unwrap();
         assert_eq!(
-            of(&format!("file:{}", path.display()))
+            read(&format!("file:{}", path.display()))
                 .unwrap()
                 .expose_secret(),
             "from file"
@@ -140,7 +138,7 @@ mod tests {
             "${NONE}",
             "file:/no/such/file",
         ] {
-            let problem = of(text).unwrap_err();
+            let problem = read(text).unwrap_err();
             assert!(!problem.contains("sk-literal"), "{problem}");
         }
     }

@@ -1,4 +1,5 @@
-//! Writes the sections of a vendor and its models from a preset: for `tollgate vendor add`, `init` and the operators' API.
+//! Writes the sections of a vendor and its models from a preset. `tollgate vendor add`, `tollgate init` and the
+//! operators' API use it.
 
 use std::{
     collections::BTreeSet,
@@ -20,56 +21,58 @@ use crate::text::{
     time::{now_ms, rfc3339},
 };
 
-/// Options for the sections of a vendor and its models.
+/// Options that decide what the sections of a vendor and its models contain.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct VendorArgs {
-    /// Name of the vendor in the configuration; default: the preset's
+    /// Name of the vendor in the configuration (default: the name of the preset)
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Variable of the gateway's environment that holds the key; default: the preset's, like DEEPSEEK_API_KEY
+    /// Environment variable of the gateway with the key (default: the preset's, for example DEEPSEEK_API_KEY)
     #[arg(long, value_name = "VAR", conflicts_with = "key_file")]
     pub(crate) key_env: Option<String>,
-    /// File that holds the key, readable by the gateway's user alone
+    /// File with the key, which only the gateway's user can read
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
-    /// Another login of the preset, like entra: `tollgate preset show azure`
+    /// Alternative login of the preset, for example entra (`tollgate preset show azure` lists the logins)
     #[arg(long)]
     pub(crate) login: Option<String>,
-    /// Value that the preset needs, like resource=acme-eastus2; may be repeated
+    /// Value for a placeholder of the preset, for example resource=acme-eastus2; may be repeated
     #[arg(long = "value", value_name = "NAME=VALUE", value_parser = named_value)]
     pub(crate) values: Vec<(String, String)>,
-    /// Base address instead of the preset's: a region's, or that of your own server
+    /// Base URL that replaces the preset's, for example of another region or of your own server
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,
-    /// Certificate authorities to trust for this vendor instead of Mozilla's list, in PEM
+    /// PEM file with the certificate authorities to trust for this vendor instead of Mozilla's list
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
-    /// Models, separated by commas; default: all of the preset. Of a preset without models: ID, or ID=NAME if the vendor
-    /// has another name for it
+    /// Models, separated by commas (default: all models of the preset). For a model that the preset does not contain:
+    /// ID, or ID=NAME if the vendor has another name for it
     #[arg(long, value_delimiter = ',', value_name = "MODEL")]
     pub(crate) models: Vec<String>,
-    /// Price in USDT of a million tokens of input and of output, for models that the preset lacks
+    /// Input and output price in USDT per million tokens, for models that the preset does not contain
     #[arg(long, value_name = "INPUT,OUTPUT", value_parser = prices, conflicts_with = "rub_mtok")]
     pub(crate) usdt_mtok: Option<Prices>,
-    /// Price in rubles instead, which does not follow the rate of USDT
+    /// Input and output price in rubles per million tokens, instead of --usdt-mtok; prices in rubles do not depend on
+    /// the exchange rate
     #[arg(long, value_name = "INPUT,OUTPUT", value_parser = prices)]
     pub(crate) rub_mtok: Option<Prices>,
-    /// Largest output of models that the preset lacks, in tokens
+    /// Maximum output in tokens of models that the preset does not contain
     #[arg(long, value_name = "TOKENS", default_value_t = OUTPUT_TOKENS_MAX)]
     pub(crate) output_tokens_max: u64,
 }
 
-/// Models whose limit nobody stated get this ceiling: every vendor's chat models have it, and a call holds its price.
+/// Output limit, in tokens, of a model for which no limit is given. The chat models of every vendor support it. The
+/// hold of a call that sets no limit covers this many output tokens.
 pub(crate) const OUTPUT_TOKENS_MAX: u64 = 8192;
 
-/// A price of input and a price of output, as written.
+/// An input price and an output price, as the operator wrote them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Prices {
     input: String,
     output: String,
 }
 
-/// Parses `INPUT,OUTPUT`. The configuration's check decides whether the numbers are prices.
+/// Parses `INPUT,OUTPUT`. The check of the configuration decides whether the numbers are valid prices.
 pub(crate) fn prices(text: &str) -> Result<Prices, String> {
     let is_number =
         |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit() || it == b'.');
@@ -78,22 +81,23 @@ pub(crate) fn prices(text: &str) -> Result<Prices, String> {
             input: input.to_owned(),
             output: output.to_owned(),
         }),
-        _ => {
-            Err("write the price of input, a comma and the price of output, like 0.30,1.20".into())
-        }
+        _ => Err(
+            "must be INPUT,OUTPUT: the input price, a comma and the output price, like 0.30,1.20"
+                .into(),
+        ),
     }
 }
 
-/// Parses `NAME=VALUE`. The configuration's check decides whether the preset has such a value.
+/// Parses `NAME=VALUE`. The check of the configuration decides whether the preset has this placeholder.
 fn named_value(text: &str) -> Result<(String, String), String> {
     let (name, value) = text
         .split_once('=')
-        .ok_or("write a name, = and the value, like resource=acme-eastus2")?;
+        .ok_or("must be NAME=VALUE, like resource=acme-eastus2")?;
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
 impl VendorArgs {
-    /// Returns the values that the preset needs and these options lack, by name.
+    /// Returns the values that the preset needs and that these options do not give, by name.
     pub(crate) fn missing<'a>(
         &'a self,
         preset: &'a Preset,
@@ -102,7 +106,25 @@ impl VendorArgs {
         values.filter(|(name, _)| self.values.iter().all(|(given, _)| given != name))
     }
 
-    /// Returns the fields of the vendor's section that name its login, its values and its key.
+    /// Checks that the key file of a service account is given if the preset's login needs one.
+    ///
+    /// # Errors
+    /// If neither an option nor the environment of this process gives the key file.
+    pub(crate) fn check_service_account(&self, preset: &Preset) -> Result<(), String> {
+        let login = self.login.as_deref();
+        let needs_file = preset.key_setting(login).as_deref() == Some(KEY_FILE);
+        let variable = self.key_env.as_deref().or(preset.key_env(login));
+        let is_set = variable.is_some_and(|name| std::env::var_os(name).is_some());
+        if !needs_file || self.key_file.is_some() || is_set {
+            return Ok(());
+        }
+        let page = preset.about.key_page.as_deref().unwrap_or_default();
+        Err(format!(
+            "the service account's key is missing: create its JSON file at {page}, and give it with --key-file"
+        ))
+    }
+
+    /// Returns the TOML of the vendor's values, login and key.
     fn login_text(&self, preset: &Preset) -> Result<String, String> {
         let login = self.login.as_deref();
         if let Some(name) = login
@@ -110,7 +132,7 @@ impl VendorArgs {
         {
             let logins = preset.about.logins.keys().map(String::as_str);
             return Err(format!(
-                "the preset {:?} has no login {name:?}{}; `tollgate preset show {0}` has its logins",
+                "the preset {:?} has no login {name:?}{}; `tollgate preset show {0}` lists the logins",
                 preset.name,
                 hint(name, logins)
             ));
@@ -122,15 +144,6 @@ impl VendorArgs {
             ));
         }
         let setting = preset.key_setting(login);
-        if setting.as_deref() == Some(KEY_FILE) && self.key_file.is_none() {
-            let variable = self.key_env.as_deref().or(preset.key_env(login));
-            if variable.is_none_or(|name| std::env::var_os(name).is_none()) {
-                let page = preset.about.key_page.as_deref().unwrap_or_default();
-                return Err(format!(
-                    "the key of the service account is missing: give its JSON file with --key-file; it is created at {page}"
-                ));
-            }
-        }
         let mut text = String::new();
         if !self.values.is_empty() {
             let values = self.values.iter();
@@ -141,7 +154,13 @@ impl VendorArgs {
         let key = key_reference(self)?;
         let mut fields = Vec::from_iter(login.map(|name| format!("preset = {}", quoted(name))));
         match (key, setting.as_deref()) {
-            (None, _) | (_, None) => {}
+            (None, _) => {}
+            (Some(_), None) => {
+                let login = login.unwrap_or_default();
+                return Err(format!(
+                    "the login {login:?} uses no key: omit the options for the key"
+                ));
+            }
             (Some(key), Some(setting)) => match setting.split_once('.') {
                 Some((_, field)) => fields.push(format!("{field} = {}", quoted(&key))),
                 None => {
@@ -156,37 +175,37 @@ impl VendorArgs {
     }
 }
 
-/// The setting of a key that is a file with several fields, not a line.
+/// The setting whose secret is a JSON file with several fields, not a single line.
 pub(crate) const KEY_FILE: &str = "login.key_file";
 
 /// Returns the preset with this name.
 ///
 /// # Errors
-/// If there is none.
+/// If there is no preset with this name. The error message suggests a similar name.
 pub(crate) fn preset(name: &str) -> Result<&'static Preset, String> {
     Preset::named(name).ok_or_else(|| {
         let hint = hint(name, presets().iter().map(|it| it.name));
-        format!("{name:?} is not a preset{hint}; `tollgate preset list` lists them")
+        format!("{name:?} is not a preset{hint}; `tollgate preset list` lists the valid names")
     })
 }
 
-/// The sections of a vendor and its models, and what their reader should know.
+/// The written sections of a vendor and its models, with the names in them.
 #[derive(Debug)]
 pub(crate) struct Sections {
     pub(crate) text: String,
-    /// The vendor's name.
+    /// Name of the vendor.
     pub(crate) name: String,
-    /// Ids of the models that are written.
+    /// Ids of the models that the sections contain.
     pub(crate) models: Vec<String>,
-    /// Ids of the preset's models that the file has already.
+    /// Ids of requested models that the file already has, and that were therefore not written.
     pub(crate) present: Vec<String>,
 }
 
 impl Sections {
-    /// Writes the sections. `taken` are the ids of models that the file has.
+    /// Writes the sections of a vendor and its models. `taken` are the ids of the models that the file already has.
     ///
     /// # Errors
-    /// If a model is neither of the preset nor priced.
+    /// If a model is not in the preset and no price is given for it.
     pub(crate) fn new(
         preset: &'static Preset,
         args: &VendorArgs,
@@ -217,10 +236,10 @@ impl Sections {
         Ok(sections)
     }
 
-    /// Writes only sections of models, for the vendor `name` that the file has.
+    /// Writes only sections of models, for the vendor `name`, which the file already has.
     ///
     /// # Errors
-    /// If a model is neither of the preset nor priced.
+    /// If a model is not in the preset and no price is given for it.
     pub(crate) fn of_models(
         preset: &'static Preset,
         name: &str,
@@ -252,8 +271,8 @@ impl Sections {
         if wanted.is_empty() {
             let title = &preset.about.title;
             return Err(format!(
-                "the preset {:?} has no models: name yours and its price, like --models MODEL --usdt-mtok 0.30,1.20 \
-                 (USDT per million tokens, by your contract with {title})",
+                "the preset {:?} has no models: give your model and its price, like --models MODEL --usdt-mtok \
+                 0.30,1.20 (input and output price in USDT per million tokens, from your contract with {title})",
                 preset.name
             ));
         }
@@ -291,7 +310,8 @@ impl Sections {
         let Some(Prices { input, output }) = given else {
             let models = preset.about.models.keys().map(String::as_str);
             return Err(format!(
-                "the preset {:?} has no model {id:?}{}: add its price, like --usdt-mtok 0.30,1.20 (USDT per million tokens) or --rub-mtok",
+                "the preset {:?} has no price for {id:?}{}: give one, like --usdt-mtok 0.30,1.20 (input and output \
+                 price in USDT per million tokens) or --rub-mtok 30,120 (in rubles)",
                 preset.name,
                 hint(id, models)
             ));
@@ -314,7 +334,7 @@ impl Sections {
     }
 }
 
-/// Returns the preset's models that the vendor has not withdrawn.
+/// Returns the models of the preset that the vendor has not withdrawn yet.
 fn offered(preset: &Preset) -> impl Iterator<Item = &str> {
     let today = rfc3339(now_ms());
     let models = preset.about.models.iter();
@@ -326,7 +346,7 @@ fn offered(preset: &Preset) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the reference to the key that the configuration contains; `None`: the preset's own.
+/// Returns the key reference to write into the configuration. `None`: the preset's reference applies.
 fn key_reference(args: &VendorArgs) -> Result<Option<String>, String> {
     if let Some(file) = &args.key_file {
         return Ok(Some(format!("file:{}", full(file)?)));
@@ -335,19 +355,19 @@ fn key_reference(args: &VendorArgs) -> Result<Option<String>, String> {
     Ok(variable.map(|name| format!("${{{name}}}")))
 }
 
-/// Returns the whole path, because the gateway may run in another folder.
+/// Returns the absolute path of a file, because the gateway may run in another folder.
 pub(crate) fn full(path: &Path) -> Result<String, String> {
     let path = absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let text = path.to_str().map(str::to_owned);
     text.ok_or_else(|| format!("{}: is not text in UTF-8", path.display()))
 }
 
-/// Returns a TOML string. JSON's escapes are a part of TOML's.
+/// Returns a text as a TOML string. JSON's escapes can be used because TOML has the same ones.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// The names that a file uses, those of its presets included.
+/// The names of vendors and models in a file, including those that come from presets.
 pub(crate) struct Taken {
     pub(crate) vendors: BTreeSet<String>,
     pub(crate) models: BTreeSet<String>,
@@ -357,7 +377,7 @@ impl Taken {
     /// Reads the names from a configuration's text.
     ///
     /// # Errors
-    /// If the text is not TOML.
+    /// If the text is not valid TOML.
     pub(crate) fn read(text: &str) -> Result<Self, ConfigErrors> {
         let mut errors = Errors::default();
         let Some(document) = Document::parse(text, &mut errors) else {

@@ -8,55 +8,55 @@ use super::{
     raw::RawSeller,
 };
 
-/// The largest length of a line of a statement, in bytes.
+/// Maximum length of a text that statements show in one line, in bytes.
 const TEXT_BYTES_MAX: usize = 500;
 
-/// `[seller]`: the seller that issues statements, its VAT and its calendar.
+/// The section `[seller]`: the seller that statements and invoices name, the VAT, and the seller's time zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SellerConfig {
-    /// The full name of the seller.
+    /// Full name of the seller.
     pub name: String,
-    /// The taxpayer number (ИНН) of the seller.
+    /// Taxpayer number (ИНН) of the seller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inn: Option<String>,
-    /// The registration code (КПП) of the seller.
+    /// Tax registration code (КПП) of the seller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kpp: Option<String>,
-    /// The number in the register of companies (ОГРН) or of sole traders (ОГРНИП).
+    /// Number of the seller in the register of companies (ОГРН) or of sole traders (ОГРНИП).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ogrn: Option<String>,
-    /// The address of the seller.
+    /// Postal address of the seller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// The name of the seller's bank.
+    /// Name of the seller's bank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bank: Option<String>,
-    /// The code of the bank (БИК).
+    /// Code of the seller's bank (БИК).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bik: Option<String>,
-    /// The seller's account at the bank.
+    /// Number of the seller's account at the bank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bank_account: Option<String>,
-    /// The correspondent account of the bank.
+    /// Number of the correspondent account of the seller's bank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correspondent_account: Option<String>,
-    /// The contact for customers.
+    /// Contact for customers, as statements show it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contact: Option<String>,
-    /// VAT included in the prices, in percent; `None`: no VAT is charged.
+    /// VAT rate that the prices include, in percent. `None`: no VAT is charged.
     #[serde(skip)]
     pub vat_percent: Option<Decimal>,
-    /// Text that statements without VAT show, such as the article of the law.
+    /// Reason why no VAT is charged, as statements show it, for example an article of the law.
     #[serde(skip)]
     pub vat_note: Option<String>,
-    /// The offset of the seller's calendar from UTC, in minutes.
+    /// UTC offset of the seller's time zone, in minutes.
     #[serde(skip)]
     pub utc_offset_minutes: i32,
 }
 
 impl Check<'_> {
     pub(super) fn seller(&mut self, raw: RawSeller) -> Option<SellerConfig> {
-        let advice = "give the seller's name, or remove the section";
+        let advice = "give the seller's name, or remove the section [seller]";
         let name = self.required(raw.name, "seller.name", advice);
         let name = name.and_then(|name| self.line_of_seller(Some(name), "seller.name"));
         let address = self.line_of_seller(raw.address, "seller.address");
@@ -78,12 +78,13 @@ impl Check<'_> {
         });
         if vat_percent.flatten().is_some() && vat_note.clone().flatten().is_some() {
             let problem =
-                "gives a reason for no VAT although vat_percent is set: remove one of them";
+                "is a reason why no VAT is charged, but vat_percent is set: remove one of the two";
             self.errors.add("seller.vat_note", problem);
         }
         let offset = raw.utc_offset.as_deref().unwrap_or("+00:00");
-        let utc_offset_minutes = minutes(offset)
-            .ok_or("must be hours and minutes ahead of UTC, like \"+03:00\", at most 14 hours");
+        let utc_offset_minutes = minutes(offset).ok_or(
+            "must be an offset from UTC in hours and minutes, like \"+03:00\", at most 14 hours",
+        );
         let utc_offset_minutes = self.keep(utc_offset_minutes, "seller.utc_offset");
         Some(SellerConfig {
             name: name??,
@@ -131,7 +132,7 @@ impl Check<'_> {
     }
 }
 
-/// Parses an offset like `+03:00` to minutes.
+/// Parses a UTC offset, for example `+03:00`, and returns it in minutes. `None` if it is invalid.
 fn minutes(text: &str) -> Option<i32> {
     let sign = match text.as_bytes().first()? {
         b'+' => 1,
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn seller_needs_a_name_and_numbers_of_the_right_length() {
+    fn seller_needs_a_name_and_its_tax_and_bank_numbers_need_the_right_length() {
         let seller_ok = seller(
             "name = \"ООО «Ромашка»\"\ninn = \"7701234567\"\nkpp = \"770101001\"\nogrn = \"1027700000001\"\n\
              address = \"Москва\"\nbank = \"Банк\"\nbik = \"044500001\"\nbank_account = \"40702810900000000001\"\n\
@@ -204,11 +205,11 @@ mod tests {
             ),
             (
                 "name = \"n\"\nvat_percent = \"20\"\nvat_note = \"none\"",
-                "seller.vat_note: gives a reason for no VAT",
+                "seller.vat_note: is a reason why no VAT is charged",
             ),
             (
                 "name = \"n\"\nutc_offset = \"3\"",
-                "seller.utc_offset: must be hours",
+                "seller.utc_offset: must be an offset",
             ),
         ] {
             let errors = seller(lines).unwrap_err();
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn utc_offset_is_hours_and_minutes() {
+    fn utc_offset_is_written_as_hours_and_minutes() {
         for (text, ahead) in [
             ("+00:00", Some(0)),
             ("+03:00", Some(180)),

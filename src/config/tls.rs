@@ -1,4 +1,5 @@
-//! Checks of `[tls]`, and of the certificate authorities to trust for outgoing connections.
+//! Checks of the section `[tls]`, and of the certificate authorities that are trusted for outgoing connections
+//! (`ca_file`).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,24 +15,22 @@ use crate::{
     text::time::rfc3339,
 };
 
-/// How long before a certificate's expiry the check warns.
+/// A certificate that expires within this time causes a warning.
 const SOON_MS: u64 = 14 * 86_400_000;
 
 impl Check<'_> {
-    /// Returns the authorities of a `ca_file`, in PEM, if given. `plain`: the connection has no TLS, so that a file is
-    /// a mistake.
+    /// Returns the certificate authorities in a `ca_file`, in PEM. `None` if the setting is absent, and after a
+    /// mistake. If the connection has no TLS (`plain`), any `ca_file` is a mistake.
     pub(super) fn authorities(
         &mut self,
         file: Option<&str>,
         plain: bool,
         at: &str,
-    ) -> Option<Option<Bytes>> {
-        let Some(file) = file.filter(|path| !path.is_empty()) else {
-            return Some(None);
-        };
+    ) -> Option<Bytes> {
+        let file = file.filter(|path| !path.is_empty())?;
         if plain {
-            let problem = "has no effect without TLS: remove it, or make the address one with TLS, which begins \
-                           with https, smtps or rediss";
+            let problem = "has no effect without TLS: remove it, or use a URL with TLS, which begins with https, \
+                 smtps or rediss";
             self.errors.add(at, problem);
             return None;
         }
@@ -42,19 +41,24 @@ impl Check<'_> {
                 .map_err(|error| format!("{file} is not a PEM file of certificates: {error}"))?;
             Ok(pem.into())
         });
-        self.keep(pem, at).map(Some)
+        self.keep(pem, at)
     }
 
-    /// Returns the certificate and its key. `base_url` is the address shown to callers, if the file sets it.
+    /// Returns the certificate and its private key. `base_url` is the URL that is shown to callers, if the file sets
+    /// it.
     pub(super) fn tls(&mut self, raw: RawTls, base_url: Option<&str>) -> Option<Identity> {
         const CERTIFICATE: &str = "tls.certificate_file";
         const KEY: &str = "tls.key_file";
         let certificate = self.file(
             raw.certificate_file,
             CERTIFICATE,
-            "give a PEM file: the server's certificate, then those that signed it",
+            "give a PEM file with the server's certificate, followed by the certificates of its issuers",
         );
-        let key = self.file(raw.key_file, KEY, "give a PEM file: the certificate's key");
+        let key = self.file(
+            raw.key_file,
+            KEY,
+            "give a PEM file with the certificate's private key",
+        );
         let ((certificate_file, certificate), (key_file, key)) = (certificate?, key?);
         let identity = match Identity::from_pem(&certificate, &key) {
             Ok(identity) => identity,
@@ -73,10 +77,14 @@ impl Check<'_> {
             let now = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
             let at = rfc3339(end);
             if end <= now {
-                let problem = format!("{certificate_file} expired at {at}: clients refuse it");
+                let problem = format!(
+                    "the certificate in {certificate_file} expired at {at}, so clients refuse it: \
+                     renew it"
+                );
                 self.warnings.add(CERTIFICATE, problem);
             } else if end - now < SOON_MS {
-                let problem = format!("{certificate_file} expires at {at}: renew it");
+                let problem =
+                    format!("the certificate in {certificate_file} expires at {at}: renew it");
                 self.warnings.add(CERTIFICATE, problem);
             }
         }
@@ -86,17 +94,19 @@ impl Check<'_> {
             if reported.scheme_str() == Some("http") {
                 self.warnings.add(
                     "base_url",
-                    "is http, and callers are served over TLS: make it https",
+                    "begins with http, but [tls] serves callers over TLS: write https",
                 );
             } else if !identity.is_for(host) {
-                let problem = format!("{certificate_file} is not for {host}, the host of base_url");
+                let problem = format!(
+                    "the certificate in {certificate_file} is not valid for {host}, the host of \
+                     base_url: correct base_url, or use another certificate"
+                );
                 self.warnings.add(CERTIFICATE, problem);
             }
         }
         Some(identity)
     }
 
-    /// Returns the path and the contents of a file.
     fn file(
         &mut self,
         given: Option<String>,
@@ -118,26 +128,13 @@ mod tests {
     use crate::config::testing::assert_mistakes;
 
     #[test]
-    fn invalid_tls_setting_is_refused_by_name() {
-        assert_mistakes(&[
-            (
-                "[admin]",
-                "[tls]\n[admin]",
-                "tls.certificate_file",
-                "missing",
-            ),
-            (
-                "[admin]",
-                "[tls]\ncertificate_file = \"/no/such/c.pem\"\nkey_file = \"Cargo.toml\"\n[admin]",
-                "tls.certificate_file",
-                "cannot read /no/such/c.pem",
-            ),
-            (
-                "[admin]",
-                "[tls]\ncertificate_file = \"Cargo.toml\"\nkey_file = \"Cargo.toml\"\n[admin]",
-                "tls.certificate_file",
-                "Cargo.toml has no certificate in PEM",
-            ),
-        ]);
+    fn error_about_an_invalid_tls_setting_names_the_setting() {
+        assert_mistakes(
+            r#"
+             | [tls] | tls.certificate_file | missing
+             | [tls]\ncertificate_file = "/no/such/c.pem"\nkey_file = "Cargo.toml" | tls.certificate_file | cannot read /no/such/c.pem
+             | [tls]\ncertificate_file = "Cargo.toml"\nkey_file = "Cargo.toml" | tls.certificate_file | Cargo.toml has no certificate in PEM
+        "#,
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! Checks the section `[traces]`.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue};
 use rust_decimal::{Decimal, prelude::ToPrimitive};
 use secrecy::ExposeSecret;
 
@@ -13,22 +13,18 @@ use super::{
 
 impl Check<'_> {
     pub(super) fn traces(&mut self, raw: RawTraces) -> Option<TracesConfig> {
-        let advice = "give the collector's address for OTLP, like http://127.0.0.1:4318/v1/traces";
+        let advice = "give the collector's OTLP URL, like http://127.0.0.1:4318/v1/traces";
         let url = self.required(raw.url, "traces.url", advice);
         let url = url.and_then(|url| self.keep(web_address(&url), "traces.url"));
         let sample = raw.sample.as_deref().unwrap_or("1");
         let calls_per_million = self.keep(per_million(sample), "traces.sample");
-        let mut headers = Some(HeaderMap::new());
-        for (name, text) in &raw.headers {
-            let header = self.header(name, text);
-            headers = headers.zip(header).map(|(mut headers, (name, value))| {
-                headers.insert(name, value);
-                headers
-            });
-        }
+        let headers = raw.headers.iter();
+        let headers: Vec<_> = headers
+            .map(|(name, text)| self.header(name, text))
+            .collect();
         Some(TracesConfig {
             url: url?,
-            headers: headers?,
+            headers: headers.into_iter().collect::<Option<_>>()?,
             calls_per_million: calls_per_million?,
         })
     }
@@ -42,7 +38,7 @@ impl Check<'_> {
         });
         let name = name
             .parse::<HeaderName>()
-            .map_err(|_| "is not a header name");
+            .map_err(|_| "is not a valid header name");
         let (name, mut value) = self.keep(name, &path).zip(value)?;
         value.set_sensitive(true);
         Some((name, value))
@@ -56,7 +52,8 @@ fn per_million(share: &str) -> Result<u32, &'static str> {
     calls
         .filter(Decimal::is_integer)
         .and_then(|calls| calls.to_u32())
-        .ok_or("must be a share in quotes, above 0 and up to 1, with at most 6 digits after the point, like \"0.05\"")
+        .ok_or("must be a number in quotes, above 0 and at most 1, with at most 6 digits after the point, like \
+             \"0.05\"")
 }
 
 #[cfg(test)]

@@ -22,23 +22,29 @@ use super::{
 };
 use crate::text::percent::encoded;
 
-/// Vendors by name; the value is `None` for a vendor whose section has mistakes.
+/// Vendors by name. The value is `None` for a vendor whose section has mistakes.
 pub(super) type Vendors = BTreeMap<String, Option<Arc<Vendor>>>;
 
-/// Path appended to the base URL of a vendor of the chat format.
+/// Path appended to the base URL of a vendor that uses the Chat Completions format.
 pub(super) const CHATS: &str = "/chat/completions";
 pub(super) const EMBEDDINGS: &str = "/embeddings";
 
-/// Placeholder for the vendor's name of the model in a path.
+/// Placeholder in a path for the vendor's name of the model.
 pub(super) const MODEL: &str = "{model}";
 
-/// Versions of the messages format that clouds take from the body.
+/// Versions of the Messages format that cloud vendors expect in the field `anthropic_version` of a request's body.
 const BODY_VERSIONS: [&str; 2] = ["vertex-2023-10-16", "bedrock-2023-05-31"];
 
+const DISCONNECTS: [(&str, OnDisconnect); 2] = [
+    ("cancel", OnDisconnect::Cancel),
+    ("drain", OnDisconnect::Drain),
+];
+
 const HEADERS_MAX: usize = 16;
-/// Headers that carry a credential, which a vendor's `headers` must not set.
+/// Headers that carry credentials. A vendor's `headers` must not set them.
 const KEY_HEADERS: [HeaderName; 2] = [header::AUTHORIZATION, HeaderName::from_static("x-api-key")];
-/// Headers that describe the connection or the body, which a vendor's `headers` must not set.
+/// Headers that describe the connection or the body. The gateway sets these headers, and a vendor's `headers` must not
+/// set them.
 const OWN_HEADERS: [HeaderName; 11] = [
     header::HOST,
     header::CONTENT_LENGTH,
@@ -56,14 +62,15 @@ const OWN_HEADERS: [HeaderName; 11] = [
 const HOUR_SECONDS: u64 = 3600;
 const KEYS_MAX: usize = 100;
 
-/// Returns the maximum number of connections to all these vendors together.
+/// Returns the sum of `connections_max` of all vendors.
 pub(super) fn connections_of(vendors: &Vendors) -> usize {
     let each = vendors.values().flatten();
     each.map(|vendor| vendor.connections_max).sum()
 }
 
 impl Check<'_> {
-    /// Checks the vendors. `call_time_max` bounds every call, and is the default timeout for a plain answer.
+    /// Checks the sections `[[vendor]]`. `call_time_max` bounds every call, and is the default timeout for a response
+    /// that is not streamed.
     pub(super) fn vendors(&mut self, raw: Vec<RawVendor>, call_time_max: Duration) -> Vendors {
         let mut vendors = Vendors::new();
         for (index, raw) in raw.into_iter().enumerate() {
@@ -71,7 +78,7 @@ impl Check<'_> {
             let name = self.required(
                 raw.name.clone(),
                 &format!("{path}.name"),
-                "routes refer to it",
+                "give the vendor a name, by which routes refer to it",
             );
             let vendor = self.vendor(raw, &path, call_time_max);
             let Some(name) = name else { continue };
@@ -81,7 +88,10 @@ impl Check<'_> {
                 }
                 Entry::Occupied(taken) => self.errors.add(
                     format!("{path}.name"),
-                    format!("{:?} is used already: name each vendor once", taken.key()),
+                    format!(
+                        "{:?} is already the name of another vendor: give each vendor its own name",
+                        taken.key()
+                    ),
                 ),
             }
         }
@@ -96,87 +106,51 @@ impl Check<'_> {
     ) -> Option<Arc<Vendor>> {
         let at = |field: &str| format!("{path}.{field}");
         let formats = self.formats(&raw, &at);
-        let url = self.required(
-            raw.url.clone(),
-            &at("url"),
-            "give the vendor's base address, like https://api.openai.com/v1",
-        );
-        let url = url.and_then(|url| {
-            let base = web_address(&url)
-                .and_then(without_query)
-                .map(|_| url.trim_end_matches('/').to_owned());
-            self.keep(base, &at("url"))
-        });
-        if let (Some(formats), Some(url)) = (&formats, &url) {
-            for format in formats {
-                self.endpoint_in_url(*format, formats.len(), url, &at("url"));
-            }
-        }
-        // One vendor charges double for its long context, so the beta that enables it is removed by default.
-        let betas_removed = raw
-            .betas_removed
-            .clone()
-            .unwrap_or_else(|| vec!["context-1m".to_owned()]);
+        let url = self.vendor_url(raw.url.clone(), formats.as_deref(), &at("url"));
+        // One vendor charges twice as much for long context. The beta name that enables long context is therefore
+        // removed by default.
+        let betas = raw.betas_removed.clone();
+        let betas = betas.unwrap_or_else(|| vec!["context-1m".to_owned()]);
         let on_disconnect = self.choice_or(
             raw.on_disconnect.as_deref(),
             OnDisconnect::Cancel,
             &at("on_disconnect"),
-            [
-                ("cancel", OnDisconnect::Cancel),
-                ("drain", OnDisconnect::Drain),
-            ],
+            DISCONNECTS,
         );
-        let anthropic_version = self.choice_or(
-            raw.anthropic_version.as_deref(),
-            None,
-            &at("anthropic_version"),
-            BODY_VERSIONS.map(|version| (version, Some(version))),
-        );
-        let connections_max = self.whole(
-            raw.connections_max,
-            &at("connections_max"),
-            1_024,
-            1..=1_000_000,
-        );
-        let first_byte_timeout =
-            self.seconds(raw.first_byte_seconds, &at("first_byte_seconds"), 120, 1);
-        let plain_timeout = self.seconds(
-            raw.plain_seconds,
-            &at("plain_seconds"),
-            call_time_max.as_secs(),
-            1,
-        );
-        let head_timeout = self.seconds(raw.head_seconds, &at("head_seconds"), 30, 0);
-        let idle_timeout = self.seconds(raw.idle_seconds, &at("idle_seconds"), 120, 1);
+        let versions = BODY_VERSIONS.map(|version| (version, Some(version)));
+        let version = raw.anthropic_version.as_deref();
+        let version = self.choice_or(version, None, &at("anthropic_version"), versions);
+        let (connections, path) = (raw.connections_max, at("connections_max"));
+        let connections_max = self.whole(connections, &path, 1_024, 1..=1_000_000);
+        let call = call_time_max.as_secs();
+        let [first_byte, plain, head, idle] = [
+            ("first_byte_seconds", raw.first_byte_seconds, 120, 1),
+            ("plain_seconds", raw.plain_seconds, call, 1),
+            ("head_seconds", raw.head_seconds, 30, 0),
+            ("idle_seconds", raw.idle_seconds, 120, 1),
+        ]
+        .map(|(field, given, default, min)| self.seconds(given, &at(field), default, min));
         let egress = self.egress(&raw, url.as_deref(), &at);
-        let login = self.vendor_login(&raw, egress.as_ref(), &at);
+        let login = self.vendor_login(&raw, &egress, &at);
         let headers = self.vendor_headers(&raw, &at);
         let suffix = self.suffix(&raw, formats.as_deref(), &at);
 
-        let (formats, url, login, suffix) = (formats?, url?, login?, suffix?);
-        let root = messages_root(&url, formats.len()).to_owned();
-        let surfaces = formats.into_iter().map(|format| {
-            let url = match format {
-                Format::Messages => &root,
-                Format::Chat | Format::Responses => &url,
-            };
-            self.surface(format, (url, &suffix), &login, &at("url"))
-        });
-        let mut surfaces = surfaces.collect::<Option<Vec<_>>>()?.into_iter();
+        let surfaces = self.surfaces(&formats?, &url?, &suffix?, login.as_ref()?, &at("url"))?;
+        let mut surfaces = surfaces.into_iter();
         let (format, endpoint, credentials) = surfaces.next()?;
         let mut credentials = credentials.into_iter();
         let vendor = Vendor::new(raw.name?, format, endpoint, credentials.next()?)
-            .authentication(login.authentication())
+            .authentication(login?.authentication())
             .headers(headers?)
-            .on_disconnect(on_disconnect?)
-            .betas_removed(betas_removed)
-            .anthropic_version(anthropic_version?)
-            .egress(egress?)
-            .first_byte_timeout(first_byte_timeout?)
-            .plain_timeout(plain_timeout?)
-            .head_timeout(head_timeout?)
-            .idle_timeout(idle_timeout?)
-            .connections_max(connections_max?);
+            .on_disconnect(on_disconnect)
+            .betas_removed(betas)
+            .anthropic_version(version)
+            .egress(egress)
+            .first_byte_timeout(first_byte)
+            .plain_timeout(plain)
+            .head_timeout(head)
+            .idle_timeout(idle)
+            .connections_max(connections_max);
         let vendor = credentials.fold(vendor, Vendor::credential);
         let also = |vendor: Vendor, (format, endpoint, credentials)| {
             Vendor::also(vendor, format, endpoint, credentials)
@@ -184,7 +158,26 @@ impl Check<'_> {
         Some(Arc::new(surfaces.fold(vendor, also)))
     }
 
-    /// Returns the formats of a vendor, the preferred one first. Never empty.
+    /// Returns the base URL of a vendor, without a slash at the end.
+    fn vendor_url(
+        &mut self,
+        given: Option<String>,
+        formats: Option<&[Format]>,
+        path: &str,
+    ) -> Option<String> {
+        let advice = "give the base URL of the vendor's API, like https://api.openai.com/v1";
+        let url = self.required(given, path, advice)?;
+        let is_valid = web_address(&url).and_then(without_query);
+        self.keep(is_valid, path)?;
+        let url = url.trim_end_matches('/').to_owned();
+        for format in formats.unwrap_or_default() {
+            let formats = formats.map_or(0, <[_]>::len);
+            self.endpoint_in_url(*format, formats, &url, path);
+        }
+        Some(url)
+    }
+
+    /// Returns the formats of a vendor, at least one, with the preferred format first.
     fn formats(&mut self, raw: &RawVendor, at: &dyn Fn(&str) -> String) -> Option<Vec<Format>> {
         const CHOICES: [(&str, Format); 3] = [
             ("chat", Format::Chat),
@@ -193,7 +186,8 @@ impl Check<'_> {
         ];
         const ADVICE: &str = "give \"chat\", \"messages\" or \"responses\"";
         let Some(given) = &raw.formats else {
-            // Invalid formats were removed and already reported, so they are not reported as missing.
+            // Invalid formats were removed, and their mistakes were reported. The formats must not be reported as
+            // missing, too.
             if raw.format.is_none() && self.errors.has_reported(&at("formats")) {
                 return None;
             }
@@ -204,12 +198,12 @@ impl Check<'_> {
         if raw.format.is_some() {
             self.errors.add(
                 at("formats"),
-                "is set together with format: keep one of them; formats may list all",
+                "is set together with format: remove format, and list all formats in formats",
             );
             return None;
         }
         if given.is_empty() {
-            let problem = "must name at least one, like [\"chat\", \"responses\"]";
+            let problem = "must list at least one format, like [\"chat\", \"responses\"]";
             self.errors.add(at("formats"), problem);
             return None;
         }
@@ -218,7 +212,7 @@ impl Check<'_> {
             let path = at(&format!("formats[{index}]"));
             let format = self.choice(text, &path, CHOICES)?;
             if formats.contains(&format) {
-                let problem = format!("{text:?} is listed already: name each format once");
+                let problem = format!("{text:?} is listed twice: remove one");
                 self.errors.add(path, problem);
                 return None;
             }
@@ -227,65 +221,70 @@ impl Check<'_> {
         Some(formats)
     }
 
-    /// Returns the address and the key header of a vendor for one format.
-    fn surface(
+    /// Returns each format of a vendor, with the URL of its endpoint and the values of the header that carries the key.
+    fn surfaces(
         &mut self,
-        format: Format,
-        (url, suffix): (&str, &Suffix),
+        formats: &[Format],
+        url: &str,
+        suffix: &Suffix,
         login: &VendorLogin,
         at: &str,
-    ) -> Option<(Format, Uri, Vec<HeaderValue>)> {
-        let path = suffix.path.as_deref().unwrap_or(match format {
-            Format::Chat => CHATS,
-            Format::Messages => "/v1/messages",
-            Format::Responses => "/responses",
+    ) -> Option<Vec<(Format, Uri, Vec<HeaderValue>)>> {
+        let surfaces = formats.iter().map(|format| {
+            let (base, path) = match format {
+                Format::Chat => (url, CHATS),
+                Format::Messages => (messages_root(url, formats.len()), "/v1/messages"),
+                Format::Responses => (url, "/responses"),
+            };
+            let path = suffix.path.as_deref().unwrap_or(path);
+            let endpoint = format!("{base}{path}{}", suffix.query).parse::<Uri>();
+            let endpoint = self.keep(
+                endpoint.map_err(|_| {
+                    "is too long: together with the path of the format, it is \
+                 not a valid URL"
+                }),
+                at,
+            );
+            let credentials = self.credentials(*format, login);
+            Some((*format, endpoint?, credentials?))
         });
-        let endpoint = format!("{url}{path}{}", suffix.query)
-            .parse::<Uri>()
-            .map_err(|_| "is too long".to_owned());
-        let endpoint = self.keep(endpoint, at);
-        let credentials = match login {
-            VendorLogin::Keys { keys, header } => {
-                let credential = |key| match header {
-                    None => format.credential(key),
-                    Some(header) => header.value(key),
-                };
-                let values: Vec<_> = keys
-                    .iter()
-                    .map(|(path, key)| {
-                        let value = credential(key.expose_secret()).map_err(|_| NOT_PRINTABLE);
-                        self.keep(value, path)
-                    })
-                    .collect();
-                values.into_iter().collect::<Option<Vec<_>>>()?
-            }
-            VendorLogin::Login(_, identity) => vec![identity.clone()],
-            VendorLogin::None => vec![HeaderValue::from_static("none")],
-        };
-        Some((format, endpoint?, credentials))
+        surfaces.collect()
     }
 
-    /// Returns the headers that a vendor requires in every call.
+    fn credentials(&mut self, format: Format, login: &VendorLogin) -> Option<Vec<HeaderValue>> {
+        let (keys, header) = match login {
+            VendorLogin::Keys { keys, header } => (keys, header),
+            VendorLogin::Login(_, identity) => return Some(vec![identity.clone()]),
+            VendorLogin::None => return Some(vec![HeaderValue::from_static("none")]),
+        };
+        let values = keys.iter().map(|(path, key)| {
+            let key = key.expose_secret();
+            let value = match header {
+                None => format.credential(key),
+                Some(header) => header.value(key),
+            };
+            self.keep(value.map_err(|_| NOT_PRINTABLE), path)
+        });
+        let values: Vec<_> = values.collect();
+        values.into_iter().collect()
+    }
+
     fn vendor_headers(
         &mut self,
         raw: &RawVendor,
         at: &dyn Fn(&str) -> String,
     ) -> Option<HeaderMap> {
-        let mut headers = Some(HeaderMap::new());
-        for (name, text) in &raw.headers {
-            let path = at(&format!("headers.{name}"));
-            let header = self.vendor_header(name, text, &path);
-            headers = headers.zip(header).map(|(mut headers, (name, value))| {
-                headers.insert(name, value);
-                headers
-            });
-        }
+        let headers = raw
+            .headers
+            .iter()
+            .map(|(name, text)| self.vendor_header(name, text, &at(&format!("headers.{name}"))));
+        let headers: Vec<_> = headers.collect();
         if raw.headers.len() > HEADERS_MAX {
             let problem = format!("must have at most {HEADERS_MAX} headers");
             self.errors.add(at("headers"), problem);
             return None;
         }
-        headers
+        headers.into_iter().collect()
     }
 
     fn vendor_header(
@@ -296,7 +295,8 @@ impl Check<'_> {
     ) -> Option<(HeaderName, HeaderValue)> {
         let name = self.header_name(name, path)?;
         if KEY_HEADERS.contains(&name) {
-            let problem = "carries the key: write key, and login = { header = \"…\" } if it is another header";
+            let problem = "is the header for the key: write the key into the setting key, and add login = { header = \
+                 \"…\" } if the vendor expects another header";
             self.errors.add(path, problem);
             return None;
         }
@@ -314,7 +314,6 @@ impl Check<'_> {
         Some((name, value))
     }
 
-    /// Returns the path and query after the base URL.
     fn suffix(
         &mut self,
         raw: &RawVendor,
@@ -334,13 +333,14 @@ impl Check<'_> {
             if !is_path {
                 problem(
                     "path",
-                    "must be a path like \"/deployments/{model}/chat/completions\", with no other braces and no query",
+                    "must be a path like \"/deployments/{model}/chat/completions\", without other braces and without \
+                     a query",
                 );
             }
             if formats.is_some_and(|formats| formats.len() > 1) {
                 problem(
                     "path",
-                    "is for one format: give each format a [[vendor]] of its own",
+                    "is valid for one format only: write a separate [[vendor]] for each format",
                 );
             }
         }
@@ -348,7 +348,7 @@ impl Check<'_> {
             if value.starts_with("${") || value.starts_with("file:") {
                 problem(
                     &format!("query.{name}"),
-                    "must not be a secret, addresses are shown: use login = { header = \"…\" }",
+                    "must not be a secret, because logs and the console show URLs: use login = { header = \"…\" }",
                 );
             }
         }
@@ -362,7 +362,7 @@ impl Check<'_> {
         })
     }
 
-    /// Reports a base URL that already contains the endpoint's path or a part of it.
+    /// Reports a base URL that already contains the endpoint's path, or the beginning of this path.
     fn endpoint_in_url(&mut self, format: Format, formats: usize, url: &str, path: &str) {
         let ends: &[&str] = match format {
             Format::Chat => &[CHATS, EMBEDDINGS],
@@ -370,25 +370,28 @@ impl Check<'_> {
             Format::Responses => &["/responses"],
         };
         if let Some(end) = ends.iter().find(|end| url.ends_with(**end)) {
-            let problem = format!("ends in {end}: remove that, because it is appended");
+            let problem = format!("ends in {end}: remove {end}, because the gateway appends it");
             self.errors.add(path, problem);
         } else if format == Format::Messages && messages_root(url, formats).ends_with("/v1") {
             self.warnings.add(
                 path,
-                "ends in /v1, and calls of the messages format go to …/v1/v1/messages: if that is not intended, remove it",
+                "ends in /v1, so calls in the Messages format go to …/v1/v1/messages: remove /v1 if this is not \
+                 intended",
             );
         }
     }
 
-    /// Returns the keys at the vendor, each with the path of its setting. Never empty.
+    /// Returns the gateway's keys at the vendor, at least one, each with the path of its setting.
     pub(super) fn keys(
         &mut self,
         raw: &RawVendor,
         at: &dyn Fn(&str) -> String,
     ) -> Option<Vec<(String, SecretString)>> {
-        const ADVICE: &str = "give our key at the vendor as \"${NAME}\" or \"file:/path\"";
+        const ADVICE: &str =
+            "give the gateway's key at the vendor as \"${NAME}\" or \"file:/path\"";
         let Some(keys) = &raw.keys else {
-            // Invalid keys were removed and already reported, so they are not reported as missing.
+            // Invalid keys were removed, and their mistakes were reported. The keys must not be reported as missing,
+            // too.
             if raw.key.is_none() && self.errors.has_reported(&at("keys")) {
                 return None;
             }
@@ -398,7 +401,7 @@ impl Check<'_> {
         if raw.key.is_some() {
             self.errors.add(
                 at("keys"),
-                "is set together with key: keep one of them; keys may list all",
+                "is set together with key: remove key, and list all keys in keys",
             );
             return None;
         }
@@ -422,7 +425,7 @@ impl Check<'_> {
         let mut seen = HashMap::new();
         for (index, (path, key)) in keys.iter().enumerate() {
             if let Some(first) = seen.insert(key.expose_secret(), index) {
-                let problem = format!("is the same key as keys[{first}]: name each key once");
+                let problem = format!("is the same key as keys[{first}]: remove one of the two");
                 self.errors.add(path, problem);
                 return None;
             }
@@ -435,56 +438,39 @@ impl Check<'_> {
         raw: &RawVendor,
         url: Option<&str>,
         at: &dyn Fn(&str) -> String,
-    ) -> Option<Egress> {
+    ) -> Egress {
         let connect_timeout = self.seconds(raw.connect_seconds, &at("connect_seconds"), 3, 1);
-        // The default is below 60 seconds, after which vendors and the proxies before them may close connections.
-        let idle_connection_timeout = self.whole(
-            raw.idle_connection_seconds,
-            &at("idle_connection_seconds"),
-            50,
-            1..=HOUR_SECONDS,
-        );
-        let proxy = match raw.proxy.as_deref().filter(|proxy| !proxy.is_empty()) {
-            None => Some(None),
-            Some(text) => self.keep(proxy(text, self.env), &at("proxy")).map(Some),
-        };
+        // The default is below 60 seconds, because vendors and the proxies in front of them may close connections after
+        // 60 seconds.
+        let idle = raw.idle_connection_seconds;
+        let idle = self.whole(idle, &at("idle_connection_seconds"), 50, 1..=HOUR_SECONDS);
+        let proxy_url = raw.proxy.as_deref().filter(|proxy| !proxy.is_empty());
         let plain = url.is_some_and(|url| url.starts_with("http:"));
-        let authorities = self.authorities(raw.ca_file.as_deref(), plain, &at("ca_file"));
         let protocol = match (raw.http2.unwrap_or(false), plain) {
             (false, _) => Protocol::Http1,
             (true, false) => Protocol::Http2Offered,
             (true, true) => Protocol::Http2,
         };
         let mut egress = Egress::default()
-            .connect_timeout(connect_timeout?)
+            .connect_timeout(connect_timeout)
             .protocol(protocol)
-            .idle_connection_timeout(Duration::from_secs(idle_connection_timeout?));
-        egress.proxy = proxy?;
-        egress.authorities = authorities?;
-        Some(egress)
-    }
-
-    pub(super) fn choice_or<T: Copy, const N: usize>(
-        &mut self,
-        given: Option<&str>,
-        usual: T,
-        path: &str,
-        choices: [(&'static str, T); N],
-    ) -> Option<T> {
-        given.map_or(Some(usual), |text| self.choice(text, path, choices))
+            .idle_connection_timeout(Duration::from_secs(idle));
+        egress.proxy = proxy_url.and_then(|text| self.keep(proxy(text, self.env), &at("proxy")));
+        egress.authorities = self.authorities(raw.ca_file.as_deref(), plain, &at("ca_file"));
+        egress
     }
 }
 
-/// Path and query after the base URL of a vendor.
+/// The path and the query that are appended to a vendor's base URL.
 struct Suffix {
-    /// The path; `None`: the path of the format.
+    /// The path. `None`: the standard path of the format.
     path: Option<String>,
-    /// The query, from its `?`; may be empty.
+    /// The query, beginning with `?`. It may be empty.
     query: String,
 }
 
-/// Returns the base for `/v1/messages`. With several formats, the shared base URL already ends in `/v1`, which is
-/// removed so that it is not repeated.
+/// Returns the URL to which `/v1/messages` is appended. If a vendor has several formats, their common base URL already
+/// ends in `/v1`, which is removed here.
 fn messages_root(url: &str, formats: usize) -> &str {
     match formats {
         1 => url,

@@ -14,27 +14,27 @@ use super::{
 };
 use crate::net::address;
 
-/// The prefix of a secret that signs webhooks.
+/// Prefix of a signing secret for webhooks.
 const PREFIX: &str = "whsec_";
 const KEY_BYTES_MIN: usize = 24;
 const KEY_BYTES_MAX: usize = 64;
 
-/// A section `[[webhook]]`: events are posted to a URL.
+/// The section `[[webhook]]`: events are posted to a URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WebhookConfig {
-    /// The URL of the receiver, which may contain a key.
+    /// URL of the receiver. It may contain a key.
     pub url: Uri,
-    /// Signing keys; each request is signed with all of them. Never empty.
+    /// Signing keys, at least one. Each request is signed with all of them.
     pub keys: Vec<Vec<u8>>,
-    /// Whether private, loopback and link-local addresses are allowed.
+    /// Whether the URL may have a private, loopback or link-local address.
     pub allow_private: bool,
-    /// PEM of the certificate authorities to trust instead of Mozilla's list.
+    /// Certificate authorities, in PEM, that are trusted instead of Mozilla's list.
     pub authorities: Option<Bytes>,
-    /// The timeout for the receiver's answer.
+    /// Timeout for the receiver's response to an event.
     pub answer_timeout: Duration,
 }
 
-/// Omits the keys, and the URL, which may contain a key.
+/// Prints neither the signing keys nor the URL, which may contain a key.
 impl fmt::Debug for WebhookConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WebhookConfig")
@@ -49,7 +49,7 @@ impl Check<'_> {
     pub(super) fn webhook(&mut self, raw: RawWebhook, at: &str) -> Option<WebhookConfig> {
         let path = |field: &str| format!("{at}.{field}");
         let allow_private = raw.allow_private.unwrap_or(false);
-        let advice = "give the URL that events are posted to, like https://host/path";
+        let advice = "give the URL to which events are posted, like https://host/path";
         let url = self.required(raw.url, &path("url"), advice);
         let url = url.and_then(|url| {
             let url = referred(&url, self.env).unwrap_or(Ok(url));
@@ -62,22 +62,20 @@ impl Check<'_> {
             .is_some_and(|url| url.scheme_str() == Some("http"));
         let authorities = self.authorities(raw.ca_file.as_deref(), plain, &path("ca_file"));
         let keys = self.signing_keys(&raw.secrets, &path("secrets"));
-        let answer: Option<u64> =
-            self.whole(raw.answer_seconds, &path("answer_seconds"), 15, 1..=20);
+        let answer = self.whole(raw.answer_seconds, &path("answer_seconds"), 15, 1..=20);
         Some(WebhookConfig {
             url: url?,
             keys: keys?,
             allow_private,
-            authorities: authorities?,
-            answer_timeout: Duration::from_secs(answer?),
+            authorities,
+            answer_timeout: Duration::from_secs(answer),
         })
     }
 
     fn signing_keys(&mut self, given: &[String], path: &str) -> Option<Vec<Vec<u8>>> {
         if given.is_empty() || given.len() > 2 {
-            let problem = "give one signing secret, or two while receivers change to the second, \
-                           as \"${NAME}\" or \"file:/path\"; make one by: \
-                           echo \"whsec_$(openssl rand -base64 32)\"";
+            let problem = "give one signing secret as \"${NAME}\" or \"file:/path\", or two while the receiver \
+                 changes to the second; to make one, run: echo \"whsec_$(openssl rand -base64 32)\"";
             match given.is_empty() {
                 true => self.errors.missing(path, problem),
                 false => self.errors.add(path, problem),
@@ -93,7 +91,7 @@ impl Check<'_> {
     }
 }
 
-/// Checks whether webhooks may be sent to a URL. Host names are resolved, and their addresses checked, at each
+/// Checks whether events may be posted to a URL. The addresses of a host name are not checked here, but at each
 /// connection.
 fn reachable(url: Uri, allow_private: bool) -> Result<Uri, String> {
     if allow_private {
@@ -101,8 +99,8 @@ fn reachable(url: Uri, allow_private: bool) -> Result<Uri, String> {
     }
     if url.scheme_str() != Some("https") {
         return Err(
-            "must be https: events name accounts and amounts; allow_private takes http, for a \
-                    network of your own"
+            "must begin with https, because events contain accounts and amounts; in a private network, allow_private \
+             = true permits http"
                 .to_owned(),
         );
     }
@@ -110,22 +108,22 @@ fn reachable(url: Uri, allow_private: bool) -> Result<Uri, String> {
     let literal = host.trim_matches(['[', ']']).parse::<IpAddr>();
     match literal {
         Ok(ip) if !address::is_public(ip) => Err(
-            "is a private, loopback or link-local address: set allow_private = true if it is meant"
+            "is a private, loopback or link-local address: set allow_private = true if this is intended"
                 .to_owned(),
         ),
         _ => Ok(url),
     }
 }
 
-/// Parses a signing key. The problem never repeats the text.
+/// Parses a signing secret. The error message never contains the given text.
 fn signing_key(text: &str) -> Result<Vec<u8>, String> {
     let key = text.strip_prefix(PREFIX);
     let key = key.and_then(|text| STANDARD.decode(text).ok());
     let fits = |key: &Vec<u8>| (KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&key.len());
     key.filter(fits).ok_or_else(|| {
         format!(
-            "must be {PREFIX} and {KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes in base64; make one by: \
-             echo \"{PREFIX}$(openssl rand -base64 32)\""
+            "must be {PREFIX} followed by {KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes in base64; to make one, run: echo \
+             \"{PREFIX}$(openssl rand -base64 32)\""
         )
     })
 }
@@ -135,7 +133,7 @@ mod tests {
     use super::*;
     use crate::config::{
         Config, ConfigErrors, WayConfig,
-        testing::{SMALL, parse},
+        testing::{SMALL, parse, rows},
     };
 
     fn with(lines: &str) -> Result<Config, ConfigErrors> {
@@ -146,7 +144,7 @@ mod tests {
                         secrets = [\"${WEBHOOK_SECRET}\"]\n";
 
     #[test]
-    fn a_webhook_is_read_and_its_secrets_are_not_shown() {
+    fn webhook_settings_are_parsed_and_their_secrets_are_not_shown() {
         let config = with(&format!(
             "{GOOD}kinds = [\"top_up\", \"debt\"]\naccounts = [\"acme\"]\n"
         ));
@@ -166,56 +164,26 @@ mod tests {
     }
 
     #[test]
-    fn webhook_error_names_its_field_and_shows_no_secret() {
-        for (from, to, field) in [
-            (
-                "https://crm.example",
-                "http://crm.example",
-                "webhook[0].url",
-            ),
-            ("crm.example", "127.0.0.1", "webhook[0].url"),
-            ("crm.example", "[::1]", "webhook[0].url"),
-            ("crm.example", "169.254.169.254", "webhook[0].url"),
-            ("crm.example", "[::ffff:10.0.0.1]", "webhook[0].url"),
-            ("\"crm\"", "\"c r m\"", "webhook[0].name"),
-            ("[\"${WEBHOOK_SECRET}\"]", "[]", "webhook[0].secrets"),
-            (
-                "${WEBHOOK_SECRET}",
-                "whsec_c2hvcnQ=",
-                "webhook[0].secrets[0]",
-            ),
-            ("${WEBHOOK_SECRET}", "${ADMIN_KEY}", "webhook[0].secrets[0]"),
-            (
-                "secrets",
-                "kinds = [\"low\"]\nsecrets",
-                "webhook[0].kinds[0]",
-            ),
-            (
-                "secrets",
-                "accounts = [\"a/b\"]\nsecrets",
-                "webhook[0].accounts[0]",
-            ),
-            (
-                "secrets",
-                "retry_hours = 0\nsecrets",
-                "webhook[0].retry_hours",
-            ),
-            (
-                "secrets",
-                "ca_file = \"/no/such/ca.pem\"\nsecrets",
-                "webhook[0].ca_file",
-            ),
-            (
-                "secrets",
-                "ca_file = \"Cargo.toml\"\nsecrets",
-                "webhook[0].ca_file",
-            ),
-            (
-                "https://crm.example/hooks\"",
-                "http://127.0.0.1/hooks\"\nallow_private = true\nca_file = \"Cargo.toml\"",
-                "webhook[0].ca_file",
-            ),
-        ] {
+    fn error_in_a_webhook_setting_names_the_field_and_shows_no_secret() {
+        for [from, to, field] in rows(
+            r#"
+            https://crm.example | http://crm.example | webhook[0].url
+            crm.example | 127.0.0.1 | webhook[0].url
+            crm.example | [::1] | webhook[0].url
+            crm.example | 169.254.169.254 | webhook[0].url
+            crm.example | [::ffff:10.0.0.1] | webhook[0].url
+            "crm" | "c r m" | webhook[0].name
+            ["${WEBHOOK_SECRET}"] | [] | webhook[0].secrets
+            ${WEBHOOK_SECRET} | whsec_c2hvcnQ= | webhook[0].secrets[0]
+            ${WEBHOOK_SECRET} | ${ADMIN_KEY} | webhook[0].secrets[0]
+            secrets | kinds = ["low"]\nsecrets | webhook[0].kinds[0]
+            secrets | accounts = ["a/b"]\nsecrets | webhook[0].accounts[0]
+            secrets | retry_hours = 0\nsecrets | webhook[0].retry_hours
+            secrets | ca_file = "/no/such/ca.pem"\nsecrets | webhook[0].ca_file
+            secrets | ca_file = "Cargo.toml"\nsecrets | webhook[0].ca_file
+            https://crm.example/hooks" | http://127.0.0.1/hooks"\nallow_private = true\nca_file = "Cargo.toml" | webhook[0].ca_file
+        "#,
+        ) {
             assert!(GOOD.contains(from), "{from}");
             let errors = with(&GOOD.replace(from, to)).expect_err(to);
             let errors = errors.to_string();

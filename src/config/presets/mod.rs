@@ -1,52 +1,55 @@
-//! Presets: vendors and models whose settings and prices the binary carries.
+//! Presets: vendors and models whose settings and prices the binary contains.
 //!
-//! Each file `NAME.toml` of this directory is a vendor's preset. `[vendor]` has fields of `[[vendor]]`,
-//! `[model."NAME"]` fields of `[[model]]`, as an operator would write them; the other keys describe the preset. With
-//! `preset = "NAME"` an operator's table takes from the preset every field that it does not have
-//! (`config::preset_merge`).
+//! Each file `NAME.toml` in this directory is a preset of a vendor. Its table `[vendor]` has fields of `[[vendor]]`,
+//! and its tables `[model."NAME"]` have fields of `[[model]]`, as an operator would write them. All other keys describe
+//! the preset. If an operator's table contains `preset = "NAME"`, it takes from the preset every field that it does not
+//! have (`config::preset_merge`).
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
-use serde::{Deserialize, de::IgnoredAny};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 use tollgate_ledger::calendar::{DAY_MS, day_of_date};
 
-/// A vendor whose settings are included in the binary.
+/// The preset of a vendor, which the binary contains.
 #[derive(Debug)]
 pub struct Preset {
-    /// The name that `[[vendor]] preset` uses.
+    /// Name of the preset, which operators write into `vendor.preset`.
     pub name: &'static str,
-    /// The text of the file, in TOML.
+    /// Text of the preset's file, in TOML.
     pub text: &'static str,
-    /// The keys of the file that describe the preset.
+    /// The keys of the preset's file that are not settings but describe the preset.
     pub about: About,
 }
 
-/// Description of a preset. The settings themselves are merged as TOML.
+/// Description of a preset: the keys of its file that are not settings. (The settings are merged as TOML, without a
+/// type of their own.)
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct About {
-    /// The vendor's name, for people.
+    /// Name of the vendor, as people know it.
     pub title: String,
-    /// Day on which facts and prices were taken from the vendor's pages, like 2026-11-29.
+    /// Day on which settings and prices were taken from the vendor's pages, for example 2026-11-29.
     pub date: String,
-    /// The address of the page with the vendor's prices.
+    /// URL of the page with the vendor's prices.
     pub source: String,
-    /// Environment variable that holds the key at the vendor.
+    /// Name of the environment variable with the gateway's key at the vendor.
     pub key_env: String,
-    /// Whether the preset's models need the preset before a slash, because the preset of their maker has the same names.
+    /// Whether the preset's models are named `PRESET/MODEL`, because the preset of the models' maker uses the same
+    /// model names.
     #[serde(default)]
     pub qualified: bool,
-    /// Facts of a customer's account, like the name of a resource, by their placeholders in the settings.
+    /// Values that the operator must supply, for example the name of a cloud resource, by the names of their
+    /// placeholders in the settings.
     #[serde(default)]
     pub values: BTreeMap<String, ValueAbout>,
-    /// Other logins than that of the settings, by name.
+    /// Alternatives to the login in `[vendor]`, by name.
     #[serde(default)]
     pub logins: BTreeMap<String, LoginAbout>,
-    /// Page on which the vendor issues keys; absent: the vendor issues none.
+    /// URL of the page on which the vendor issues keys. `None`: the vendor issues no keys.
     pub key_page: Option<String>,
-    /// Advice for operators, in Markdown.
+    /// Notes for operators, in Markdown.
     pub notes: Vec<String>,
-    /// The models of the preset, by name.
+    /// Descriptions of the preset's models, by model name.
     #[serde(default, rename = "model")]
     pub models: BTreeMap<String, ModelAbout>,
     #[serde(rename = "vendor")]
@@ -56,40 +59,41 @@ pub struct About {
     _every_model: Option<IgnoredAny>,
 }
 
-/// A value that the operator writes into `vendor.values`.
-#[derive(Debug, Deserialize)]
+/// Description of a value that the operator writes into `vendor.values`.
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ValueAbout {
-    /// Its name, for people.
+    /// Name of the value, for people, for example "region of AWS".
     pub title: String,
-    /// The vendor's page that shows it.
+    /// Where the operator finds the value, for example on which page of the vendor.
     pub find: String,
-    /// A value of this form.
+    /// An example of the value.
     pub example: String,
 }
 
-/// The description of another login; the table's other fields are settings of `vendor.login`.
+/// Description of an alternative login. The other fields of its table are settings of `vendor.login`.
 #[derive(Debug, Deserialize)]
 pub struct LoginAbout {
-    /// The credential, for people.
+    /// Description of the login, for people, for example "an access key of AWS".
     pub title: String,
-    /// Environment variable that holds the secret; absent: the login has none.
+    /// Name of the environment variable with the login's secret. `None`: the login has no secret.
     pub key_env: Option<String>,
 }
 
-/// The description of a model of the preset.
+/// Description of a model in the preset.
 #[derive(Debug, Deserialize)]
 pub struct ModelAbout {
-    /// The page with the model's prices; absent: the page of the preset.
+    /// URL of the page with the model's prices. `None`: the page of the preset.
     pub source: Option<String>,
-    /// Day on which the vendor withdraws the model, if it has announced one.
+    /// Day on which the vendor withdraws the model. `None`: the vendor has announced no such day.
     pub retires: Option<String>,
 }
 
-/// Keys of a login's table that are not settings: those of [`LoginAbout`].
+/// Keys in a login's table that are not settings: the fields of [`LoginAbout`].
 pub(super) const ABOUT_LOGIN: [&str; 2] = ["title", "key_env"];
 
-/// Keys of a model's table that are not settings: those of [`ModelAbout`], and the vendor's name of the model.
+/// Keys in a model's table that are not settings of `[[model]]`: the fields of [`ModelAbout`], and `model`, the
+/// vendor's name for the model.
 pub(super) const ABOUT_MODEL: [&str; 3] = ["source", "retires", "model"];
 
 macro_rules! presets {
@@ -125,26 +129,26 @@ static ALL: LazyLock<Vec<Preset>> = LazyLock::new(|| {
     .map(|(name, text)| Preset {
         name,
         text,
-        about: toml::from_str(text).expect("a test reads every preset"),
+        about: toml::from_str(text).expect("the tests parse every preset"),
     })
     .collect()
 });
 
-/// Returns all presets.
+/// Returns all presets that the binary contains.
 #[must_use]
 pub fn presets() -> &'static [Preset] {
     &ALL
 }
 
 impl Preset {
-    /// Returns the preset with this name.
+    /// Returns the preset with this name. `None` if there is no such preset.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         presets().iter().find(|preset| preset.name == name)
     }
 
-    /// Returns the presets that have this model, each with the model's name in that preset. `vendor/model` names the
-    /// model of one preset, which some presets require.
+    /// Returns the presets that contain a model, each with the model's name in the preset. The name can be
+    /// `PRESET/MODEL`, which selects one preset, and which some presets require.
     #[must_use]
     pub fn of_model(name: &str) -> Vec<(&'static Self, &'static str)> {
         let model_of = |preset: &'static Self, model: &str| {
@@ -163,7 +167,7 @@ impl Preset {
         }
     }
 
-    /// Returns the days between the preset's date and `now_ms`.
+    /// Returns the age of the preset in days: from its date until `now_ms`.
     #[must_use]
     pub fn age_days(&self, now_ms: u64) -> u64 {
         let today = now_ms / DAY_MS;
@@ -171,22 +175,24 @@ impl Preset {
         today.saturating_sub(taken)
     }
 
-    /// Returns the vendor's base address, with the placeholders of the preset's values.
+    /// Returns the vendor's base URL. It contains the placeholders of the preset's values.
     #[must_use]
     pub fn vendor_url(&self) -> Option<String> {
         Some(self.vendor(None).get("url")?.as_str()?.to_owned())
     }
 
-    /// Returns whether the models' prices are in rubles.
+    /// Returns whether the prices of the preset's models are in rubles.
     #[must_use]
     pub fn is_in_rubles(&self) -> bool {
         let mut lines = self.text.lines();
         lines.any(|line| line.starts_with("rub_mtok = "))
     }
 
-    /// Returns the fields of `[[vendor]]` with one of the preset's other logins, or with its usual one.
+    /// Returns the vendor's fields from the preset, with the alternative login of this name, or with the preset's
+    /// default login.
     fn vendor(&self, login: Option<&str>) -> toml::Table {
-        let mut file: toml::Table = toml::from_str(self.text).expect("a test reads every preset");
+        let mut file: toml::Table =
+            toml::from_str(self.text).expect("the tests parse every preset");
         let mut table = |name: &str| match file.remove(name) {
             Some(toml::Value::Table(table)) => table,
             _ => toml::Table::new(),
@@ -200,7 +206,7 @@ impl Preset {
         vendor
     }
 
-    /// Returns the variable that holds the secret of a login; `None` if that login has none.
+    /// Returns the name of the environment variable with the secret of a login. `None` if this login has no secret.
     #[must_use]
     pub fn key_env(&self, login: Option<&str>) -> Option<&str> {
         match login.and_then(|name| self.about.logins.get(name)) {
@@ -209,7 +215,8 @@ impl Preset {
         }
     }
 
-    /// Returns the values that the vendor's settings with a login, or its names of models, need, by name.
+    /// Returns the descriptions, by name, of the values that the operator must supply for the vendor's settings with
+    /// this login, and for the vendor's model names.
     pub fn values(&self, login: Option<&str>) -> impl Iterator<Item = (&str, &ValueAbout)> {
         let models = self.text.lines().filter(|it| it.starts_with("model = "));
         let settings = format!("{:?}", self.vendor(login)) + &models.collect::<String>();
@@ -218,8 +225,8 @@ impl Preset {
         values.map(|(name, about)| (name.as_str(), about))
     }
 
-    /// Returns the setting of `[[vendor]]` that refers to the secret of a login, like `key` or `login.basic`; `None` if
-    /// the login has none.
+    /// Returns the setting of `[[vendor]]` that refers to the secret of a login, for example `key` or `login.basic`.
+    /// `None` if the login has no secret.
     #[must_use]
     pub fn key_setting(&self, login: Option<&str>) -> Option<String> {
         let reference = format!("${{{}}}", self.key_env(login)?);
@@ -236,7 +243,8 @@ impl Preset {
         })
     }
 
-    /// Returns the fields that every model of the preset has, in TOML, one per line; empty if there are none.
+    /// Returns the fields that every model of the preset has, in TOML, one per line. The text is empty if there are no
+    /// such fields.
     #[must_use]
     pub fn every_model_text(&self) -> String {
         let mut lines = self.text.lines().skip_while(|it| *it != "[every_model]");
@@ -245,7 +253,7 @@ impl Preset {
         fields.map(|line| format!("{line}\n")).collect()
     }
 
-    /// Returns the part of the file that is about one model.
+    /// Returns the part of the preset's file that describes one model.
     #[must_use]
     pub fn model_text(&self, model: &str) -> Option<&'static str> {
         let head = format!("[model.\"{model}\"]");
@@ -258,7 +266,7 @@ impl Preset {
     }
 }
 
-/// Parses a date like 2026-11-29 to days since 1970.
+/// Parses a date, for example 2026-11-29, and returns it as days since 1970-01-01.
 pub(crate) fn day_number(date: &str) -> Option<u64> {
     let mut parts = date.splitn(3, '-').map(str::parse::<i64>);
     let mut next = || parts.next()?.ok();

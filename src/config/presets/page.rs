@@ -11,13 +11,13 @@ fn page(preset: &Preset) -> String {
     let mut page = format!("# {}\n\n", about.title);
     let _ = writeln!(
         page,
-        "Preset `{}`. Facts and prices are of {}, from <{}>.\n",
+        "This page describes the preset `{}`. Its settings and prices are as of {}, and their source is <{}>.\n",
         preset.name, about.date, about.source
     );
     if let Some(keys) = &about.key_page {
         let _ = writeln!(
             page,
-            "**Key.** Create one at <{keys}> and put it into the environment of the gateway as `{}`.\n",
+            "**Key.** Create a key at <{keys}>, and put it into the gateway's environment variable `{}`.\n",
             about.key_env
         );
     }
@@ -29,7 +29,10 @@ fn page(preset: &Preset) -> String {
             find,
             example,
         } = about;
-        let _ = writeln!(page, "**The {title}.** {find}.\n");
+        let _ = writeln!(
+            page,
+            "**Value `{name}`.** It is the {title}. Where to find it: {find}.\n"
+        );
         let _ = write!(command, " --value {name}={example}");
         values.push(format!("{name} = \"{example}\""));
     }
@@ -54,13 +57,13 @@ fn page(preset: &Preset) -> String {
     }
     let _ = writeln!(
         page,
-        "**In the file.** `tollgate vendor add {}{command} --config tollgate.toml` writes it, or write:\n\n```toml\n[[vendor]]\npreset = \"{}\"\n{values}\n{model}```\n\nEvery field that you write replaces the preset's value of that field \
+        "**Configuration.** Run `tollgate vendor add {}{command} --config tollgate.toml`, or write these sections into `tollgate.toml`:\n\n```toml\n[[vendor]]\npreset = \"{}\"\n{values}\n{model}```\n\nA field that you write replaces the preset's value for this field \
          ([how presets apply](../prices.md#presets)).\n",
         preset.name, preset.name
     );
     page += &logins(preset);
     if !about.notes.is_empty() {
-        page += "**Good to know**\n\n";
+        page += "**Notes**\n\n";
         for note in &about.notes {
             let _ = writeln!(page, "- {note}");
         }
@@ -69,7 +72,7 @@ fn page(preset: &Preset) -> String {
     if !about.models.is_empty() {
         page += &models(preset);
     }
-    page + "This page is generated: `SETTINGS_WRITE=1 cargo test --lib --all-features config::` writes it.\n"
+    page + "This page is generated. To update it, run `SETTINGS_WRITE=1 cargo test --lib --all-features config::`.\n"
 }
 
 fn logins(preset: &Preset) -> String {
@@ -77,11 +80,11 @@ fn logins(preset: &Preset) -> String {
     for (name, login) in &preset.about.logins {
         let secret = login.key_env.as_ref();
         let secret = secret.map_or(String::new(), |variable| {
-            format!(" Its secret is in the environment of the gateway as `{variable}`.")
+            format!(" Put the login's secret into the gateway's environment variable `{variable}`.")
         });
         let _ = writeln!(
             page,
-            "**Login `{name}`**: {}. `vendor add --login {name}` writes `login = {{ preset = \"{name}\" }}`.{secret}\n",
+            "**Login `{name}`.** It uses {}. To select this login, add `--login {name}` to `tollgate vendor add`, or write `login = {{ preset = \"{name}\" }}` into the vendor's section.{secret}\n",
             login.title
         );
         let usual: Vec<_> = preset.values(None).map(|(value, _)| value).collect();
@@ -89,7 +92,11 @@ fn logins(preset: &Preset) -> String {
             .values(Some(name))
             .filter(|(it, _)| !usual.contains(it))
         {
-            let _ = writeln!(page, "- `{value}`, the {}: {}.", about.title, about.find);
+            let _ = writeln!(
+                page,
+                "- The value `{value}` is the {}. Where to find it: {}.",
+                about.title, about.find
+            );
         }
         page.push('\n');
     }
@@ -102,7 +109,7 @@ fn models(preset: &Preset) -> String {
         true => "rub_mtok",
         false => "usdt_mtok",
     };
-    let mut page = "**Models.** Prices per million tokens; searches per call.\n\n| model | context | output | when | price |\n|---|---:|---:|---|---|\n".to_owned();
+    let mut page = "**Models.** Prices are per million tokens; `web_search_call` is per search. A row without a model has prices of the model above it, which apply if the condition in this row is met.\n\n| model | context window | maximum output | condition | price |\n|---|---:|---:|---|---|\n".to_owned();
     for (name, ModelAbout { retires, .. }) in &preset.about.models {
         let model = file["model"][name].as_table().unwrap();
         let number = |field: &str| model.get(field).map_or("–".to_owned(), plain);
@@ -164,7 +171,7 @@ fn every_preset_has_a_page_in_the_docs() {
         let stored = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             stored == page,
-            "{path} is old: SETTINGS_WRITE=1 cargo test --lib --all-features config::"
+            "{path} is outdated. To update it, run SETTINGS_WRITE=1 cargo test --lib --all-features config::"
         );
     }
 }

@@ -4,7 +4,7 @@ use crate::config::testing::{SMALL, parse};
 const HEAD: &str = "[admin]\nkey = \"${ADMIN_KEY}\"\n[[rate.source]]\nfixed = \"90.50\"\n[tariff]\n\
                     sell_rate_multiplier = \"1.15\"\nsell_rub_multiplier = \"1.2\"\n";
 
-/// Returns a file with one vendor and each of its models, all from the preset, and the environment that the file needs.
+/// Returns a configuration with a preset's vendor and all models of the preset.
 fn whole(preset: &Preset) -> String {
     let models = preset.about.models.keys();
     let models = models.map(|model| format!("[[model]]\npreset = \"{}/{model}\"\n", preset.name));
@@ -12,7 +12,7 @@ fn whole(preset: &Preset) -> String {
     HEAD.to_owned() + &vendor + &models.collect::<String>()
 }
 
-/// Returns the section of a preset's vendor, with the values that it needs.
+/// Returns the section `[[vendor]]` for a preset, with the values that the preset needs.
 fn vendor(preset: &Preset, login: Option<&str>) -> String {
     let values = preset.values(login);
     let values = values.map(|(name, about)| format!("{name} = \"{}\"", about.example));
@@ -35,7 +35,7 @@ fn with_keys(text: &str) -> Result<crate::config::Config, crate::config::ConfigE
     })
 }
 
-/// Returns the key file of a service account of Google.
+/// Returns a key file of a Google service account.
 fn service_account() -> String {
     let key = include_str!("../../logins/test_key.pem");
     serde_json::json!({
@@ -72,7 +72,7 @@ fn every_preset_is_a_valid_vendor_with_valid_models() {
 }
 
 #[test]
-fn values_and_logins_of_a_cloud_fill_its_addresses_and_requests() {
+fn values_of_a_cloud_preset_are_used_in_urls_and_authentication() {
     let route = |name: &str, login: Option<&str>| {
         let preset = Preset::named(name).unwrap();
         let model = preset.about.models.keys().next().unwrap();
@@ -136,7 +136,7 @@ fn values_and_logins_of_a_cloud_fill_its_addresses_and_requests() {
 }
 
 #[test]
-fn missing_value_of_a_cloud_is_reported_once_with_the_page_that_shows_it() {
+fn missing_value_of_a_cloud_preset_is_reported_once_with_where_to_find_it() {
     let errors = |vendor: &str| {
         let text = format!("{HEAD}[[vendor]]\n{vendor}\n[[model]]\npreset = \"azure/gpt-5.4\"\n");
         with_keys(&text).unwrap_err().to_string()
@@ -144,17 +144,18 @@ fn missing_value_of_a_cloud_is_reported_once_with_the_page_that_shows_it() {
     let missing = errors("preset = \"azure\"");
     assert_eq!(
         missing,
-        "line 8: vendor[0].values.resource: missing; write the name of the Azure resource, like values = { resource = \
-         \"acme-eastus2\" }. Azure portal, the resource's page Keys and Endpoint: the first part of the endpoint's host"
+        "line 8: vendor[0].values.resource: missing; give the Azure resource name, like values = { resource = \
+         \"acme-eastus2\" }. In the Azure portal, on the resource's page Keys and Endpoint: the first part of the \
+         endpoint's host name"
     );
     for (vendor, problem) in [
         (
             "preset = \"azure\"\nvalues = { resurce = \"a\", resource = \"a\" }",
-            "vendor[0].values.resurce: is not a value of preset \"azure\"; did you mean resource?",
+            "vendor[0].values.resurce: the preset \"azure\" has no placeholder of this name; did you mean resource?",
         ),
         (
             "preset = \"azure\"\nvalues = { resource = \"a/b\" }",
-            "vendor[0].values.resource: must have only letters",
+            "vendor[0].values.resource: must contain only letters",
         ),
         (
             "preset = \"azure\"\nvalues = { resource = \"a\" }\nlogin = { preset = \"entr\" }",
@@ -162,24 +163,24 @@ fn missing_value_of_a_cloud_is_reported_once_with_the_page_that_shows_it() {
         ),
         (
             "preset = \"azure\"\nvalues = { resource = \"a\" }\nlogin = { preset = \"entra\" }",
-            "vendor[0].values.client: missing; write the id of the Entra application",
+            "vendor[0].values.client: missing; give the Entra application ID",
         ),
         (
             "name = \"azure\"\nvalues = { resource = \"a\" }",
-            "vendor[0].values: is for the placeholders of a preset",
+            "vendor[0].values: has no effect without preset",
         ),
     ] {
         let errors = errors(vendor);
         assert!(errors.contains(problem), "{errors}");
     }
-    // An address of the operator's own needs no value.
+    // If the operator writes the URL, the placeholders of the preset's URL need no values.
     let own = "preset = \"azure\"\nurl = \"https://eu.example/openai/v1\"\n";
     let text = format!("{HEAD}[[vendor]]\n{own}[[model]]\npreset = \"azure/gpt-5.4\"\n");
     assert_eq!(with_keys(&text).unwrap().live.models.len(), 1);
 }
 
 #[test]
-fn names_of_models_contain_the_values_of_the_vendor_of_each_route() {
+fn model_name_on_a_route_contains_the_preset_values_of_the_routes_vendor() {
     let vendors = "[[vendor]]\npreset = \"yandexgpt\"\nvalues = { folder = \"b1g1\" }\n\
                    [[vendor]]\npreset = \"yandexgpt\"\nname = \"second\"\nvalues = { folder = \"b1g2\" }\n";
     let routes = |model: &str| {
@@ -208,13 +209,13 @@ fn names_of_models_contain_the_values_of_the_vendor_of_each_route() {
     let errors = with_keys(&format!("{HEAD}{foreign}{preset}{own}"));
     let errors = errors.unwrap_err().to_string();
     assert!(
-        errors.contains("model[0].routes[0].model: missing; write the vendor's name of the model"),
+        errors.contains("model[0].routes[0].model: missing; write the vendor's name for the model"),
         "{errors}"
     );
 }
 
 #[test]
-fn model_of_a_cloud_is_named_with_its_vendor() {
+fn model_of_a_cloud_preset_is_found_only_by_a_name_with_the_preset_as_prefix() {
     assert_eq!(Preset::of_model("gpt-5.4")[0].0.name, "openai");
     assert_eq!(Preset::of_model("gpt-5.4").len(), 1);
     assert_eq!(Preset::of_model("azure/gpt-5.4")[0].0.name, "azure");
@@ -232,13 +233,12 @@ fn configured_field_replaces_the_field_of_the_preset() {
         (model.id.as_str(), model.output_tokens_max),
         ("haiku", 1000)
     );
-    // A class that the configuration does not set has the preset's price. The preset's price rules are dropped, because
-    // they belong to the price that the configuration replaces.
+    // A rate class that the configuration does not set has the preset's price. The preset's price rules are dropped,
+    // because they belong to the base prices that the configuration replaces.
     assert_eq!(model.base.output.to_string(), "9");
     assert_eq!(model.base.input.to_string(), "1");
     assert!(model.price_rules.is_empty());
-    // The route leads to the vendor that has the preset, uses the vendor's name of the model, and has the vendor's
-    // cost.
+    // The route leads to the vendor with this preset, uses the vendor's name for the model, and has the vendor's costs.
     let route = &model.routes[0];
     assert_eq!(
         (&*route.vendor.name, &*route.model),
@@ -270,7 +270,7 @@ fn route_takes_its_vendor_costs_from_a_preset() {
 }
 
 #[test]
-fn invalid_use_of_a_preset_is_refused_by_name() {
+fn error_about_an_invalid_use_of_a_preset_names_the_field() {
     let vendor = "[[vendor]]\npreset = \"openai\"\n";
     for (text, path, problem) in [
         (
@@ -308,7 +308,7 @@ fn invalid_use_of_a_preset_is_refused_by_name() {
 }
 
 #[test]
-fn configuration_without_presets_uses_none() {
+fn configuration_without_presets_reports_no_preset_in_use() {
     assert!(parse(SMALL).unwrap().presets.is_empty());
     let config = with_keys(&whole(Preset::named("deepseek").unwrap())).unwrap();
     let names: Vec<_> = config.presets.iter().map(|preset| preset.name).collect();
@@ -316,7 +316,7 @@ fn configuration_without_presets_uses_none() {
 }
 
 #[test]
-fn key_is_the_only_secret_of_a_preset_and_its_setting_is_known() {
+fn each_login_of_a_preset_refers_to_one_secret_in_a_known_setting() {
     for preset in presets() {
         assert!(preset.key_setting(None).is_some(), "{}", preset.name);
         let mut secrets = 1;
@@ -338,7 +338,7 @@ fn key_is_the_only_secret_of_a_preset_and_its_setting_is_known() {
 }
 
 #[test]
-fn fields_of_every_model_are_cut_out_of_the_preset() {
+fn fields_common_to_all_models_of_a_preset_are_returned_as_toml_lines() {
     let text = |name| Preset::named(name).unwrap().every_model_text();
     assert!(text("gigachat").starts_with("output_field = \"max_tokens\"\nfunctions = true\n"));
     assert_eq!(text("openrouter"), "output_field = \"max_tokens\"\n");
@@ -346,7 +346,7 @@ fn fields_of_every_model_are_cut_out_of_the_preset() {
 }
 
 #[test]
-fn age_is_counted_in_days_since_the_preset_was_taken() {
+fn age_of_a_preset_is_counted_in_days_since_its_date() {
     let preset = &presets()[0];
     let taken = day_number(&preset.about.date).unwrap();
     assert_eq!(preset.age_days((taken + 12) * DAY_MS + 5), 12);

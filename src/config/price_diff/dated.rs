@@ -1,4 +1,5 @@
-//! Writes changed prices as rules that come into force at a time, next to the prices that are in force until then.
+//! Writes changed prices as price rules that come into force at a given time. The prices in force until then stay in
+//! the file.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -11,13 +12,14 @@ use super::{
     super::prices::field,
     conditions,
     file::{Prices, string, tables},
+    listed::When,
 };
 
-/// A place in the text, and its new content.
+/// A range of the file's text, and the text that replaces it.
 pub(super) type Edit = (Range<usize>, String);
 
-/// Returns the edits that add the rules in place of `edits`, which replace rates, and notes about rules that cannot be
-/// added.
+/// Converts `edits`, which replace rates, into edits that add dated price rules with the new rates. Also returns a note
+/// about each rule that cannot be added.
 pub(super) fn rules(
     root: &DeTable<'_>,
     text: &str,
@@ -60,28 +62,29 @@ pub(super) fn rules(
     (dated.edits, dated.notes)
 }
 
-/// A model's prices, or the costs of a route.
+/// The prices of a model, or the costs of a route, as a table in the file.
 struct PriceTable<'t> {
     table: &'t DeTable<'t>,
     is_inline: bool,
-    /// Text before `usdt_mtok` in the name of the usual rates.
+    /// Text before `usdt_mtok` in the name of the base prices: empty or `cost_`.
     prefix: &'static str,
     rules: &'static str,
-    /// The header of a rule that is a table of its own.
+    /// Header of a price rule that is written as a separate table, for example `model.price_rules`.
     header: &'static str,
 }
 
 struct Dated<'a> {
     text: &'a str,
     from: String,
-    /// New rates by the places of the old ones.
+    /// The new rates, by the position of the old rate in the text.
     changed: BTreeMap<usize, String>,
     edits: Vec<Edit>,
     notes: Vec<String>,
 }
 
 impl Dated<'_> {
-    /// Adds a dated copy of each list of rates of this place, if one of its rates changes.
+    /// If a rate of this price table changes, adds a dated copy of the table's base prices and of each of the table's
+    /// rules.
     fn add(&mut self, id: &str, place: &PriceTable<'_>) {
         let Some(prices) = Prices::read(place.table, place.prefix, place.rules) else {
             return;
@@ -91,26 +94,13 @@ impl Dated<'_> {
         if !rates.any(|rate| changes(&rate.place)) {
             return;
         }
-        let mut rules = Vec::new();
-        for (when, rates) in &prices.lists {
-            let mut when = when.clone();
-            if when.contains_key("valid_from") {
-                continue;
-            }
-            when.insert("valid_from".to_owned(), self.from.clone());
-            if prices.under(&when).is_some() {
-                let problem = format!("{id}: has a rule for {} already", conditions(&when));
-                self.notes.push(problem);
+        let rules = match self.dated_rules(&prices) {
+            Ok(rules) => rules,
+            Err(problem) => {
+                self.notes.push(format!("{id}: {problem}"));
                 return;
             }
-            let rates = rates.iter().map(|(class, rate)| {
-                let new = self.changed.get(&rate.place.start);
-                let stored = format!("\"{}\"", rate.value);
-                format!("{class} = {}", new.unwrap_or(&stored))
-            });
-            let rates = rates.collect::<Vec<_>>().join(", ");
-            rules.push((when, format!("{} = {{ {rates} }}", field(prices.currency))));
-        }
+        };
         let inline = rules.iter();
         let inline = inline.map(|(when, rates)| format!("{{ {}, {rates} }}", conditions(when)));
         let inline: Vec<_> = inline.collect();
@@ -141,12 +131,43 @@ impl Dated<'_> {
                 }
             }
             _ => {
-                let problem = format!("{id}: write {} by hand: {}", place.rules, inline.join(", "));
+                let problem = format!(
+                    "{id}: the new prices could not be inserted into the file: write {} by hand: {}",
+                    place.rules,
+                    inline.join(", ")
+                );
                 self.notes.push(problem);
                 return;
             }
         };
         self.edits.push((edit.0..edit.0, edit.1));
+    }
+
+    /// Returns the dated rules of a price table: the condition of each, and its new rates in TOML. If the rules cannot
+    /// be dated, returns the reason.
+    fn dated_rules(&self, prices: &Prices<'_>) -> Result<Vec<(When, String)>, String> {
+        let mut rules = Vec::new();
+        for (when, rates) in &prices.lists {
+            let mut when = when.clone();
+            if when.contains_key("valid_from") {
+                continue;
+            }
+            when.insert("valid_from".to_owned(), self.from.clone());
+            if prices.under(&when).is_some() {
+                return Err(format!(
+                    "the file already has a price rule with {}, so no rule was added",
+                    conditions(&when)
+                ));
+            }
+            let rates = rates.iter().map(|(class, rate)| {
+                let new = self.changed.get(&rate.place.start);
+                let stored = format!("\"{}\"", rate.value);
+                format!("{class} = {}", new.unwrap_or(&stored))
+            });
+            let rates = rates.collect::<Vec<_>>().join(", ");
+            rules.push((when, format!("{} = {{ {rates} }}", field(prices.currency))));
+        }
+        Ok(rules)
     }
 
     fn is_inline(&self, value: &Spanned<DeValue<'_>>) -> bool {
@@ -163,7 +184,7 @@ fn last<'t>(rules: &'t Spanned<DeValue<'t>>) -> Option<&'t Spanned<DeValue<'t>>>
     rules.get_ref().as_array()?.iter().last()
 }
 
-/// Returns where the last value of a table ends.
+/// Returns the position in the text at which the last value of a table ends.
 fn end(table: &Spanned<DeValue<'_>>) -> usize {
     match table.get_ref() {
         DeValue::Table(fields) => fields.values().map(end).max().unwrap_or(table.span().end),

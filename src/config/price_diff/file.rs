@@ -1,4 +1,4 @@
-//! Prices of a configuration file, each with its place in the text.
+//! The prices in a configuration file, each with its position in the text.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -9,14 +9,14 @@ use toml::de::{DeTable, DeValue};
 use super::listed::When;
 use crate::config::prices::field;
 
-/// A price in the file; its place is empty if it is a preset's.
+/// A price, with its range in the file's text. The range is empty if the price comes from a preset.
 #[derive(Debug)]
 pub(in crate::config) struct Rate {
     pub(in crate::config) value: Decimal,
     pub(in crate::config) place: Range<usize>,
 }
 
-/// The prices of a model, or the costs of a route.
+/// The base prices and price rules of a model, or the costs and cost rules of a route.
 pub(in crate::config) struct Prices<'p> {
     pub(in crate::config) currency: Currency,
     pub(in crate::config) lists: Vec<(When, BTreeMap<&'p str, Rate>)>,
@@ -64,7 +64,7 @@ impl<'p> Prices<'p> {
     }
 }
 
-/// Returns the fields of a rule that state its condition.
+/// Returns the fields of a price rule that state its condition: all fields except the prices.
 fn condition(rule: &DeTable<'_>) -> When {
     let fields = rule
         .iter()
@@ -90,7 +90,7 @@ pub(in crate::config) fn string<'t>(table: &'t DeTable<'_>, name: &str) -> Optio
     table.get(name)?.get_ref().as_str()
 }
 
-/// Returns the tables of a list; none if the field is not a list.
+/// Returns the tables in a list. Returns no tables if the field is not a list.
 pub(in crate::config) fn tables<'t, 'i>(
     table: &'t DeTable<'i>,
     name: &str,

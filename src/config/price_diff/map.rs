@@ -1,4 +1,4 @@
-//! Reads a model's prices from a public price map, as `presets/update` does.
+//! Reads a model's prices from a public price map, in the same way as the script `presets/update`.
 
 use rust_decimal::Decimal;
 use serde_json::{Map, Value};
@@ -9,7 +9,7 @@ use super::{
     off_peak::peak_hours,
 };
 
-/// Our class: the map's field.
+/// Rate classes, each with the field of the map that contains the price of the class.
 const CLASSES: [(&str, &str); 12] = [
     ("input", "input_cost_per_token"),
     ("cached_input", "cache_read_input_token_cost"),
@@ -30,10 +30,10 @@ const CLASSES: [(&str, &str); 12] = [
     ("output_audio", "output_cost_per_audio_token"),
     ("output_image", "output_cost_per_image_token"),
 ];
-/// Classes that every chat model has. If the map has no price of them, they cost what input costs.
+/// Rate classes that every chat model has. If the map has no price for one of them, this class gets the input price.
 const FOUR: [&str; 4] = ["input", "cached_input", "output", "cache_write"];
 const TIERS: [&str; 3] = ["flex", "priority", "ultrafast"];
-/// Fields with prices that no call of today's endpoints can have.
+/// If the name of a price field contains one of these parts, the price applies to no call at the gateway's endpoints.
 const ELSEWHERE: [&str; 10] = [
     "batches",
     "decisions",
@@ -47,7 +47,7 @@ const ELSEWHERE: [&str; 10] = [
     "cost_per_token_cache_hit",
 ];
 
-/// Returns a vendor's prices of a model; `None` if the map has none.
+/// Returns a vendor's prices for a model. `None` if the map does not contain them.
 pub(super) fn prices(map: &Map<String, Value>, preset: &str, model: &str) -> Option<Listed> {
     let provider = match preset {
         "google" => "gemini",
@@ -92,7 +92,7 @@ const OFF_PEAK: &str = "off_peak_pricing";
 struct Entry<'m>(&'m Map<String, Value>);
 
 impl Entry<'_> {
-    /// Returns the rates whose fields end in `suffix`; `None` if the map has no price of input with it.
+    /// Returns the rates in the fields whose names end in `suffix`. `None` if no input price has this suffix.
     fn rates(&self, suffix: &str, own: &Map<String, Value>) -> Option<Rates> {
         let price = |field: &str| {
             let price = number(own.get(&format!("{field}{suffix}"))?)?;
@@ -119,7 +119,7 @@ impl Entry<'_> {
         let reasoning = reasoning.filter(|rate| Some(rate) != rates.get("output"));
         rates.extend(reasoning.map(|rate| ("output_reasoning".to_owned(), rate)));
         for class in FOUR {
-            // The map has 0 for vendors that do not bill writes apart from input.
+            // The map has 0 for vendors that bill cache writes as ordinary input.
             if rates.get(class).is_none_or(Decimal::is_zero) {
                 rates.insert(class.to_owned(), input);
             }
@@ -143,6 +143,7 @@ impl Entry<'_> {
         Some(rates)
     }
 
+    /// Returns the price rules for long input, service tiers, speeds and regions, and for their combinations.
     fn rules(&self, usual: &Rates) -> Vec<(When, Rates)> {
         let mut rules = Vec::new();
         let mut sizes: Vec<u64> = self.0.keys().filter_map(|field| above(field)).collect();
@@ -158,7 +159,7 @@ impl Entry<'_> {
                 let rates = match tier {
                     "" => long.clone(),
                     tier if self.rates(&format!("_{tier}"), self.0).is_none() => continue,
-                    // A tier that has no price of long calls is not cheaper there than a usual call.
+                    // If the map has no price of a tier for long input, the tier gets the base price for long input.
                     tier => match self.rates(&format!("{suffix}_{tier}"), self.0) {
                         None => long.clone(),
                         Some(rates) => filled(Some(&rates), &long),
@@ -184,30 +185,26 @@ impl Entry<'_> {
                 }
             }
         }
-        let tiers = self.0.get("tiered_pricing").and_then(Value::as_array);
-        for tier in tiers
-            .into_iter()
-            .flatten()
-            .skip(1)
-            .filter_map(Value::as_object)
-        {
-            let start = tier.get("range").and_then(|range| number(range.get(0)?));
-            let when = start.map(|start| {
-                (
-                    "above_input_tokens".to_owned(),
-                    start.trunc().normalize().to_string(),
-                )
-            });
-            rules.push((
-                when.into_iter().collect(),
-                filled(self.rates("", tier).as_ref(), usual),
-            ));
-        }
+        rules.extend(self.tiered_rules(usual));
         rules
     }
 
-    /// Returns the rates outside peak hours, and rules with the usual rates in them; `None` if the map has no such
-    /// windows.
+    /// Returns the price rules for long input that the map states in the field `tiered_pricing`.
+    fn tiered_rules(&self, usual: &Rates) -> Vec<(When, Rates)> {
+        let tiers = self.0.get("tiered_pricing").and_then(Value::as_array);
+        let tiers = tiers.into_iter().flatten().skip(1);
+        let rules = tiers.filter_map(Value::as_object).map(|tier| {
+            let start = tier.get("range").and_then(|range| number(range.get(0)?));
+            let start = start.map(|start| start.trunc().normalize().to_string());
+            let when = start.map(|start| ("above_input_tokens".to_owned(), start));
+            let rates = filled(self.rates("", tier).as_ref(), usual);
+            (when.into_iter().collect(), rates)
+        });
+        rules.collect()
+    }
+
+    /// Returns the rates outside peak hours, and price rules with the regular rates for the peak hours. `None` if the
+    /// map states no off-peak windows.
     fn off_peak(&self, usual: &Rates, preset: &str) -> Option<(Rates, Vec<(When, Rates)>)> {
         let cheap = self.0.get(OFF_PEAK)?;
         let peak = peak_hours(cheap.get("windows")?, preset)?;
@@ -216,7 +213,8 @@ impl Entry<'_> {
         Some((filled(Some(&cheap), usual), rules.collect()))
     }
 
-    /// Returns speed, region and factor of the token prices, the usual one first.
+    /// Returns combinations of speed and region, each with the factor for token prices. The first one is the standard
+    /// service.
     fn uplifts(&self) -> Vec<(&'static str, &'static str, Decimal)> {
         let special = self.0.get("provider_specific_entry");
         let factor = |name: &'static str| Some((name, number(special?.get(name)?)?));
@@ -233,7 +231,7 @@ impl Entry<'_> {
         pairs.collect()
     }
 
-    /// Returns the fields with prices that are not read.
+    /// Returns the names of the price fields that this module does not read.
     fn unread(&self) -> Vec<String> {
         let is_known = |field: &str| {
             let field = TIERS
@@ -256,13 +254,14 @@ impl Entry<'_> {
     }
 }
 
-/// Returns the size in thousands of a field like `input_cost_per_token_above_200k_tokens`.
+/// Returns the number of thousands in a field's name, for example 200 for `input_cost_per_token_above_200k_tokens`.
 fn above(field: &str) -> Option<u64> {
     let size = field.strip_prefix("input_cost_per_token_above_")?;
     size.strip_suffix("k_tokens")?.parse().ok()
 }
 
-/// Returns rates with the classes of the usual price.
+/// Returns `rates` with exactly the rate classes of the base prices `usual`. A missing rate is taken from the input
+/// rate or from `usual`.
 fn filled(rates: Option<&Rates>, usual: &Rates) -> Rates {
     let value = |class: &String, rate: &Decimal| {
         let rates = rates?;
@@ -279,7 +278,7 @@ fn filled(rates: Option<&Rates>, usual: &Rates) -> Rates {
         .collect()
 }
 
-/// Applies a vendor's factor to tokens, but not to what is billed by the piece.
+/// Multiplies the rates of tokens by a vendor's factor. Rates per call or per search do not change.
 fn times(rates: &Rates, factor: Decimal) -> Rates {
     let rates = rates
         .iter()
@@ -290,7 +289,8 @@ fn times(rates: &Rates, factor: Decimal) -> Rates {
     rates.collect()
 }
 
-/// Returns a number as it is written: the shortest text of a float is what the map's author wrote.
+/// Returns a JSON number as a decimal. The decimal is parsed from the float's shortest text, which is what the map's
+/// author wrote.
 fn number(value: &Value) -> Option<Decimal> {
     let text = match value {
         Value::Number(number) => number.to_string(),

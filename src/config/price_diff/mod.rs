@@ -1,7 +1,8 @@
-//! Compares the prices of a configuration with those of the presets or of a public price map, and writes the
+//! Compares the prices in a configuration with the prices in presets or in a public price map, and writes the
 //! differences into the configuration's text.
 //!
-//! Works on the text and not on the checked configuration, because a change replaces a value at its place.
+//! This module works on the text of the configuration and not on the checked configuration, because a change replaces a
+//! value at its position in the text.
 
 mod dated;
 pub(super) mod file;
@@ -35,44 +36,45 @@ use super::{
     prices::field,
 };
 
-/// The difference between a configuration and a source.
+/// The differences between the prices in a configuration and the prices of a source.
 #[derive(Debug)]
 pub struct PriceDiff {
-    /// Prices and costs that change, in the order of the file.
+    /// The prices and costs that change, in the order of the file.
     pub changes: Vec<PriceChange>,
-    /// Names each price that was not compared or cannot be written, and the reason.
+    /// A note for each price that was not compared or cannot be written, with the reason.
     pub notes: Vec<String>,
-    /// The configuration's text with the changes; comments and order are kept.
+    /// The configuration's text with the changes. Comments and order are kept.
     pub text: String,
 }
 
-/// A class of a model's price or cost that differs.
+/// A difference in one rate class of a model's price or cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PriceChange {
-    /// The model's id.
+    /// Id of the model.
     pub model: String,
-    /// The vendor's name.
+    /// Name of the vendor whose price is compared.
     pub vendor: String,
-    /// The condition of the rule, like `service_tier flex`; empty for the usual price.
+    /// Condition of the price rule, for example `service_tier flex`. Empty for the base price.
     pub when: String,
-    /// The class, like `input`.
+    /// Rate class, for example `input`.
     pub class: String,
-    /// The price in the configuration, per million tokens.
+    /// Price or cost in the configuration, per million tokens.
     pub old: Decimal,
-    /// The price of the source.
+    /// Price in the source, per million tokens.
     pub new: Decimal,
-    /// The part that changes: `price`, `cost` or `price, cost`.
+    /// The changed part: `price`, `cost` or `price, cost`.
     pub fields: &'static str,
-    /// The margin in percent of the sale, after the change; `None` if nothing is sold.
+    /// Margin after the change, in percent of what customers pay. `None` if the configuration has no price for this
+    /// class.
     pub margin_percent: Option<Decimal>,
 }
 
 impl PriceDiff {
-    /// Compares a configuration's text with a source. With `from`, a time like 2027-01-01T00:00:00Z, the changes are
-    /// written as rules that come into force then.
+    /// Compares the prices in a configuration's text with a source. If `from` is given, for example
+    /// 2027-01-01T00:00:00Z, the changes are written as price rules that come into force at that time.
     ///
     /// # Errors
-    /// If the text is not TOML.
+    /// If the text is not valid TOML.
     pub fn new(
         text: &str,
         source: &PriceSource,
@@ -125,9 +127,9 @@ struct Comparison<'a> {
     text: &'a str,
     source: &'a PriceSource,
     tariff: Tariff,
-    /// Whether the changes become rules with a date.
+    /// Whether the changes are written as price rules with a date.
     is_dated: bool,
-    /// The vendors by name, each with the preset that has its prices.
+    /// The vendors by name, each with the preset that contains the vendor's prices.
     vendors: BTreeMap<&'a str, Option<&'static Preset>>,
     edits: Vec<(Range<usize>, String)>,
     changes: Vec<PriceChange>,
@@ -145,20 +147,20 @@ impl<'a> Comparison<'a> {
             let name = string(route, "model").unwrap_or(id);
             let Some(preset) = self.vendors.get(vendor).copied().flatten() else {
                 self.notes.push(format!(
-                    "{id}: no preset has the prices of vendor {vendor:?}"
+                    "{id}: not compared, because no preset contains the prices of vendor {vendor:?}"
                 ));
                 continue;
             };
             let Some(listed) = self.source.listed(preset, name) else {
                 self.notes.push(format!(
-                    "{id}: the source has no price of {name:?} at {}",
+                    "{id}: not compared, because the source has no price for model {name:?} of {}",
                     preset.name
                 ));
                 continue;
             };
             for field in &listed.unread {
                 self.notes.push(format!(
-                    "{id}: the source's {field} has no form here: compare it by hand"
+                    "{id}: the source has {field}, which the configuration cannot express: compare it by hand"
                 ));
             }
             let cost = Prices::read(route, "cost_", "cost_rules");
@@ -167,7 +169,7 @@ impl<'a> Comparison<'a> {
                 let other = prices.filter(|it| it.currency != listed.currency);
                 if let Some(other) = other {
                     self.notes.push(format!(
-                        "{id}: its {name} is in {}, and the source's prices are in {}: compare it by hand",
+                        "{id}: the {name} is in {}, but the source's prices are in {}: compare them by hand",
                         other.currency, listed.currency
                     ));
                 }
@@ -179,7 +181,8 @@ impl<'a> Comparison<'a> {
                 sale,
                 cost,
                 currency: listed.currency,
-                // A price with a cost in another currency is the operator's own.
+                // If the cost is in another currency than the price, the price is the operator's own and is not
+                // compared.
                 is_first: is_first && cost.is_some() == known[1].1.is_some(),
             };
             whole.extend(
@@ -193,7 +196,8 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Compares one route. Returns whether a value changes that the file does not have, because it is a preset's.
+    /// Compares the prices of one route. Returns true if a changed price comes from a preset, so that the file does not
+    /// contain it.
     fn route(&mut self, place: &PricedRoute<'_>, listed: &Listed) -> bool {
         let known = [place.sale, place.cost];
         if known.iter().all(Option::is_none) {
@@ -207,7 +211,7 @@ impl<'a> Comparison<'a> {
             let cost = place.cost.and_then(|it| it.under(when));
             if sale.is_none() && cost.is_none() {
                 self.notes.push(format!(
-                    "{}: the vendor has a price for {}, and the file has no such rule",
+                    "{}: the vendor has a price for {}, but the file has no rule for it",
                     place.model,
                     shown(when)
                 ));
@@ -232,7 +236,7 @@ impl<'a> Comparison<'a> {
             };
             for class in rates.keys().filter(|class| !new.contains_key(**class)) {
                 self.notes.push(format!(
-                    "{}: the source has no price of {class}{}",
+                    "{}: the source has no price for {class}{}",
                     place.model,
                     under(when)
                 ));
@@ -242,7 +246,8 @@ impl<'a> Comparison<'a> {
         is_outside
     }
 
-    /// Compares one class. Returns whether a value changes that is not in the file.
+    /// Compares one rate class. Returns true if a changed price comes from a preset, so that the file does not contain
+    /// it.
     fn class(
         &mut self,
         place: &PricedRoute<'_>,
@@ -253,13 +258,14 @@ impl<'a> Comparison<'a> {
     ) -> bool {
         if sale.is_none() && cost.is_none() {
             self.notes.push(format!(
-                "{}: the vendor bills {class} at {new}{}, and the file has no such price",
+                "{}: the vendor bills {class} at {new}{}, but the file has no price for it",
                 place.model,
                 under(when)
             ));
             return false;
         }
-        // A price that equals the cost follows the vendor; another price is the operator's own.
+        // A price that equals the cost follows the vendor's price. A price that differs from the cost is the operator's
+        // own and does not change.
         let follows = place.is_first
             && cost.is_none_or(|cost| sale.is_some_and(|sale| sale.value == cost.value));
         let sale_changes = sale.filter(|it| follows && it.value != new);
@@ -277,21 +283,9 @@ impl<'a> Comparison<'a> {
                 false => self.edits.push((rate.place.clone(), format!("\"{new}\""))),
             }
         }
-        let sold = sale.map(|it| {
-            if sale_changes.is_some() {
-                new
-            } else {
-                it.value
-            }
-        });
-        let sold = sold
-            .and_then(|it| it.checked_mul(self.tariff.multiplier(place.currency)))
-            .filter(|it| !it.is_zero());
-        let margin = sold.map(|sold| {
-            ((sold - new) * Decimal::ONE_HUNDRED / sold)
-                .round_dp(1)
-                .normalize()
-        });
+        let sold = sale_changes.map_or_else(|| sale.map(|it| it.value), |_| Some(new));
+        let multiplier = self.tariff.multiplier(place.currency);
+        let margin_percent = sold.and_then(|sold| margin_percent(sold, multiplier, new));
         let old = cost_changes.or(sale_changes).map_or(new, |it| it.value);
         self.changes.push(PriceChange {
             model: place.model.to_owned(),
@@ -301,12 +295,12 @@ impl<'a> Comparison<'a> {
             old,
             new,
             fields,
-            margin_percent: margin,
+            margin_percent,
         });
         is_outside
     }
 
-    /// Writes all prices and routes of a model that takes them from a preset.
+    /// Writes into the file all prices and routes of a model that takes them from a preset.
     fn write_whole(&mut self, table: &DeTable<'_>, id: &str, routes: &[(&str, &str, Listed)]) {
         const OF_PRESET: [&str; 4] = ["usdt_mtok", "rub_mtok", "price_rules", "routes"];
         let is_own = |(key, _): &(&Spanned<_>, &Spanned<DeValue<'_>>)| !key.span().is_empty();
@@ -314,7 +308,7 @@ impl<'a> Comparison<'a> {
         let is_written = own
             .iter()
             .any(|(key, _)| OF_PRESET.contains(&key.get_ref().as_ref()));
-        // Rules that the source lacks would be lost.
+        // Replacing all prices would lose price rules that the source does not have.
         let lacks = |it: &Prices<'_>, listed: &Listed| {
             let mut rules = it.lists.iter().filter(|(when, _)| !when.is_empty());
             rules.any(|(when, _)| listed.rules.iter().all(|(known, _)| known != when))
@@ -325,7 +319,8 @@ impl<'a> Comparison<'a> {
         let is_written = is_written || self.is_dated;
         let (Some(end), false, false) = (end, is_written, loses) else {
             self.notes.push(format!(
-                "{id}: takes prices from a preset, which a file cannot change in part: write usdt_mtok, price_rules and routes by hand"
+                "{id}: the prices are in a preset, and the file can only replace all of them: write usdt_mtok, \
+                 price_rules and routes by hand"
             ));
             return;
         };
@@ -343,19 +338,27 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// A route and the prices that the file has for it.
+/// Returns the margin in percent of what customers pay. `None` if they pay nothing.
+fn margin_percent(price: Decimal, multiplier: Decimal, cost: Decimal) -> Option<Decimal> {
+    let sold = price.checked_mul(multiplier).filter(|it| !it.is_zero())?;
+    let percent = (sold - cost) * Decimal::ONE_HUNDRED / sold;
+    Some(percent.round_dp(1).normalize())
+}
+
+/// A route, with the model's prices and the route's costs in the file.
 struct PricedRoute<'p> {
     model: &'p str,
     vendor: &'p str,
     sale: Option<&'p Prices<'p>>,
     cost: Option<&'p Prices<'p>>,
-    /// The currency of the prices that are compared.
+    /// Currency of the source's prices. Only prices in this currency are compared.
     currency: Currency,
-    /// Whether the model's price is compared with this route's vendor.
+    /// Whether the model's price is compared with the price of this route's vendor. Only the first compared route
+    /// decides whether the model's price changes.
     is_first: bool,
 }
 
-/// Returns `usdt_mtok` and the rules as fields, each after `between`.
+/// Returns the TOML of the prices and the price rules, with `between` before each field.
 fn fields(listed: &Listed, prefix: &str, rules: &str, between: &str) -> String {
     let currency = field(listed.currency);
     let table = |rates: &Rates| {
@@ -393,7 +396,7 @@ fn conditions(when: &When) -> String {
 
 fn shown(when: &When) -> String {
     match when.is_empty() {
-        true => "a usual call".to_owned(),
+        true => "a call that meets no condition".to_owned(),
         false => conditions(when),
     }
 }

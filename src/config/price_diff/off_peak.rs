@@ -1,4 +1,5 @@
-//! Turns the windows in which a vendor bills less into the hours in which it bills more.
+//! Converts a vendor's off-peak windows into peak hours, because the gateway's price rules state the hours of the
+//! higher price.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +10,8 @@ use super::listed::When;
 const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 const DAY_MINUTES: usize = 1440;
 
-/// Returns the conditions under which no window of `off_peak_pricing.windows` applies: groups of weekdays with the same
-/// hours, like a price rule names them. `None` if a window has an unknown form.
+/// Returns the conditions of the price rules for the times in which no window of `off_peak_pricing.windows` applies.
+/// Weekdays with the same hours share one condition. `None` if a window has an unknown form.
 pub(super) fn peak_hours(windows: &Value, preset: &str) -> Option<Vec<When>> {
     let mut is_cheap = vec![[false; DAY_MINUTES]; DAYS.len()];
     for window in windows.as_array()? {
@@ -56,7 +57,7 @@ pub(super) fn peak_hours(windows: &Value, preset: &str) -> Option<Vec<When>> {
         if days.len() < DAYS.len() {
             when.insert("weekdays".to_owned(), list(&days));
         }
-        // The preset states why this vendor compares the end of the answer.
+        // At this vendor, the end of the response decides which price applies. The preset's notes explain why.
         if preset == "deepseek" {
             when.insert("hours_at".to_owned(), "\"end\"".to_owned());
         }
@@ -65,7 +66,7 @@ pub(super) fn peak_hours(windows: &Value, preset: &str) -> Option<Vec<When>> {
     Some(rules.collect())
 }
 
-/// Returns the spans of a day without a cheap minute, like `01:00-04:00`.
+/// Returns the spans of a day that contain no off-peak minute, for example `01:00-04:00`.
 fn dear_spans(is_cheap: &[bool; DAY_MINUTES]) -> Vec<String> {
     let mut spans = Vec::new();
     let mut start = None;
@@ -87,14 +88,14 @@ fn clock(minute: usize) -> String {
     format!("{:02}:{:02}", minute / 60, minute % 60)
 }
 
-/// Parses a time of day like `04:30`.
+/// Parses a time of day, for example `04:30`, and returns its minute of the day.
 fn minute(text: &str) -> Option<usize> {
     let (hours, minutes) = text.split_once(':')?;
     let (hours, minutes): (usize, usize) = (hours.parse().ok()?, minutes.parse().ok()?);
     (hours <= 24 && minutes < 60).then_some(hours * 60 + minutes)
 }
 
-/// Returns a list in TOML.
+/// Returns a list of texts in TOML.
 fn list(items: &[impl AsRef<str>]) -> String {
     let items = items.iter().map(|it| format!("\"{}\"", it.as_ref()));
     format!("[{}]", items.collect::<Vec<_>>().join(", "))

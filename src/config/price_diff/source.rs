@@ -1,4 +1,4 @@
-//! Where new prices come from, and which of them are those of a vendor.
+//! The sources of new prices, and the look-up of a vendor's prices in a source.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ use super::{
 };
 use crate::config::presets::{Preset, presets};
 
-/// Where the new prices come from.
+/// A source of new prices.
 #[derive(Debug)]
 pub enum PriceSource {
-    /// The presets of the binary.
+    /// The presets that the binary contains.
     Presets,
     /// A price map in the form of LiteLLM's `model_prices_and_context_window.json`.
     Map(serde_json::Map<String, serde_json::Value>),
 }
 
 impl PriceSource {
-    /// Parses a price map.
+    /// Parses the JSON of a price map.
     ///
     /// # Errors
     /// If the text is not a JSON object.
@@ -32,7 +32,6 @@ impl PriceSource {
         serde_json::from_str(text).map(Self::Map)
     }
 
-    /// Returns a vendor's prices of a model.
     pub(super) fn listed(&self, preset: &Preset, model: &str) -> Option<Listed> {
         let named = |name: &str| match self {
             Self::Presets => preset_prices(preset, name),
@@ -42,9 +41,8 @@ impl PriceSource {
     }
 }
 
-/// Returns the prices that a preset has of a model.
 pub(super) fn preset_prices(preset: &Preset, name: &str) -> Option<Listed> {
-    let file = DeTable::parse(preset.text).expect("a test reads every preset");
+    let file = DeTable::parse(preset.text).expect("the tests parse every preset");
     let models = file.get_ref().get("model")?.get_ref().as_table()?;
     let is_named = |table: &&Spanned<DeValue<'_>>| {
         let table = table.get_ref().as_table();
@@ -68,7 +66,7 @@ pub(super) fn preset_prices(preset: &Preset, name: &str) -> Option<Listed> {
     })
 }
 
-/// Returns the vendors by name, each with the preset that has its prices.
+/// Returns the vendors by name, each with the preset that contains the vendor's prices.
 pub(super) fn vendors<'t>(root: &'t DeTable<'_>) -> BTreeMap<&'t str, Option<&'static Preset>> {
     let vendors = tables(root, "vendor").into_iter();
     let vendors = vendors.filter_map(|table| {
@@ -78,7 +76,8 @@ pub(super) fn vendors<'t>(root: &'t DeTable<'_>) -> BTreeMap<&'t str, Option<&'s
     vendors.collect()
 }
 
-/// Returns the preset that has the prices of a vendor: the one it names, or that of its address or name.
+/// Returns the preset that contains a vendor's prices: the preset that the vendor names, or else the preset with the
+/// vendor's URL, or else the preset with the vendor's name.
 pub(super) fn preset_of(vendor: &DeTable<'_>, name: &str) -> Option<&'static Preset> {
     if let Some(preset) = string(vendor, "preset") {
         return Preset::named(preset);
@@ -89,7 +88,8 @@ pub(super) fn preset_of(vendor: &DeTable<'_>, name: &str) -> Option<&'static Pre
     at_url.or_else(|| Preset::named(name))
 }
 
-/// Returns the name without the date at its end, like `gpt-5-mini` for `gpt-5-mini-2025-08-07`.
+/// Returns a model name without the date at its end, for example `gpt-5-mini` for `gpt-5-mini-2025-08-07`. `None` if
+/// the name has no date.
 pub(super) fn without_date(name: &str) -> Option<&str> {
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let cut = |length: usize, is_date: &dyn Fn(&str) -> bool| {

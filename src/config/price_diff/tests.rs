@@ -43,7 +43,7 @@ fn prices_in_rubles_are_compared_with_their_own_multiplier() {
     let changed = diff(text, &PriceSource::Presets);
     assert_eq!(lines(&changed), ["GigaChat-2||input|60→65|price, cost|50"]);
     assert!(changed.text.contains("rub_mtok = { input = \"65\" }"));
-    // A price in USDT is the operator's own, and is not compared with a cost in rubles.
+    // If the cost is in rubles, a price in USDT is the operator's own and is not compared.
     let own = diff(
         &text.replace(
             "\nrub_mtok = { input = \"60\" }",
@@ -56,13 +56,13 @@ fn prices_in_rubles_are_compared_with_their_own_multiplier() {
     assert!(
         own.notes
             .iter()
-            .any(|it| it.contains("its price is in USDT")),
+            .any(|it| it.contains("the price is in USDT")),
         "{:?}",
         own.notes
     );
 }
 
-/// A file whose prices were copied from the vendor's page a while ago: deepseek-flash for twice its price of today.
+/// A file with old prices from the vendor's page: deepseek-flash costs twice its current price.
 const OLD: &str = r#"
 [[vendor]]
 name = "ds"
@@ -94,9 +94,10 @@ fn flash(map: &str) -> PriceSource {
 }
 
 #[test]
-fn price_that_equals_the_cost_follows_the_vendor_and_another_one_stays() {
+fn price_equal_to_the_vendors_cost_changes_with_it_and_any_other_price_is_kept() {
     let diff = diff(OLD, &flash(""));
-    // A sale at 0.3 × 1.15 leaves 13 %, one at 5 × 1.15 with a cost of 1.2 leaves 79.1 %.
+    // A price of 0.3 × 1.15 at a cost of 0.3 leaves a margin of 13 %. A price of 5 × 1.15 at a cost of 1.2 leaves 79.1
+    // %.
     assert_eq!(
         lines(&diff),
         [
@@ -106,7 +107,7 @@ fn price_that_equals_the_cost_follows_the_vendor_and_another_one_stays() {
         ]
     );
     assert_eq!(diff.notes, [""; 0]);
-    // Only the numbers differ: comments, order and spaces are those of the file.
+    // Only the numbers change: the file's comments, order and spaces are kept.
     let expected = format!("{HEAD}{OLD}")
         .replace("\"0.6\"", "\"0.3\"")
         .replace("\"2.4\"", "\"1.2\"");
@@ -115,24 +116,24 @@ fn price_that_equals_the_cost_follows_the_vendor_and_another_one_stays() {
 }
 
 #[test]
-fn applied_file_has_no_difference() {
+fn applied_price_diff_leaves_no_difference() {
     let once = diff(OLD, &flash(""));
     let twice = PriceDiff::new(&once.text, &flash(""), Tariff::AT_COST, None).unwrap();
     assert_eq!((lines(&twice), twice.text), (Vec::new(), once.text));
 }
 
 #[test]
-fn price_that_the_file_cannot_express_is_named() {
+fn vendor_price_that_the_file_lacks_is_reported_in_a_note() {
     let map = flash(
         r#", "cache_creation_input_token_cost_above_1hr": 5e-7, "input_cost_per_token_flex": 1e-7,
         "output_cost_per_token_flex": 4e-7, "off_peak_pricing": {}, "input_cost_per_second": 1, "odd_cost": 2"#,
     );
     let notes = diff(OLD, &map).notes.join("\n");
     for part in [
-        "flash: the vendor bills cache_write_1h at 0.5, and the file has no such price",
-        "flash: the vendor has a price for service_tier = \"flex\", and the file has no such rule",
-        "flash: the source's off_peak_pricing has no form here",
-        "flash: the source's odd_cost has no form here",
+        "flash: the vendor bills cache_write_1h at 0.5, but the file has no price for it",
+        "flash: the vendor has a price for service_tier = \"flex\", but the file has no rule for it",
+        "flash: the source has off_peak_pricing, which the configuration cannot express",
+        "flash: the source has odd_cost, which the configuration cannot express",
     ] {
         assert!(notes.contains(part), "{part}:\n{notes}");
     }
@@ -141,17 +142,19 @@ fn price_that_the_file_cannot_express_is_named() {
     let diff = diff(&elsewhere, &flash(""));
     assert_eq!(
         diff.notes,
-        ["flash: no preset has the prices of vendor \"ds\""]
+        ["flash: not compared, because no preset contains the prices of vendor \"ds\""]
     );
     let other = OLD.replace("\"deepseek-flash\"", "\"deepseek-none\"");
     assert_eq!(
         self::diff(&other, &flash("")).notes,
-        ["flash: the source has no price of \"deepseek-none\" at deepseek"]
+        [
+            "flash: not compared, because the source has no price for model \"deepseek-none\" of deepseek"
+        ]
     );
 }
 
 #[test]
-fn rules_are_compared_by_their_condition() {
+fn price_rules_with_the_same_condition_are_compared() {
     let rules = "\n[[model.price_rules]]\nservice_tier = \"flex\"\nusdt_mtok = { input = \"0.2\", cached_input = \"0.1\", \
                  output = \"0.8\", cache_write = \"0.2\" }\n[[model.price_rules]]\nabove_input_tokens = 200000\nusdt_mtok = \
                  { input = \"9\", cached_input = \"9\", output = \"9\", cache_write = \"9\" }\n";
@@ -172,7 +175,7 @@ fn rules_are_compared_by_their_condition() {
 }
 
 #[test]
-fn preset_equals_itself_and_a_newer_map_is_written_whole() {
+fn preset_has_no_difference_to_itself_and_a_newer_price_map_replaces_all_its_prices() {
     let text = "[[vendor]]\npreset = \"deepseek\"\n\n[[model]]\npreset = \"deepseek-flash\"   # ours\n\n# the end\n";
     assert!(diff(text, &PriceSource::Presets).changes.is_empty());
     let dearer = PriceSource::from_map(
@@ -185,7 +188,7 @@ fn preset_equals_itself_and_a_newer_map_is_written_whole() {
         .price_rules
         .is_empty();
     if has_rules {
-        // The preset's rules are not in the map: they would be lost.
+        // The map does not have the preset's price rules, so replacing all prices would lose them.
         assert!(
             diff.notes.iter().any(|it| it.contains("by hand")),
             "{:?}",
@@ -208,7 +211,7 @@ fn preset_equals_itself_and_a_newer_map_is_written_whole() {
 }
 
 #[test]
-fn date_at_the_end_of_a_models_name_is_left_out() {
+fn date_at_the_end_of_a_model_name_is_ignored() {
     assert_eq!(without_date("gpt-5-mini-2025-08-07"), Some("gpt-5-mini"));
     assert_eq!(
         without_date("claude-haiku-4-5-20251001"),
@@ -218,14 +221,17 @@ fn date_at_the_end_of_a_models_name_is_left_out() {
     let example = include_str!("../../../deploy/tollgate.toml");
     let diff = PriceDiff::new(example, &PriceSource::Presets, Tariff::AT_COST, None).unwrap();
     assert!(
-        !diff.notes.iter().any(|it| it.contains("no price of \"")),
+        !diff
+            .notes
+            .iter()
+            .any(|it| it.contains("no price for model \"")),
         "{:?}",
         diff.notes
     );
 }
 
 #[test]
-fn map_is_read_like_the_script_reads_it() {
+fn price_map_is_converted_into_prices_and_price_rules() {
     let map = serde_json::json!({ "claude-x": {
         "litellm_provider": "anthropic", "input_cost_per_token": 1e-6, "output_cost_per_token": 5e-6,
         "cache_read_input_token_cost": 1e-7, "cache_creation_input_token_cost": 1.25e-6,
@@ -265,7 +271,7 @@ fn map_is_read_like_the_script_reads_it() {
 }
 
 #[test]
-fn off_peak_windows_of_a_map_are_the_rules_of_the_preset() {
+fn off_peak_windows_of_a_price_map_become_the_peak_hour_rules_of_the_preset() {
     let map = |windows: &str| {
         let map = format!(
             r#"{{ "deepseek-flash": {{ "litellm_provider": "deepseek", "input_cost_per_token": 3e-7, "output_cost_per_token": 1.2e-6,
@@ -285,11 +291,11 @@ fn off_peak_windows_of_a_map_are_the_rules_of_the_preset() {
         (&of_preset.rates, &of_preset.rules)
     );
     assert_eq!(listed.unread, [""; 0]);
-    // A window over midnight ends on the next day.
+    // A window that continues after midnight ends on the next day.
     let rules = map(r#"[{ "hours_utc": "22:00-02:00" }]"#).rules;
     assert_eq!(rules.len(), 1);
     assert_eq!(rules[0].0["hours_utc"], "[\"02:00-22:00\"]");
-    // A window of an unknown form is named, and the dearer prices apply.
+    // A window of an unknown form is noted, and the higher prices apply.
     let listed = map(r#"[{ "days": "all" }]"#);
     assert_eq!(
         (listed.rules.len(), &*listed.unread[0]),
@@ -300,7 +306,7 @@ fn off_peak_windows_of_a_map_are_the_rules_of_the_preset() {
 
 fn warned(text: &str) -> Vec<String> {
     let config = parse(&format!("{HEAD}{text}"));
-    // The key of these tests is a weak one.
+    // The admin key of these tests is weak, which causes another warning.
     let warnings = config
         .warnings
         .iter()
@@ -310,7 +316,7 @@ fn warned(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn price_of_one_token_is_warned_of() {
+fn price_per_token_instead_of_per_million_tokens_causes_a_warning() {
     let copied = OLD.replace("input = \"0.6\"", "input = \"0.0000006\"");
     let found = warned(&copied);
     let of = |path: &str| {
@@ -332,7 +338,7 @@ fn price_of_one_token_is_warned_of() {
 }
 
 #[test]
-fn address_without_the_presets_version_is_warned_of() {
+fn vendor_url_without_the_version_of_the_presets_url_causes_a_warning() {
     for (url, preset) in [
         ("https://api.openai.com", Some("openai")),
         ("https://api.groq.com/", Some("groq")),
@@ -343,8 +349,7 @@ fn address_without_the_presets_version_is_warned_of() {
     ] {
         let found = warned(&OLD.replace("https://api.deepseek.com/", url));
         let is_warned = |name| {
-            let problem =
-                format!("vendor[0].url: ends before the path that the preset {name:?} has");
+            let problem = format!("vendor[0].url: is shorter than the URL of preset {name:?}");
             found.iter().any(|it| it.starts_with(&problem))
         };
         assert_eq!(found.is_empty(), preset.is_none(), "{url}: {found:?}");
@@ -353,20 +358,22 @@ fn address_without_the_presets_version_is_warned_of() {
 }
 
 #[test]
-fn class_that_the_vendor_bills_and_the_model_lacks_is_warned_of() {
+fn billed_class_without_a_price_causes_a_warning() {
     let text = OLD
         .replace("https://api.deepseek.com/", "https://api.openai.com/v1")
         .replace("deepseek-flash", "gpt-5.4-mini");
     let found = warned(&text).join("\n");
     assert!(
-        found.contains("model[0].usdt_mtok: lacks classes that \"ds\" bills: "),
+        found.contains(
+            "model[0].usdt_mtok: lacks prices for classes that the vendor \"ds\" bills: "
+        ),
         "{found}"
     );
     assert!(found.contains("web_search_call 0.01"), "{found}");
 }
 
 #[test]
-fn dated_change_becomes_a_rule_and_leaves_the_price_in_force() {
+fn dated_price_change_is_added_as_a_rule_and_keeps_the_current_price() {
     const FROM: &str = "2027-01-01T00:00:00Z";
     let dated = |text: &str| {
         let text = format!("{HEAD}{text}");
@@ -388,7 +395,7 @@ routes = [ { vendor = "ds", model = "deepseek-flash", cost_usdt_mtok = { input =
     for (text, rules, costs) in [(inline_route.as_str(), 2, 1), (&tables, 2, 0)] {
         let diff = dated(text);
         assert!(!diff.changes.is_empty());
-        // The dated rules are added to the text, of which nothing is removed.
+        // The dated rules are added to the text, and no line is removed.
         let mut rest = diff.text.chars();
         let is_kept = format!("{HEAD}{text}")
             .chars()
@@ -409,7 +416,7 @@ routes = [ { vendor = "ds", model = "deepseek-flash", cost_usdt_mtok = { input =
         assert_eq!(model.base.input.to_string(), "0.6");
         let dated_costs = model.route_costs.iter().map(|it| dated_of(&it.rules));
         assert_eq!(dated_costs.sum::<usize>(), costs, "{}", diff.text);
-        // Written again, the rules are there already.
+        // If the same change is made to the changed file, nothing changes: the file already has the rules.
         let again = PriceDiff::new(&diff.text, &flash(""), Tariff::AT_COST, Some(FROM)).unwrap();
         assert_eq!(again.text, diff.text);
         assert!(
@@ -418,10 +425,10 @@ routes = [ { vendor = "ds", model = "deepseek-flash", cost_usdt_mtok = { input =
             again.notes
         );
     }
-    // Costs in a table of their own cannot be followed by a rule.
+    // If the costs are in a separate table, a rule cannot be inserted after them.
     let notes = dated(OLD).notes.join("\n");
     assert!(
-        notes.contains("flash: write cost_rules by hand: { valid_from"),
+        notes.contains("write cost_rules by hand: { valid_from"),
         "{notes}"
     );
 }

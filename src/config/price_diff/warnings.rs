@@ -1,4 +1,4 @@
-//! Warnings of likely mistakes in prices and addresses, found by comparison with the presets.
+//! Warnings about likely mistakes in prices and vendors' URLs, found by comparison with the presets.
 
 use rust_decimal::Decimal;
 use toml::de::DeTable;
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::config::{presets::presets, prices::field};
 
-/// The lowest price per million tokens that is not reported: vendors charge at least ten times as much.
+/// A price per million tokens below this value causes a warning: vendors charge at least ten times as much.
 const PRICE_MIN: Decimal = Decimal::from_parts(1, 0, 0, false, 3);
 
 /// Returns the path of each suspicious setting, and why it is suspicious.
@@ -57,7 +57,7 @@ pub(in crate::config) fn warnings(root: &DeTable<'_>) -> Vec<(String, String)> {
     found
 }
 
-/// Reports prices that were copied per token instead of per million tokens.
+/// Adds a warning for prices that were probably copied per token instead of per million tokens.
 fn per_token(
     prices: Option<&Prices<'_>>,
     path: &str,
@@ -82,14 +82,15 @@ fn per_token(
             Some(rule) => format!("{path}.{rules}[{rule}].{currency}"),
         };
         let problem = format!(
-            "is for a million tokens, and is below {PRICE_MIN}: {}. If it is the price of one token, multiply it by 1000000",
+            "is a price per million tokens, and these prices are below {PRICE_MIN}: {}. If they are prices per token, \
+             multiply them by 1000000",
             low.join(", ")
         );
         found.push((field, problem));
     }
 }
 
-/// Returns the classes that the vendor bills and the model has no price for, as a warning for the model's prices.
+/// Returns a warning that lists the rate classes that the vendor bills and for which the model has no price.
 fn missing_classes(
     sale: &Prices<'_>,
     vendor: &str,
@@ -102,15 +103,15 @@ fn missing_classes(
         .map(|(class, rate)| format!("{class} {rate}"))
         .collect();
     let problem = format!(
-        "lacks classes that {vendor:?} bills: {}. Calls that need them are refused, or priced as ordinary tokens if callers cannot \
-         choose them, until you write their prices",
+        "lacks prices for classes that the vendor {vendor:?} bills: {}. Add them. Until then, a call that requests \
+         such a class is refused; if callers cannot choose the class, its tokens are priced as ordinary tokens",
         missing.join(", ")
     );
     let is_warned = sale.currency == listed.currency && !missing.is_empty();
     is_warned.then_some((field(sale.currency), problem))
 }
 
-/// Returns a warning for an address that ends before the `/v1` that a preset's address has.
+/// Returns a warning for a vendor's URL that lacks the end of a preset's URL, for example `/v1`.
 fn short_url(vendor: &DeTable<'_>, presets: &[(&'static str, String)]) -> Option<String> {
     let url = string(vendor, "url")?.trim_end_matches('/');
     let is_complete = presets.iter().any(|(_, known)| known == url);
@@ -122,6 +123,7 @@ fn short_url(vendor: &DeTable<'_>, presets: &[(&'static str, String)]) -> Option
         root.is_some_and(|root| root == url || root.starts_with(&format!("{url}/")))
     })?;
     Some(format!(
-        "ends before the path that the preset {name:?} has: {known}; calls go to {url}/chat/completions"
+        "is shorter than the URL of preset {name:?} ({known}), so calls go to {url}/chat/completions: complete the URL \
+         if this is not intended"
     ))
 }

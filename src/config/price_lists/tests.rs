@@ -3,7 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::testing::{SMALL, parse};
 
-/// Returns three models with four rates, and these rules; one model has a route whose cost is known.
+/// Returns a configuration with these price rules and three models with four rates. One model has a route whose cost is
+/// known.
 fn with(rules: &str) -> String {
     let tariff = "[tariff]\nsell_rate_multiplier = \"2\"\n[admin]";
     let model = |id: &str, cost: &str| {
@@ -35,7 +36,7 @@ fn times(multiplier: &str) -> String {
     format!("sell_rate_multiplier = \"{multiplier}\"")
 }
 
-/// Returns the name of the rule that decides for an account.
+/// Returns the name of the price rule that applies to an account and a model.
 fn decides<'a>(lists: &'a PriceLists, account: &str, model: usize) -> Option<&'a str> {
     let row = lists.accounts.get(&account.parse::<AccountId>().unwrap());
     let rule = row.unwrap_or(&lists.others)[model]?;
@@ -43,7 +44,7 @@ fn decides<'a>(lists: &'a PriceLists, account: &str, model: usize) -> Option<&'a
 }
 
 #[test]
-fn most_specific_price_rule_by_account_then_by_model_applies() {
+fn price_rule_most_specific_to_the_account_and_then_to_the_model_applies() {
     let rules = [
         group("partners", "\"acme\", \"beta\""),
         rule("all", "accounts = [\"*\"]", "\"*\"", &times("3")),
@@ -90,7 +91,7 @@ fn documented_price_rules_are_accepted_and_apply_as_documented() {
         .unwrap_or_else(|errors| panic!("{errors}"))
         .live
         .price_lists;
-    // The models are `m`, `gpt-5` and `gpt-5-mini`.
+    // The rules are listed in the order of the models `m`, `gpt-5` and `gpt-5-mini`.
     for (account, rules) in [
         (
             "acme",
@@ -107,12 +108,12 @@ fn documented_price_rules_are_accepted_and_apply_as_documented() {
 }
 
 #[test]
-fn no_account_has_its_own_price_without_price_rules() {
+fn without_price_rules_every_account_has_the_general_prices() {
     assert!(parse(SMALL).unwrap().live.price_lists.rules.is_empty());
 }
 
 #[test]
-fn invalid_price_rule_is_refused_by_name() {
+fn error_about_an_invalid_price_rule_names_the_setting() {
     let acme = "accounts = [\"acme\"]";
     let any = "\"*\"";
     let ok = times("1");
@@ -126,20 +127,24 @@ fn invalid_price_rule_is_refused_by_name() {
         (
             rule("r", "accounts = [\"*\", \"acme\"]", any, &ok),
             "price_rule[0].accounts",
-            "alone",
+            "remove the other ids",
         ),
         (
             rule("r", "accounts = [\"a b\"]", any, &ok),
             "price_rule[0].accounts",
-            "not an account's id",
+            "not a valid account id",
         ),
         (rule("r", acme, "", &ok), "price_rule[0].models", "prefixes"),
         (
             rule("r", acme, "\"*-mini\"", &ok),
             "price_rule[0].models",
-            "at its end",
+            "at the end",
         ),
-        (rule("r", acme, any, ""), "price_rule[0]", "has no price"),
+        (
+            rule("r", acme, any, ""),
+            "price_rule[0]",
+            "changes no price",
+        ),
         (
             rule("r", acme, any, &times("0")),
             "price_rule[0].sell_rate_multiplier",
@@ -153,7 +158,7 @@ fn invalid_price_rule_is_refused_by_name() {
         (
             rule("r", acme, any, &format!("{ok}\n{flex}")),
             "price_rule[0].price_rules",
-            "missing",
+            "need base prices",
         ),
         (
             rule("r", acme, any, "usdt_mtok = { input = \"1\" }"),
@@ -189,7 +194,7 @@ fn invalid_price_rule_is_refused_by_name() {
                 &rates.replace(" }", ", web_search_call = \"1\" }"),
             ),
             "price_rule[0].usdt_mtok",
-            "model \"m\" does not sell web_search_call: remove it",
+            "model \"m\" has no price for web_search_call: remove web_search_call from this rule",
         ),
         (
             rule("r", acme, any, "sell_rate_multipler = \"1\""),
@@ -204,9 +209,9 @@ fn invalid_price_rule_is_refused_by_name() {
     }
 }
 
-/// A price agreed on with a customer is not changed by a general offer for one model.
+/// A general offer for one model does not change a price that was agreed with a customer.
 #[test]
-fn price_rule_for_an_account_precedes_one_for_a_model() {
+fn price_rule_that_names_the_account_precedes_one_that_names_the_model() {
     let all = |models: &str, name: &str| rule(name, "accounts = [\"*\"]", models, &times("1"));
     let partners =
         |models: &str, name: &str| rule(name, "groups = [\"partners\"]", models, &times("1"));
@@ -221,7 +226,7 @@ fn price_rule_for_an_account_precedes_one_for_a_model() {
         acme("\"gpt-5-mini\"", "account, id"),
     ];
     let lists = parse(&with(&rules.concat())).unwrap().live.price_lists;
-    // The models are `m`, `gpt-5` and `gpt-5-mini`.
+    // The rules are listed in the order of the models `m`, `gpt-5` and `gpt-5-mini`.
     for (account, rules) in [
         ("acme", ["account, any", "account, any", "account, id"]),
         (
@@ -258,7 +263,7 @@ fn error_about_equally_specific_price_rules_names_both() {
             assert!(warned[0].problem.contains(&format!("{word:?}")), "{errors}");
         }
         assert!(!warned[0].problem.contains("AccountId"), "{errors}");
-        // A third rule that is more specific than both resolves the ambiguity.
+        // A third rule that is more specific than both equally specific rules resolves the conflict.
         let more = rule("more", "accounts = [\"acme\"]", "\"gpt-5\"", &times("1"));
         if one == "partner" {
             let lists = parse(&with(&(rules + &more))).unwrap().live.price_lists;
@@ -268,7 +273,7 @@ fn error_about_equally_specific_price_rules_names_both() {
 }
 
 #[test]
-fn price_rule_with_explicit_rates_must_price_conditional_sales_too() {
+fn customer_price_rule_with_base_prices_needs_each_condition_of_the_models_price_rules() {
     let rates =
         r#"usdt_mtok = { input = "1", cached_input = "1", output = "4", cache_write = "1" }"#;
     let long = format!("above_input_tokens = 9\n{rates}\n");
@@ -281,7 +286,7 @@ fn price_rule_with_explicit_rates_must_price_conditional_sales_too() {
     let without = rule("r", "accounts = [\"acme\"]", "\"m\"", rates);
     let errors = parse(&text(&without)).unwrap_err().to_string();
     assert!(
-        errors.contains("price_rule[0].price_rules: model \"m\" has a price for"),
+        errors.contains("price_rule[0].price_rules: model \"m\" has a price rule with"),
         "{errors}"
     );
     let whole = format!("{without}[[price_rule.price_rules]]\n{long}");
@@ -290,7 +295,7 @@ fn price_rule_with_explicit_rates_must_price_conditional_sales_too() {
 }
 
 #[test]
-fn error_about_a_price_rule_names_the_models_class_that_it_lacks() {
+fn error_about_a_price_rule_names_the_missing_class_of_the_model() {
     let usual =
         r#"{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }"#;
     let more = usual.replace(" }", ", input_audio = \"1\" }");
@@ -302,7 +307,7 @@ fn error_about_a_price_rule_names_the_models_class_that_it_lacks() {
     );
     let text = with(&rule).replacen(usual, &more, 1);
     let errors = parse(&text).unwrap_err().to_string();
-    let says = "price_rule[0].usdt_mtok: model \"m\" sells input_audio: add it";
+    let says = "price_rule[0].usdt_mtok: model \"m\" has a price for input_audio: add input_audio to this rule";
     assert!(errors.contains(says), "{errors}");
 }
 
@@ -315,7 +320,7 @@ fn multiplier_of_a_wrong_type_is_reported_once() {
     assert_eq!(paths, ["price_rule[0].sell_rate_multiplier"], "{errors}");
 }
 
-/// Rules for embedding models, which have only a price of input.
+/// Price rules for embedding models have only an input price, like the models.
 #[test]
 fn price_rule_for_an_embedding_model_has_only_an_input_price() {
     let embedding = "[[model]]\nid = \"emb\"\nfamily = \"E\"\nkind = \"embedding\"\nusdt_mtok = { input = \"0.02\" }\n\
@@ -333,17 +338,17 @@ fn price_rule_for_an_embedding_model_has_only_an_input_price() {
     let (usual, rules) = config.live.price_lists.rules[0].base.as_ref().unwrap();
     assert_eq!(usual.input.to_string(), "0.005");
     assert_eq!(rules[0].1.input.to_string(), "0.01");
-    // The model has a single class of tokens, and the rule sells it below cost.
+    // The model has only the class input, and the rule sells it below cost.
     let warnings = config.warnings.iter().map(ToString::to_string);
     let below: Vec<_> = warnings.filter(|it| it.contains("below cost")).collect();
     assert_eq!(below.len(), 1, "{below:?}");
-    assert!(below[0].contains("input is 0.01 USDT"), "{below:?}");
+    assert!(below[0].contains("is sold for 0.01 USDT"), "{below:?}");
 
     let refused = "usdt_mtok = { input = \"0.01\", output = \"1\" }";
     let errors = of("\"emb*\"", refused).unwrap_err();
     let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
     assert_eq!(paths, ["price_rule[0].usdt_mtok.output"], "{errors}");
-    // A rule that also covers chat models needs all four classes.
+    // A rule that also applies to chat models needs all four classes.
     let errors = of("\"*\"", "usdt_mtok = { input = \"0.01\" }").unwrap_err();
     assert!(
         errors
@@ -351,7 +356,7 @@ fn price_rule_for_an_embedding_model_has_only_an_input_price() {
             .contains("price_rule[0].usdt_mtok.output: missing"),
         "{errors}"
     );
-    // If the model is invalid, only the model's own mistake is reported, and not the rule's.
+    // If the model is invalid, only the model's mistake is reported, not the rule's.
     let wrong = embedding.replace("family = \"E\"\n", "");
     let rule = rule(
         "r",
@@ -387,13 +392,13 @@ fn likely_mistakes_in_price_rules_cause_warnings() {
         ),
         (
             rule("r", acme, "\"claude-*\"", &times("1.05")),
-            &["not a model"],
+            &["matches no model"],
         ),
-        (group("g", "\"acme\""), &["not used by any price_rule"]),
+        (group("g", "\"acme\""), &["no price_rule names the group"]),
         (
             group("g", "\"acme\", \"beta\", \"acme\"")
                 + &rule("r", "groups = [\"g\"]", "\"gpt-5\"", &times("1.05")),
-            &["account_group[0].accounts: \"acme\" occurs twice"],
+            &["account_group[0].accounts: \"acme\" is listed twice"],
         ),
         (
             rule(
@@ -402,14 +407,14 @@ fn likely_mistakes_in_price_rules_cause_warnings() {
                 "\"gpt-5\"",
                 &times("1.05"),
             ),
-            &["price_rule[0].accounts: \"acme\" occurs twice"],
+            &["price_rule[0].accounts: \"acme\" is listed twice"],
         ),
         (
             rule("r", acme, "\"gpt-5\"", &times("0.95")),
             &[
-                "cached_input is 0.095 USDT by this rule, with the multiplier, and \"v\" charges 0.1",
-                "output is 3.8 USDT",
-                "cache_write is 0.95 USDT",
+                "by this rule, cached_input of model \"gpt-5\" is sold for 0.095 USDT including the multiplier, and vendor \"v\" charges 0.1",
+                "output of model \"gpt-5\" is sold for 3.8 USDT",
+                "cache_write of model \"gpt-5\" is sold for 0.95 USDT",
                 "below 1",
             ],
         ),
@@ -422,7 +427,9 @@ fn likely_mistakes_in_price_rules_cause_warnings() {
         (rule("r", acme, "\"gpt-5\"", &rates("0.45")), &[]),
         (
             rule("r", acme, "\"gpt-5\"", &rates("0.44")),
-            &["a usual call of model \"gpt-5\" is sold below cost: input is 0.88 USDT"],
+            &[
+                "a call that meets no condition is sold below cost: by this rule, input of model \"gpt-5\" is sold for 0.88 USDT",
+            ],
         ),
         (
             rule(
@@ -431,7 +438,7 @@ fn likely_mistakes_in_price_rules_cause_warnings() {
                 "\"gpt-5\"",
                 &format!("{}\n{}", rates("1"), times("1")),
             ),
-            &["output is 2 USDT"],
+            &["output of model \"gpt-5\" is sold for 2 USDT"],
         ),
     ] {
         let warned = warnings(&rules);
@@ -440,14 +447,14 @@ fn likely_mistakes_in_price_rules_cause_warnings() {
             assert!(warned.contains(word), "{rules}: {warned}");
         }
     }
-    // The vendor's cost under a condition is higher than the rule's price.
+    // The vendor's cost for long input is higher than the rule's price.
     let dear = r#"cache_write = "1" }, cost_rules = [{ above_input_tokens = 1000, usdt_mtok = { input = "1.06", cached_input = "0.1", output = "4", cache_write = "1" } }] }"#;
     let text = with(&rule("r", acme, "\"gpt-5\"", &times("1.05")));
     let warned = parse(&text.replacen(r#"cache_write = "1" } }"#, dear, 1))
         .unwrap()
         .warnings;
     let warned: Vec<_> = warned.iter().map(ToString::to_string).collect();
-    let word = "a call of above_input_tokens 1000 of model \"gpt-5\" is sold below cost: input is 1.05 USDT";
+    let word = "a call with above_input_tokens 1000 is sold below cost: by this rule, input of model \"gpt-5\" is sold for 1.05 USDT";
     assert!(
         warned
             .iter()
@@ -457,11 +464,15 @@ fn likely_mistakes_in_price_rules_cause_warnings() {
     // A rule that applies to no account sells nothing, so it causes no warning.
     let exception =
         rule("r", acme, "\"*\"", &times("0.9")) + &rule("e", acme, "\"gpt-5\"", &times("1"));
-    assert!(!warnings(&exception).iter().any(|it| it.contains("takes")));
+    assert!(
+        !warnings(&exception)
+            .iter()
+            .any(|it| it.contains("below cost"))
+    );
 }
 
 #[test]
-fn tariff_fingerprint_depends_on_the_prices_of_rules_but_not_their_accounts() {
+fn tariff_fingerprint_depends_on_the_prices_of_price_rules_but_not_on_their_accounts() {
     let of = |rules: &str| parse(&with(rules)).unwrap().live.fingerprint();
     let first = of(&rule(
         "r",
@@ -499,8 +510,8 @@ fn which() -> impl Strategy<Value = Which> {
 }
 
 proptest! {
-    /// The deciding rule is more specific about the account than every other rule, or equally specific and more
-    /// specific about the model. If no rule is, the two equally specific rules are reported.
+    /// The applied rule names the account more specifically than every other rule, or names it equally specifically and
+    /// names the model more specifically. If no rule is the most specific, two equally specific rules are reported.
     #[test]
     fn two_equally_specific_price_rules_are_refused(matching in prop::collection::vec((who(), which()), 0..6)) {
         let holding = matching.iter().enumerate().map(|(rule, (who, which))| (rule, *who, *which));
@@ -518,7 +529,8 @@ proptest! {
         }
     }
 
-    /// Compares the whole file with a simple model; `says` is how specific a rule is about an account and a model.
+    /// Compares the resolved rules of a whole file with a simple implementation. `says` returns how specifically a rule
+    /// names an account and a model.
     #[test]
     fn each_account_gets_the_most_specific_price_rule_or_the_file_is_refused(
         rules in prop::collection::vec((0usize..5, 0usize..6), 0..5),
@@ -618,6 +630,6 @@ proptest! {
             true => Some(Which::Exact),
             false => lengths.iter().max().map(|length| Which::Prefix(*length)),
         };
-        prop_assert_eq!(Which::of(&patterns, &model), expected);
+        prop_assert_eq!(Which::from_patterns(&patterns, &model), expected);
     }
 }

@@ -1,29 +1,31 @@
-//! Tables of prices: the only list of the configuration's rate classes.
+//! Shape of price tables, for example `usdt_mtok`: one field per rate class.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tollgate_layers::price::Class;
 
-/// Declares the fields of a price table beyond the four that every price has.
+/// Defines [`RawRates`] with the four rate classes that every price table has and the further classes listed in the
+/// call.
 macro_rules! raw_rates {
     ($($(#[$about:meta])* $field:ident: $class:ident,)*) => {
-        /// Prices by rate class, in the currency of the table's name
+        /// Prices by rate class, in the currency that the table's name states (usdt or rub)
         #[derive(Clone, Default, Deserialize, JsonSchema)]
         #[serde(default, deny_unknown_fields, expecting = "a table")]
         pub(in crate::config) struct RawRates {
-            /// Input that no other rate of this table covers.
+            /// Price of input that no other class of this table covers.
             pub(in crate::config) input: Option<String>,
-            /// Input read from the vendor's cache.
+            /// Price of input read from the vendor's cache.
             pub(in crate::config) cached_input: Option<String>,
-            /// Output, including reasoning without a rate of its own.
+            /// Price of output, including reasoning that has no separate price.
             pub(in crate::config) output: Option<String>,
-            /// Input written to the vendor's cache for the vendor's usual time.
+            /// Price of input written to the vendor's cache for the vendor's default lifetime.
             pub(in crate::config) cache_write: Option<String>,
             $($(#[$about])* pub(in crate::config) $field: Option<String>,)*
         }
 
         impl RawRates {
-            /// Returns the rates of the classes beyond the first four.
+            /// Returns the given rates of the further classes, without `input`, `cached_input`, `output` and
+            /// `cache_write`.
             pub(in crate::config) fn further(&self) -> impl Iterator<Item = (Class, &str)> {
                 let rates = [$((Class::$class, self.$field.as_deref())),*];
                 rates.into_iter().filter_map(|(class, rate)| Some((class, rate?)))
@@ -33,33 +35,35 @@ macro_rules! raw_rates {
 }
 
 raw_rates! {
-    /// Input written to the vendor's cache for one hour (cache_control.ttl "1h"). If the model's price has no such rate,
-    /// a request for it gets 400 if a vendor of the model speaks the caller's format; otherwise the call is translated,
-    /// with the usual time or without the mark.
+    /// Price of input written to the vendor's cache for one hour (cache_control.ttl "1h"). If the model has no such
+    /// price and a vendor of the model uses the caller's format, a request for this lifetime gets 400. If no vendor of
+    /// the model uses the caller's format, the input is cached for the vendor's default lifetime, or not at all.
     cache_write_1h: CacheWrite1h,
-    /// Input written to the vendor's cache for twelve hours (prompt_cache_options.ttl "12h"). If the model's price has
-    /// no such rate, a request for it gets 400 if a vendor of the model speaks the caller's format; otherwise the call
-    /// is translated without it.
+    /// Price of input written to the vendor's cache for twelve hours (prompt_cache_options.ttl "12h"). If the model has
+    /// no such price and a vendor of the model uses the caller's format, a request for this lifetime gets 400. If no
+    /// vendor of the model uses the caller's format, the lifetime is omitted.
     cache_write_12h: CacheWrite12h,
-    /// Audio input read from the vendor's cache, if the vendor counts it separately. Absent: the rate of input_audio.
+    /// Price of audio input read from the vendor's cache, if the vendor counts it separately. Absent: the price of
+    /// input_audio.
     cached_input_audio: CachedInputAudio,
-    /// Image input read from the vendor's cache, if the vendor counts it separately. Absent: the rate of cached_input.
+    /// Price of image input read from the vendor's cache, if the vendor counts it separately. Absent: the price of
+    /// cached_input.
     cached_input_image: CachedInputImage,
-    /// Audio input (input_audio). If the model's price has no such rate, a call with audio is refused with 400.
+    /// Price of audio input (input_audio in a request). If the model has no such price, a call with audio gets 400.
     input_audio: InputAudio,
-    /// Image input. Absent: the rate of input.
+    /// Price of image input. Absent: the price of input.
     input_image: InputImage,
-    /// Audio output (modalities, audio). If the model's price has no such rate, a call that requests audio is refused
-    /// with 400.
+    /// Price of audio output (modalities and audio in a request). If the model has no such price, a call that requests
+    /// audio gets 400.
     output_audio: OutputAudio,
-    /// Image output (modalities). If the model's price has no such rate, a call that requests images is refused with
-    /// 400.
+    /// Price of image output (modalities in a request). If the model has no such price, a call that requests images
+    /// gets 400.
     output_image: OutputImage,
-    /// Reasoning, if the vendor counts it within the output. Absent: the rate of output.
+    /// Price of reasoning, if the vendor counts reasoning separately within the output. Absent: the price of output.
     output_reasoning: OutputReasoning,
-    /// Web searches that the vendor runs, per search. If the model's price has no such rate, a call with such a tool is
-    /// refused with 400.
+    /// Price of one web search that the vendor runs. If the model has no such price, a call with a web search tool gets
+    /// 400.
     web_search_call: WebSearchCall,
-    /// Fee for each call that is charged, in addition to its tokens. Absent: no fee.
+    /// Fee for each charged call (per call, not per million), in addition to the price of its tokens. Absent: no fee.
     request_call: RequestCall,
 }

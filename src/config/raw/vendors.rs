@@ -1,4 +1,4 @@
-//! Vendors, models, their prices and the customers' price rules.
+//! Shape of the configuration tables for vendors, models and price rules.
 
 use std::collections::BTreeMap;
 
@@ -7,371 +7,415 @@ use serde::Deserialize;
 
 use super::rates::RawRates;
 
-/// `[[vendor]]`
+/// The section `[[vendor]]`: a vendor to which the gateway sends calls.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(in crate::config) struct RawVendor {
-    /// Preset of a vendor, like "deepseek", which supplies all settings that are not written here (`tollgate preset
-    /// list` lists the presets). Absent: no preset.
+    /// Name of a vendor preset, for example "deepseek". The preset supplies all settings of the vendor that are not
+    /// written here (`tollgate preset list` lists the presets). Absent: no preset is used.
     pub(in crate::config) preset: Option<String>,
-    /// Facts of your account that the preset needs, like { resource = "acme-eastus2" }. Each replaces the placeholder with
-    /// its name in the preset's settings and in its names of models.
+    /// Values that the preset leaves open because they depend on your account at the vendor, for example { resource =
+    /// "acme-eastus2" }. Each value replaces the placeholder with the same name, for example {resource}, in the
+    /// settings and model names of the preset.
     pub(in crate::config) values: BTreeMap<String, String>,
-    /// Name of the vendor, by which routes refer to it.
+    /// Name of the vendor. Routes refer to the vendor by this name.
     pub(in crate::config) name: Option<String>,
-    /// Format of the vendor's API: "chat", "messages" or "responses".
+    /// Format of the vendor's API: "chat" (Chat Completions), "messages" or "responses".
     pub(in crate::config) format: Option<String>,
-    /// Several formats, instead of format. A call is sent in the caller's own format if it is listed, otherwise in the
-    /// first one listed.
+    /// List of formats, instead of format, for a vendor that serves several. The gateway sends a call in the caller's
+    /// format if the list contains it, otherwise in the first format of the list.
     pub(in crate::config) formats: Option<Vec<String>>,
-    /// Base URL, to which the gateway appends /chat/completions, /v1/messages or /responses, by format. With several
-    /// formats a /v1 at its end is not repeated.
+    /// Base URL of the vendor's API, to which the gateway appends /chat/completions, /v1/messages or /responses,
+    /// depending on the format. For a vendor with several formats and a base URL that ends in /v1, the gateway appends
+    /// /messages instead of /v1/messages.
     pub(in crate::config) url: Option<String>,
-    /// Path that is appended to url instead of the format's own, like "/deployments/{model}/chat/completions"; {model}
-    /// is replaced by the vendor's name of the model. It is only valid for a vendor with a single format. Absent: the
-    /// format's own path.
+    /// Path that is appended to url instead of the format's standard path, for example
+    /// "/deployments/{model}/chat/completions". The gateway replaces {model} by the vendor's name of the model. A path
+    /// is valid only for a vendor with a single format. Absent: the format's standard path.
     pub(in crate::config) path: Option<String>,
-    /// Query parameters added to each call, like { api-version = "2024-10-21" }; they cannot be secrets.
+    /// Query parameters that the gateway adds to each call, for example { api-version = "2024-10-21" }. They cannot be
+    /// secrets.
     pub(in crate::config) query: BTreeMap<String, String>,
-    /// Headers added to each call, like { OpenAI-Project = "proj_1" }; a value may be a secret.
+    /// Headers that the gateway adds to each call, for example { OpenAI-Project = "proj_1" }. A value may be a secret
+    /// ("${NAME}" or "file:/path").
     pub(in crate::config) headers: BTreeMap<String, String>,
-    /// API key at the vendor; a secret. Not needed if login.kind is given and is not "key".
+    /// The gateway's API key at the vendor. Must be a secret ("${NAME}" or "file:/path"). It is not needed if
+    /// login.kind is other than "key".
     pub(in crate::config) key: Option<String>,
-    /// Several API keys, instead of key, used in turn; each is a secret.
+    /// List of API keys at the vendor, instead of key. The gateway uses them in turn. Each must be a secret ("${NAME}"
+    /// or "file:/path").
     pub(in crate::config) keys: Option<Vec<String>>,
-    /// How calls are authenticated, if not by a key in the usual header: authorization, or x-api-key in the messages
-    /// format. Rows that begin with a kind apply only to a login of that kind.
+    /// How the gateway authenticates its calls to the vendor. Absent: by key or keys, in the header authorization, or
+    /// x-api-key in the Messages format.
     pub(in crate::config) login: Option<RawLogin>,
-    /// Treatment of a stream whose client disconnects. "cancel": the gateway closes the vendor's stream, and charges
-    /// the output so far. "drain": the gateway reads the stream to its end, and charges all that the vendor counts;
-    /// "cancel".
+    /// Treatment of a stream if the caller disconnects. "cancel": the gateway closes the vendor's stream, and charges
+    /// the output so far. "drain": the gateway reads the vendor's stream to the end, and charges everything that the
+    /// vendor counts. Default: "cancel".
     pub(in crate::config) on_disconnect: Option<String>,
-    /// Messages format only: beginnings of names in the caller's header anthropic-beta. Names with these beginnings are
-    /// not forwarded, because such betas change the price; ["context-1m"].
+    /// Only for the Messages format: prefixes of beta names that the gateway removes from the caller's header
+    /// anthropic-beta, because these betas change the price. Default: ["context-1m"].
     pub(in crate::config) betas_removed: Option<Vec<String>>,
-    /// Messages format only, for a vendor that expects the name of the model in the path instead of the body:
-    /// "vertex-2023-10-16" or "bedrock-2023-05-31". The gateway sends it as the field anthropic_version of the body, in
-    /// place of the field model. Absent: the body has the field model.
+    /// Only for vendors that use the Messages format and expect the model name in the path: "vertex-2023-10-16" or
+    /// "bedrock-2023-05-31". The gateway sends this value in the body's field anthropic_version, and omits the field
+    /// model. Absent: the body has the field model.
     pub(in crate::config) anthropic_version: Option<String>,
-    /// Proxy for connections to the vendor: http://HOST:PORT or socks5://HOST:PORT. With a password (user:password@
-    /// before the host), the whole URL must be a secret. Absent: no proxy.
+    /// URL of the proxy for connections to the vendor: http://HOST:PORT or socks5://HOST:PORT. If it contains a
+    /// password (user:password@ before the host), the whole URL must be a secret ("${NAME}" or "file:/path"). Absent:
+    /// the gateway connects to the vendor directly.
     pub(in crate::config) proxy: Option<String>,
-    /// PEM file with the certificate authorities to trust instead of Mozilla's list.
+    /// PEM file with the certificate authorities that the gateway trusts for this vendor instead of Mozilla's list.
     pub(in crate::config) ca_file: Option<String>,
-    /// true: HTTP/2 is used if the vendor offers it (always, if url begins with http:); false.
+    /// true: the gateway uses HTTP/2 if the vendor offers it, and always if url begins with http:. false: HTTP/1.1.
+    /// Default: false.
     pub(in crate::config) http2: Option<bool>,
-    /// Maximum number of calls in flight at the vendor, where a stream counts until it ends. A further call goes to the
-    /// model's next route; without another route it gets 503; 1024.
+    /// Maximum number of calls in flight at the vendor. A stream counts until it ends. A further call is sent on the
+    /// model's next route. If the model has no other route, the call gets 503. Default: 1024.
     pub(in crate::config) connections_max: Option<u64>,
-    /// Timeout for connecting, including the proxy and TLS; 3.
+    /// Timeout, in seconds, for connecting to the vendor, including the proxy and the TLS handshake. Default: 3.
     pub(in crate::config) connect_seconds: Option<u64>,
-    /// Timeout from sending a call to the first byte of a streamed answer; 120.
+    /// Timeout, in seconds, from sending a call until the first byte of the body of a streamed response. Default: 120.
     pub(in crate::config) first_byte_seconds: Option<u64>,
-    /// Timeout from sending a call to the head of an answer that is not streamed, which vendors send only after the
-    /// last token. Absent: limits.call_seconds, which applies in any case.
+    /// Timeout, in seconds, from sending a call until the head of a response that is not streamed. Vendors send this
+    /// head only when they have generated the last token. limits.call_seconds applies too. Absent: only
+    /// limits.call_seconds applies.
     pub(in crate::config) plain_seconds: Option<u64>,
-    /// How long the gateway holds back the head of a stream to wait for the stream's first event. Until then, an error
-    /// can be answered with its own status, and the next route can be tried. After this time the caller gets the head;
-    /// 0: at once; 30.
+    /// How long, in seconds, the gateway waits for the first event of a stream before it sends the response head to the
+    /// caller. If the vendor fails in this time, the gateway can still try the next route, or return the error with its
+    /// own status. 0: the head is sent immediately. Default: 30.
     pub(in crate::config) head_seconds: Option<u64>,
-    /// Maximum time without a byte in the body of a vendor's answer; then the answer is cut off; 120.
+    /// Maximum time, in seconds, without a byte in the body of a vendor's response. After this time the gateway cuts
+    /// the response off. Default: 120.
     pub(in crate::config) idle_seconds: Option<u64>,
-    /// Time after which an unused connection to the vendor is closed; 50.
+    /// Time, in seconds, after which the gateway closes an unused connection to the vendor. Default: 50.
     pub(in crate::config) idle_connection_seconds: Option<u64>,
 }
 
-/// `vendor.login`
+/// The table `vendor.login`: how the gateway authenticates at the vendor.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(in crate::config) struct RawLogin {
-    /// Name of another login of the vendor's preset, like "entra" (`tollgate preset show` lists the logins). Absent: the
-    /// preset's usual login.
+    /// Name of an alternative login that the vendor's preset offers, for example "entra" (`tollgate preset show` lists
+    /// the logins). Absent: the preset's default login.
     pub(in crate::config) preset: Option<String>,
-    /// "key": by key or keys; "none": no authentication; "command": by a token that a program prints; "oauth": by a
-    /// token for OAuth client credentials; "service_account": by a token for a key file of Google or Yandex Cloud;
-    /// "aws": by signatures (AWS Signature Version 4); "key".
+    /// How the gateway authenticates. "key": with an API key (key or keys). "none": no authentication. "command": with
+    /// a token that a program prints. "oauth": with a token for OAuth client credentials. "service_account": with a
+    /// token for a key file of Google or Yandex Cloud. "aws": with signatures (AWS Signature Version 4). Default:
+    /// "key".
     pub(in crate::config) kind: Option<String>,
-    /// Header that carries the key or token, like "api-key". Absent: authorization, or x-api-key for a key in the
-    /// messages format.
+    /// Name of the header that carries the key or token, for example "api-key". Absent: x-api-key for an API key in the
+    /// Messages format, otherwise authorization.
     pub(in crate::config) header: Option<String>,
-    /// Text before the key or token in its header, like "Api-Key ". If prefix is given without header, the header is
-    /// authorization. Absent: no text if header is given or the header is x-api-key, otherwise "Bearer ".
+    /// Text before the key or token in its header, for example "Api-Key ". If prefix is given without header, the
+    /// header is authorization. Absent: no text if header is given or the header is x-api-key, otherwise "Bearer ".
     pub(in crate::config) prefix: Option<String>,
-    /// Kind "command": program and arguments that print the token. Kind "aws", instead of access_key_id: program and
-    /// arguments that print keys as `aws configure export-credentials` does. The program runs without a shell, for at
+    /// Program and arguments. Kind "command": the program prints the token. Kind "aws", instead of access_key_id: the
+    /// program prints keys in the form of `aws configure export-credentials`. The program runs without a shell, for at
     /// most 15 seconds.
     pub(in crate::config) command: Option<Vec<String>>,
-    /// Interval at which the program of command is run again; 1800.
+    /// Interval, in seconds, at which the gateway runs command again. Kind "aws": it applies only if the printed keys
+    /// have no Expiration. Default: 1800.
     pub(in crate::config) refresh_seconds: Option<u64>,
-    /// Kind "oauth": URL of the token endpoint. Kind "service_account": URL of the token endpoint, absent: the one of
-    /// Google or Yandex Cloud. Kind "aws": URL of the metadata service, absent: http://169.254.169.254.
+    /// URL from which the gateway requests tokens or keys. Kind "oauth": the token endpoint, which must be given. Kind
+    /// "service_account": the token endpoint; absent: that of Google or Yandex Cloud. Kind "aws": the instance metadata
+    /// service; absent: http://169.254.169.254.
     pub(in crate::config) url: Option<String>,
-    /// Kind "oauth": credentials for Basic authentication at url, encoded in base64, like GigaChat's authorization key;
-    /// a secret.
+    /// Only for kind "oauth": credentials for Basic authentication at url, in base64, for example GigaChat's
+    /// authorization key. Must be a secret ("${NAME}" or "file:/path").
     pub(in crate::config) basic: Option<String>,
-    /// Kind "oauth", instead of basic: client id, sent with client_secret in the body of the request for a token. It
-    /// may be written as a secret.
+    /// Only for kind "oauth", instead of basic: client id, sent with client_secret in the body of the token request. It
+    /// may be a secret ("${NAME}" or "file:/path").
     pub(in crate::config) client_id: Option<String>,
-    /// Kind "oauth": client secret that belongs to client_id; a secret.
+    /// Only for kind "oauth": client secret that belongs to client_id. Must be a secret ("${NAME}" or "file:/path").
     pub(in crate::config) client_secret: Option<String>,
-    /// Kinds "oauth" and "service_account": scope of the token. Absent: no scope, or
-    /// https://www.googleapis.com/auth/cloud-platform for a key file of Google.
+    /// Only for kinds "oauth" and "service_account": scope of the token. Absent:
+    /// https://www.googleapis.com/auth/cloud-platform for a key file of Google, otherwise no scope.
     pub(in crate::config) scope: Option<String>,
-    /// Kind "oauth": field grant_type of the request for a token; "": the request has no such field;
-    /// "client_credentials".
+    /// Only for kind "oauth": value of the field grant_type in the token request. "": the request has no such field.
+    /// Default: "client_credentials".
     pub(in crate::config) grant_type: Option<String>,
-    /// Kind "oauth": header that carries a new UUID in each request for a token, like "RqUID". Absent: no such header.
+    /// Only for kind "oauth": name of a header that carries a new UUID in each token request, for example "RqUID".
+    /// Absent: the request has no such header.
     pub(in crate::config) request_id_header: Option<String>,
-    /// Kind "service_account": content of the JSON key file that Google or Yandex Cloud issued; a secret, like
-    /// "file:/etc/tollgate/google.json".
+    /// Only for kind "service_account": the JSON key file that Google or Yandex Cloud issued. Must be a secret, for
+    /// example "file:/etc/tollgate/google.json".
     pub(in crate::config) key_file: Option<String>,
-    /// Kind "aws": region, like "us-east-1".
+    /// Only for kind "aws": AWS region of the vendor, for example "us-east-1".
     pub(in crate::config) region: Option<String>,
-    /// Kind "aws": service for which requests are signed; "bedrock".
+    /// Only for kind "aws": name of the AWS service in the signature. Default: "bedrock".
     pub(in crate::config) service: Option<String>,
-    /// Kind "aws": id of an access key; it may be written as a secret. Absent: the keys that command prints, or without
-    /// command those of the EC2 instance's role.
+    /// Only for kind "aws": id of an access key. It may be a secret ("${NAME}" or "file:/path"). Absent: the gateway
+    /// uses the keys that command prints. Without command, it uses the keys of the EC2 instance's role.
     pub(in crate::config) access_key_id: Option<String>,
-    /// Kind "aws": secret part of the access key with access_key_id; a secret.
+    /// Only for kind "aws": secret access key that belongs to access_key_id. Must be a secret ("${NAME}" or
+    /// "file:/path").
     pub(in crate::config) secret_access_key: Option<String>,
-    /// Kind "aws": session token that belongs to access_key_id, if that is a temporary key; a secret.
+    /// Only for kind "aws": session token that belongs to access_key_id if this is a temporary key. Must be a secret
+    /// ("${NAME}" or "file:/path").
     pub(in crate::config) session_token: Option<String>,
 }
 
-/// `[[model]]`
+/// The section `[[model]]`: a model that callers can call.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(in crate::config) struct RawModel {
-    /// Preset of a model, which supplies all settings that are not written here: id, limits, prices, a route. It is
-    /// named like "deepseek-flash", or like "deepseek/deepseek-flash" if presets of several vendors have the model.
-    /// Absent: no preset.
+    /// Name of a model preset, for example "deepseek-flash", or "deepseek/deepseek-flash" if the presets of several
+    /// vendors contain the model. The preset supplies all settings of the model that are not written here: id, limits,
+    /// prices and a route. Absent: no preset is used.
     pub(in crate::config) preset: Option<String>,
-    /// Name of the model, which callers write into the field model of a request.
+    /// Id of the model, which callers write into the field model of a request.
     pub(in crate::config) id: Option<String>,
     /// Name of the model's family, as the catalog and the page at / show it.
     pub(in crate::config) family: Option<String>,
-    /// "chat" or "embedding". An embedding model has a price of input only, no output_tokens_max, and routes only to
-    /// vendors with the format "chat"; "chat".
+    /// Kind of the model: "chat" or "embedding". An embedding model has only an input price and no output_tokens_max,
+    /// and its vendors must use the format "chat". Default: "chat".
     pub(in crate::config) kind: Option<String>,
-    /// Name of the model in GET /v1/models, from which clients make lists for their users, at most 60 characters.
-    /// Absent: the id.
+    /// Name of the model in GET /v1/models, which clients show in their model lists. It has at most 60 characters.
+    /// Absent: the id of the model.
     pub(in crate::config) display_name: Option<String>,
-    /// Text before the price in GET /v1/models, from which clients make lists for their users, at most 40 characters.
-    /// Absent: only the price.
+    /// Text before the price in the model's description in GET /v1/models, which clients show in their model lists. It
+    /// has at most 40 characters. Absent: the description contains only the price.
     pub(in crate::config) description: Option<String>,
-    /// Base prices, in USDT per million tokens (web_search_call: per search).
+    /// Base prices in USDT per million tokens (web_search_call: in USDT per search).
     pub(in crate::config) usdt_mtok: Option<RawRates>,
-    /// Base prices in rubles per million tokens (web_search_call: per search) instead of usdt_mtok. They do not follow
-    /// the exchange rate.
+    /// Base prices in rubles per million tokens (web_search_call: in rubles per search), instead of usdt_mtok. Prices
+    /// in rubles do not depend on the exchange rate.
     pub(in crate::config) rub_mtok: Option<RawRates>,
-    /// Base prices that replace the usual ones for calls that meet all conditions of a rule; a rule must have exactly the
-    /// rate classes of the usual price, in its currency. If a call meets several rules, the one with the most of service_tier, speed and
-    /// inference_geo decides, then the one with the fewest hours per week, then the latest valid_from, then the highest
-    /// above_input_tokens.
+    /// Price rules of the model. The prices of a rule replace the base prices (usdt_mtok or rub_mtok) for calls that
+    /// meet all conditions of the rule. A rule must have exactly the rate classes of the base prices, in the same
+    /// currency. If a call meets several rules, one rule applies: the rule that has the most of the conditions
+    /// service_tier, speed and inference_geo; among equals, the rule with the fewest hours per week, then with the
+    /// latest valid_from, then with the highest above_input_tokens.
     pub(in crate::config) price_rules: Vec<RawPriceRule>,
-    /// Largest output of a call, in tokens. If a request sets a higher limit, the gateway lowers it to this one.
+    /// Maximum number of output tokens of a call. If a request sets a higher output limit, the gateway lowers it to
+    /// this number.
     pub(in crate::config) output_tokens_max: Option<u64>,
-    /// If the money is too short for a call that sets no output limit, the gateway lowers the output limit of that call
-    /// as far as this many tokens. If the money is too short even for them, the call is refused; 256.
+    /// Smallest output limit, in tokens, that the gateway sets for a call without an output limit. If the account's
+    /// free money does not cover the default limit, the gateway lowers the limit to what the money covers, but not
+    /// below this number. If the money does not cover even this, the call is refused. Default: 256.
     pub(in crate::config) output_tokens_min: Option<u64>,
-    /// Output limit of a call that sets none, in tokens. Absent: output_tokens_max, so that one call may hold the whole
-    /// of a small balance.
+    /// Output limit, in tokens, for a call that sets no output limit. Absent: output_tokens_max, so that the hold of
+    /// one call may reserve all of a small balance.
     pub(in crate::config) output_tokens_default: Option<u64>,
-    /// Largest number of output tokens that the model generates per second at any of its vendors, reasoning included.
-    /// Without it no hold of the model can grow, neither by hold = "growing" nor by `tollgate key set KEY
-    /// --growing-holds`.
+    /// Maximum number of output tokens, reasoning included, that any vendor of the model generates per second in one
+    /// call. Growing holds need this number. Absent: the model's holds never grow, neither with hold = "growing" nor
+    /// with `tollgate key set KEY --growing-holds`.
     pub(in crate::config) output_tokens_per_second_max: Option<u64>,
-    /// "whole": a hold covers the call's whole output limit. "growing": the hold of a stream covers the next part of
-    /// its output, and is raised ahead of need; if the money is short, the stream ends as at its output limit. Holds
-    /// stay whole for answers that are not streamed, for streams with several choices, audio, images or web searches,
-    /// and if a vendor of the model has on_disconnect = "drain" (set that if the vendor bills output after a
-    /// cancellation); "whole".
+    /// How much output a hold covers. "whole": the hold covers the whole output limit of a call. "growing": the hold of
+    /// a stream covers the next part of the output, and the gateway raises it before that part is used up. If the money
+    /// does not suffice, the stream ends as if it had reached its output limit. Only streams of one choice with text
+    /// output alone and without web searches have a growing hold, and only if no vendor of the model has on_disconnect
+    /// = "drain". All other calls have a whole hold. Set on_disconnect = "drain" at a vendor that bills output after a
+    /// cancellation. Default: "whole".
     pub(in crate::config) hold: Option<String>,
-    /// Context window in tokens: a hold assumes no more input than this for one call, but the gateway does not refuse
-    /// longer input. Absent: unknown, so that a call with a document of unknown size is refused with 400.
+    /// Context window of the model, in tokens. A hold assumes at most this much input for one call. The gateway does
+    /// not refuse longer input. Absent: the context window is unknown, and a call with a document of unknown size gets
+    /// 400.
     pub(in crate::config) input_tokens_max: Option<u64>,
-    /// Largest input, in tokens, to which the usual price applies, if the vendor bills longer input at other rates. A call is
-    /// refused with 400 if its input may be longer by the assumption of its hold (ledger.hold), even if the vendor
-    /// would count less. Absent: unlimited.
+    /// Maximum number of input tokens for which the model has prices. Set it if the vendor bills longer input at other
+    /// prices and no price rule (above_input_tokens) has these prices. A call gets 400 if its hold assumes more input
+    /// tokens (ledger.hold), even if the vendor would count fewer. Absent: unlimited.
     pub(in crate::config) input_tokens_priced_max: Option<u64>,
-    /// Chat vendors: field in which the model accepts the output limit, "max_completion_tokens" or "max_tokens";
-    /// "max_completion_tokens".
+    /// For vendors that use the Chat Completions format: name of the request field with the output limit,
+    /// "max_completion_tokens" or "max_tokens". Default: "max_completion_tokens".
     pub(in crate::config) output_field: Option<String>,
-    /// Chat and responses vendors: role of instructions, "system" or "developer". Absent: the role that a chat or
-    /// responses caller sent, but "system" in calls that are translated to the chat format.
+    /// For vendors that use the Chat Completions or Responses format: role in which the model expects instructions,
+    /// "system" or "developer". Absent: "system" in calls translated to the Chat Completions format, otherwise the role
+    /// that the caller sent.
     pub(in crate::config) system_role: Option<String>,
-    /// false: calls translated to the chat or responses format are sent without reasoning_effort (reasoning.effort);
-    /// calls in the vendor's own format keep the field; true.
+    /// Whether the model accepts reasoning_effort (in the Responses format: reasoning.effort). false: the gateway omits
+    /// the field from calls translated to the Chat Completions or Responses format. Calls that are not translated keep
+    /// the field. Default: true.
     pub(in crate::config) reasoning_effort: Option<bool>,
-    /// false: translated calls are sent without temperature, top_p and top_k; calls in the vendor's own format keep
-    /// these fields; true.
+    /// Whether the model accepts temperature, top_p and top_k. false: the gateway omits these fields from translated
+    /// calls. Calls that are not translated keep them. Default: true.
     pub(in crate::config) sampling: Option<bool>,
-    /// Messages vendors: field by which translated calls request reasoning, "effort" (output_config.effort), "budget"
-    /// (thinking.budget_tokens) or "none" (the model does not reason); "effort".
+    /// For vendors that use the Messages format: field by which translated calls request reasoning, "effort"
+    /// (output_config.effort), "budget" (thinking.budget_tokens) or "none" (the model does not reason). Default:
+    /// "effort".
     pub(in crate::config) thinking: Option<String>,
-    /// false: a translated call that requests structured output (a JSON schema) is refused with 400; calls in the
-    /// vendor's own format are forwarded; true.
+    /// Whether the model supports structured output (a JSON schema). false: a translated call that requests it gets
+    /// 400. Calls that are not translated are forwarded unchanged. Default: true.
     pub(in crate::config) json_schema: Option<bool>,
-    /// Calls translated from the responses to the chat format. true: text.verbosity is sent as verbosity; false: it is
-    /// not sent; false.
+    /// For calls translated from the Responses to the Chat Completions format: whether the gateway sends text.verbosity
+    /// as the field verbosity. false: the gateway omits it. Default: false.
     pub(in crate::config) verbosity: Option<bool>,
-    /// Responses vendors, for messages callers that request thinking. true: the gateway requests a summary of the
-    /// reasoning; false: it does not, because the model refuses this; true.
+    /// For calls translated from the Messages to the Responses format that request thinking. true: the gateway requests
+    /// a reasoning summary from the vendor. false: the gateway requests no summary. Set false for a model that refuses
+    /// such requests. Default: true.
     pub(in crate::config) reasoning_summary: Option<bool>,
-    /// Responses vendors, for responses callers, and for messages callers that request thinking. true: the gateway
-    /// requests the reasoning in encrypted form (include: reasoning.encrypted_content), so that the caller can send it
-    /// back with the next call; false: it does not, because the model refuses this; true.
+    /// For vendors that use the Responses format. true: the gateway requests encrypted reasoning (include:
+    /// reasoning.encrypted_content), which the caller can send back with the next call. It does so in calls in the
+    /// Responses format, and in calls in the Messages format that request thinking. false: the gateway does not request
+    /// it. Set false for a model that refuses such requests. Default: true.
     pub(in crate::config) encrypted_reasoning: Option<bool>,
-    /// Messages vendors, in translated calls: who sets the marks (cache_control) up to which the vendor caches. "auto":
-    /// the gateway, if the caller sets none; the cache writes then cost the rate cache_write. "never": only the
-    /// caller; "auto".
+    /// For calls translated to the Messages format: who sets the marks (cache_control) up to which the vendor caches
+    /// the prompt. "auto": if the caller sets none, the gateway sets them, and cache writes are charged at the price
+    /// cache_write. "never": only the caller sets them. Default: "auto".
     pub(in crate::config) cache_marks: Option<String>,
-    /// Chat vendors. true: tools are sent in the older form, as functions, which GigaChat requires; false.
+    /// For vendors that use the Chat Completions format: whether the gateway sends tools in their older form, as
+    /// functions. GigaChat requires this form. Default: false.
     pub(in crate::config) functions: Option<bool>,
-    /// Field prompt_cache_key of calls translated to the chat or responses format. true: the caller's value, or a hash
-    /// of the caller's key and session if the caller sends none. false: never sent. Absent: true for responses vendors;
-    /// for chat vendors only the caller's value.
+    /// Whether the gateway sends prompt_cache_key in calls translated to the Chat Completions or Responses format.
+    /// true: the gateway sends the caller's value. If the caller sends none, but a session id (for example in the
+    /// header x-session-id), the gateway sends a hash of the caller's key and this id. false: the gateway never sends
+    /// the field. Absent: as with true for vendors that use the Responses format. For vendors that use the Chat
+    /// Completions format, the gateway sends only the caller's value.
     pub(in crate::config) prompt_cache_key: Option<bool>,
-    /// true: the calls of a conversation stay on one route, whose vendor has cached their beginning; false.
+    /// Whether the gateway sends all calls of a conversation on the same route, because the vendor of this route has
+    /// cached the beginning of the conversation. Default: false.
     pub(in crate::config) sticky: Option<bool>,
-    /// Routes to vendors, at least one. Of the routes that are available, a call takes one with the lowest priority
-    /// number: if the model is sticky, the route of the conversation, otherwise one chosen by weight or load. If the
-    /// vendor fails before its answer begins, the call is sent on the next route.
+    /// Routes to vendors, at least one. The gateway sends a call on an available route with the lowest priority number.
+    /// Among several such routes, it takes the conversation's route if the model is sticky, otherwise a route chosen by
+    /// weight or load. If the vendor fails before the response begins, the gateway sends the call on the next route.
     pub(in crate::config) routes: Vec<RawRoute>,
 }
 
-/// `model.price_rules[]`: all conditions of a rule must be met
+/// A table in a list of price rules, for example `model.price_rules`: prices for calls that meet all its conditions.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(in crate::config) struct RawPriceRule {
-    /// The call has more input tokens than this, including those read from and written to the cache. The rule then
-    /// prices all tokens of the call, not only those above.
+    /// Condition: the call has more input tokens than this number, including tokens read from and written to the
+    /// vendor's cache. The rule then prices all tokens of the call, not only those above this number.
     pub(in crate::config) above_input_tokens: Option<u64>,
-    /// The vendor served the call on this tier, like "flex", as its answer states; if it states none, the requested
-    /// tier counts. Usual tiers, like "auto", "default" and "standard", need no rule. A request for another tier gets
-    /// 400 if no price rule for the caller names it.
+    /// Condition: the vendor served the call on this service tier, for example "flex". The gateway takes the tier from
+    /// the vendor's response, or from the request if the response states none. The standard tiers, for example "auto",
+    /// "default" and "standard", need no rule. A request for any other tier gets 400, unless a rule that applies to the
+    /// caller (in model.price_rules or price_rule.price_rules) names that tier.
     pub(in crate::config) service_tier: Option<String>,
-    /// The vendor served the call at this speed, like "fast", as its answer states; if it states neither speed nor
-    /// region, the requested speed counts. The usual speed, "standard", needs no rule. A request for another speed gets
-    /// 400 if no price rule for the caller names it.
+    /// Condition: the vendor served the call at this speed, for example "fast". The gateway takes the speed from the
+    /// vendor's response, or from the request if the response states neither speed nor region. The speed "standard"
+    /// needs no rule. A request for any other speed gets 400, unless a rule that applies to the caller (in
+    /// model.price_rules or price_rule.price_rules) names that speed.
     pub(in crate::config) speed: Option<String>,
-    /// The vendor served the call in this region, like "us", as its answer states; if it states neither speed nor
-    /// region, the requested region counts. The usual region, "global", needs no rule. A request for another region
-    /// gets 400 if no price rule for the caller names it.
+    /// Condition: the vendor served the call in this region, for example "us". The gateway takes the region from the
+    /// vendor's response, or from the request if the response states neither speed nor region. The region "global"
+    /// needs no rule. A request for any other region gets 400, unless a rule that applies to the caller (in
+    /// model.price_rules or price_rule.price_rules) names that region.
     pub(in crate::config) inference_geo: Option<String>,
-    /// Spans of the day in UTC, like ["01:00-04:00", "22:00-02:00"]. A span begins at its first time and ends just
-    /// before its second one, so that 04:00 is outside; it may continue after midnight. Absent: all hours.
+    /// Condition: the call is in one of these daily spans, in UTC, for example ["01:00-04:00", "22:00-02:00"]. The
+    /// start of a span is inclusive, the end is exclusive. A span may continue after midnight. Absent: all hours.
     pub(in crate::config) hours_utc: Vec<String>,
-    /// Days in UTC, like ["mon", "tue"]. The day of each moment counts: "22:00-02:00" on ["mon"] is Monday from 00:00
-    /// to 02:00 and from 22:00 to 24:00. Absent: all days.
+    /// Condition: the call is on one of these weekdays, in UTC, for example ["mon", "tue"]. If a span of hours_utc
+    /// continues after midnight, each of its two parts counts only on a listed weekday: "22:00-02:00" with ["mon"] is
+    /// Monday from 00:00 to 02:00 and from 22:00 to 24:00. Absent: all days.
     pub(in crate::config) weekdays: Vec<String>,
-    /// Moment of the call that hours_utc and weekdays are compared with: "request" (its arrival), "first_byte" (the
-    /// beginning of the vendor's answer) or "end" (the end of the answer). All rules of a list that have hours or
-    /// weekdays must have the same moment. Absent: "request".
+    /// Moment of a call that decides whether the call is within hours_utc and weekdays: "request" (the request
+    /// arrives), "first_byte" (the vendor's response begins) or "end" (the response ends). All rules with hours_utc or
+    /// weekdays in the same list must have the same hours_at. Absent: "request".
     pub(in crate::config) hours_at: Option<String>,
-    /// Time from which the rule applies, like "2027-01-01T00:00:00Z": to calls whose request arrives then or later.
-    /// Absent: it applies already.
+    /// Condition: the request arrives at this time or later, for example "2027-01-01T00:00:00Z". Absent: the rule
+    /// applies at any time.
     pub(in crate::config) valid_from: Option<String>,
-    /// Rates of the rule, in USDT per million tokens (web_search_call: per search).
+    /// Prices of the rule in USDT per million tokens (web_search_call: in USDT per search).
     pub(in crate::config) usdt_mtok: Option<RawRates>,
-    /// Rates of the rule in rubles, if the usual price is in rubles.
+    /// Prices of the rule in rubles per million tokens (web_search_call: in rubles per search), if the prices that the
+    /// rule replaces are in rubles.
     pub(in crate::config) rub_mtok: Option<RawRates>,
 }
 
-/// `[[account_group]]`
+/// The section `[[account_group]]`: a named group of accounts.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(in crate::config) struct RawAccountGroup {
-    /// Name of the group, by which price rules refer to it.
+    /// Name of the account group. Price rules refer to the group by this name.
     pub(in crate::config) name: Option<String>,
-    /// Ids of the accounts; they need not exist yet.
+    /// Ids of the accounts in the group. The accounts need not exist yet.
     pub(in crate::config) accounts: Vec<String>,
 }
 
-/// `[[price_rule]]`: prices of some models for some accounts
+/// The section `[[price_rule]]`: prices of some models for some accounts.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(in crate::config) struct RawCustomerRule {
-    /// Name of the rule, as receipts show it, also to callers.
+    /// Name of the price rule, as receipts show it to operators and callers.
     pub(in crate::config) name: Option<String>,
-    /// Ids of the accounts to which the rule applies, or ["*"] for all. For each account and model the most specific
-    /// rule decides: a rule with the account's id before a rule with its group, then "*"; of these, a rule with the
-    /// model's id before one with a longer prefix, then a shorter one. Two equally specific rules are an error.
+    /// Ids of the accounts to which the rule applies, or ["*"] for all accounts. For each account and model, only the
+    /// most specific rule applies. A rule with the account's id precedes a rule with a group of the account, and a rule
+    /// with a group precedes a rule with "*". If this decides nothing, a rule with the model's id precedes a rule with
+    /// a model prefix, and a longer prefix precedes a shorter one. If two rules are equally specific, the configuration
+    /// is invalid.
     pub(in crate::config) accounts: Vec<String>,
-    /// Names of groups (account_group) to whose accounts the rule applies, in addition to accounts.
+    /// Names of account groups ([[account_group]]). The rule applies to the accounts of these groups, in addition to
+    /// the ids in accounts.
     pub(in crate::config) groups: Vec<String>,
-    /// Models to which the rule applies: ids, prefixes like "gpt-5-*", or "*" for all.
+    /// Models to which the rule applies: model ids, prefixes such as "gpt-5-*", or "*" for all models.
     pub(in crate::config) models: Vec<String>,
-    /// Replaces tariff.sell_rate_multiplier, with at most 6 digits after the point. Absent:
-    /// tariff.sell_rate_multiplier.
+    /// Multiplier that replaces tariff.sell_rate_multiplier under this rule, with at most 6 digits after the point. A
+    /// rule needs at least one of sell_rate_multiplier, sell_rub_multiplier, usdt_mtok and rub_mtok. Absent:
+    /// tariff.sell_rate_multiplier applies.
     pub(in crate::config) sell_rate_multiplier: Option<String>,
-    /// Replaces tariff.sell_rub_multiplier. Absent: tariff.sell_rub_multiplier.
+    /// Multiplier that replaces tariff.sell_rub_multiplier under this rule, with at most 6 digits after the point.
+    /// Absent: tariff.sell_rub_multiplier applies.
     pub(in crate::config) sell_rub_multiplier: Option<String>,
-    /// Base prices that replace those of the models, in USDT per million tokens (web_search_call: per search). They
-    /// must have exactly the rate classes of each model to which the rule applies: models with other classes need a
-    /// rule of their own. Absent: the models' own base prices.
+    /// Base prices that replace the models' own base prices under this rule, in USDT per million tokens
+    /// (web_search_call: in USDT per search). They must have exactly the rate classes of every model to which the rule
+    /// applies. Models with different classes need separate rules. Absent: the models' own base prices apply.
     pub(in crate::config) usdt_mtok: Option<RawRates>,
-    /// Base prices in rubles instead of usdt_mtok, also for models whose own prices are in USDT.
+    /// Base prices in rubles per million tokens (web_search_call: in rubles per search), instead of usdt_mtok. They are
+    /// valid even for models whose own base prices are in USDT.
     pub(in crate::config) rub_mtok: Option<RawRates>,
-    /// Base prices under conditions, in addition to base prices of this rule and only with them. Each condition in the
-    /// price_rules of a model to which the rule applies needs a rule here with the same condition. Which rule decides:
-    /// as in model.price_rules.
+    /// Prices under conditions, which replace this rule's base prices for calls that meet all conditions. They are
+    /// valid only if this rule has usdt_mtok or rub_mtok. If a model to which the rule applies has a price rule
+    /// (model.price_rules), this list must contain a rule with the same conditions. If a call meets several rules, the
+    /// order of model.price_rules decides.
     pub(in crate::config) price_rules: Vec<RawPriceRule>,
 }
 
-/// `model.routes[]`
+/// A table in the list `model.routes`: a route of a model to a vendor.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(in crate::config) struct RawRoute {
-    /// Preset of a model, which supplies the settings model, costs and cost_rules of this route if they are
-    /// not written here. Absent: no preset.
+    /// Name of a model preset. The preset supplies this route's model, costs and cost_rules if they are not written
+    /// here. Absent: no preset is used.
     pub(in crate::config) preset: Option<String>,
-    /// Name of the vendor ([[vendor]]).
+    /// Name of the vendor ([[vendor]]) to which this route sends calls.
     pub(in crate::config) vendor: Option<String>,
-    /// The vendor's name of the model. Absent: the id of the model.
+    /// The vendor's name for the model. Absent: the id of the model.
     pub(in crate::config) model: Option<String>,
-    /// Weight of the route among those of the same priority, which share the calls in proportion to their weights. If
-    /// the weights are equal, the load decides instead: the fewer running calls and the sooner the first byte, the
-    /// better; 1.
+    /// Weight of the route. Routes with the same priority share the calls in proportion to their weights. If all their
+    /// weights are equal, the gateway prefers a route with fewer calls in flight and a shorter time to the first byte.
+    /// Default: 1.
     pub(in crate::config) weight: Option<u64>,
-    /// Routes with the lowest number are tried first; 0.
+    /// Priority of the route. The gateway tries routes with the lowest number first. Default: 0.
     pub(in crate::config) priority: Option<u64>,
-    /// Prices that the vendor charges, in USDT per million tokens (web_search_call: per search); never shown to
-    /// callers. Absent: receipts have no vendor_cost_rub and no margin_rub.
+    /// Prices that the vendor charges the operator, in USDT per million tokens (web_search_call: in USDT per search).
+    /// Callers never see them. Absent: receipts have no vendor_cost_rub and no margin_rub.
     pub(in crate::config) cost_usdt_mtok: Option<RawRates>,
-    /// Prices that the vendor charges in rubles, instead of cost_usdt_mtok; they may have another currency than the
-    /// model's price.
+    /// Prices that the vendor charges the operator, in rubles per million tokens (web_search_call: in rubles per
+    /// search), instead of cost_usdt_mtok. Their currency may differ from the currency of the model's base prices.
     pub(in crate::config) cost_rub_mtok: Option<RawRates>,
-    /// Prices that the vendor charges instead of the usual ones for calls that meet all conditions of a rule; a rule
-    /// must have exactly the rate classes of the usual prices, in their currency. Which rule decides: as in model.price_rules.
+    /// Cost rules: prices that the vendor charges instead of cost_usdt_mtok or cost_rub_mtok for calls that meet all
+    /// conditions of a rule. A rule must have exactly the rate classes of these costs, in the same currency. If a call
+    /// meets several rules, the order of model.price_rules decides.
     pub(in crate::config) cost_rules: Vec<RawPriceRule>,
-    /// Replaces model.output_field for calls on this route. Absent: not replaced.
+    /// Replaces model.output_field for calls on this route. Absent: the model's setting applies.
     pub(in crate::config) output_field: Option<String>,
-    /// Replaces model.system_role for calls on this route. Absent: not replaced.
+    /// Replaces model.system_role for calls on this route. Absent: the model's setting applies.
     pub(in crate::config) system_role: Option<String>,
-    /// Replaces model.reasoning_effort for calls on this route. Absent: not replaced.
+    /// Replaces model.reasoning_effort for calls on this route. Absent: the model's setting applies.
     pub(in crate::config) reasoning_effort: Option<bool>,
-    /// Replaces model.sampling for calls on this route. Absent: not replaced.
+    /// Replaces model.sampling for calls on this route. Absent: the model's setting applies.
     pub(in crate::config) sampling: Option<bool>,
-    /// Replaces model.thinking for calls on this route. Absent: not replaced.
+    /// Replaces model.thinking for calls on this route. Absent: the model's setting applies.
     pub(in crate::config) thinking: Option<String>,
-    /// Replaces model.json_schema for calls on this route. Absent: not replaced.
+    /// Replaces model.json_schema for calls on this route. Absent: the model's setting applies.
     pub(in crate::config) json_schema: Option<bool>,
-    /// Replaces model.verbosity for calls on this route. Absent: not replaced.
+    /// Replaces model.verbosity for calls on this route. Absent: the model's setting applies.
     pub(in crate::config) verbosity: Option<bool>,
-    /// Replaces model.reasoning_summary for calls on this route. Absent: not replaced.
+    /// Replaces model.reasoning_summary for calls on this route. Absent: the model's setting applies.
     pub(in crate::config) reasoning_summary: Option<bool>,
-    /// Replaces model.encrypted_reasoning for calls on this route. Absent: not replaced.
+    /// Replaces model.encrypted_reasoning for calls on this route. Absent: the model's setting applies.
     pub(in crate::config) encrypted_reasoning: Option<bool>,
-    /// Replaces model.cache_marks for calls on this route. Absent: not replaced.
+    /// Replaces model.cache_marks for calls on this route. Absent: the model's setting applies.
     pub(in crate::config) cache_marks: Option<String>,
-    /// Replaces model.functions for calls on this route. Absent: not replaced.
+    /// Replaces model.functions for calls on this route. Absent: the model's setting applies.
     pub(in crate::config) functions: Option<bool>,
-    /// Replaces model.prompt_cache_key for calls on this route. Absent: not replaced.
+    /// Replaces model.prompt_cache_key for calls on this route. Absent: the model's setting applies.
     pub(in crate::config) prompt_cache_key: Option<bool>,
 }
 
-/// Settings of a vendor's dialect, of a model or a route. Not `serde(flatten)`, which would accept unknown fields.
+/// The dialect settings of a model or a route: how requests must be written for the vendor. The tables repeat these
+/// fields instead of `serde(flatten)`, which would accept unknown fields.
 pub(in crate::config) struct RawDialect<'a> {
     pub(in crate::config) output_field: Option<&'a str>,
     pub(in crate::config) system_role: Option<&'a str>,
@@ -387,40 +431,28 @@ pub(in crate::config) struct RawDialect<'a> {
     pub(in crate::config) prompt_cache_key: Option<bool>,
 }
 
-impl RawModel {
-    pub(in crate::config) fn dialect(&self) -> RawDialect<'_> {
-        RawDialect {
-            output_field: self.output_field.as_deref(),
-            system_role: self.system_role.as_deref(),
-            reasoning_effort: self.reasoning_effort,
-            sampling: self.sampling,
-            thinking: self.thinking.as_deref(),
-            json_schema: self.json_schema,
-            verbosity: self.verbosity,
-            reasoning_summary: self.reasoning_summary,
-            encrypted_reasoning: self.encrypted_reasoning,
-            cache_marks: self.cache_marks.as_deref(),
-            functions: self.functions,
-            prompt_cache_key: self.prompt_cache_key,
-        }
-    }
+/// Implements `dialect` for tables that have all dialect settings as fields.
+macro_rules! dialect {
+    ($($table:ident),*) => {
+        $(impl $table {
+            pub(in crate::config) fn dialect(&self) -> RawDialect<'_> {
+                RawDialect {
+                    output_field: self.output_field.as_deref(),
+                    system_role: self.system_role.as_deref(),
+                    reasoning_effort: self.reasoning_effort,
+                    sampling: self.sampling,
+                    thinking: self.thinking.as_deref(),
+                    json_schema: self.json_schema,
+                    verbosity: self.verbosity,
+                    reasoning_summary: self.reasoning_summary,
+                    encrypted_reasoning: self.encrypted_reasoning,
+                    cache_marks: self.cache_marks.as_deref(),
+                    functions: self.functions,
+                    prompt_cache_key: self.prompt_cache_key,
+                }
+            }
+        })*
+    };
 }
 
-impl RawRoute {
-    pub(in crate::config) fn dialect(&self) -> RawDialect<'_> {
-        RawDialect {
-            output_field: self.output_field.as_deref(),
-            system_role: self.system_role.as_deref(),
-            reasoning_effort: self.reasoning_effort,
-            sampling: self.sampling,
-            thinking: self.thinking.as_deref(),
-            json_schema: self.json_schema,
-            verbosity: self.verbosity,
-            reasoning_summary: self.reasoning_summary,
-            encrypted_reasoning: self.encrypted_reasoning,
-            cache_marks: self.cache_marks.as_deref(),
-            functions: self.functions,
-            prompt_cache_key: self.prompt_cache_key,
-        }
-    }
-}
+dialect!(RawModel, RawRoute);

@@ -1,4 +1,5 @@
-//! Collects every setting from the schema and the checks, and renders `docs/settings.md`.
+//! Renders `docs/settings.md`: names, types and descriptions from the JSON schema, ranges from the messages of the
+//! checks.
 
 use std::fmt::Write as _;
 
@@ -13,17 +14,19 @@ Every setting of `tollgate.toml`, by table and in alphabetical order. [`deploy/t
 shows how settings work together, with examples. A text editor that supports JSON schemas can complete and check the
 file by [its schema](../deploy/tollgate.schema.json). `tollgate check` reports every mistake in the file.
 
-- A **default** of – means that there is no fixed value. The word "Absent" in the description introduces the effect of
-  leaving the setting out; if the word is missing, the setting is then empty or not used. *must be given*: a file with
-  this table is invalid without the setting, unless a preset supplies it.
-- A **range** lists the valid numbers, bounds included; a decimal must be above 0. If the range depends on other settings,
-  the widest is shown.
-- **reload** shows when a running gateway applies a change of the file, which it notices by itself or after SIGHUP: *at
-  once*, or only after a **restart**. In the second case the log names the setting (`needs_restart`), and everything else
-  that changed is applied at once. *At the next start*: only a start reads the setting, so nothing is logged. If the file
-  has a mistake, nothing of it is applied.
-- A secret is written in one of two forms: `"${NAME}"` is the value of an environment variable, `"file:/path"` the content
-  of a file. A setting that is described as *a secret* is refused in any other form.
+- The column **default** shows the value that applies if the setting is absent. A – means that there is no such value:
+  the description explains after `Absent:` what happens then. Without `Absent:`, an absent setting is empty or not used.
+- *must be given* in the column **default** means that the setting is required if its table is present. A preset can
+  supply it too.
+- The column **range** shows the smallest and the largest valid number. A decimal must be above 0. If the range depends
+  on other settings, the column shows the widest range.
+- The column **reload** shows when a running gateway applies a changed setting: *at once*, after a **restart**, or *at
+  the next start*. The gateway checks the file for changes every `reload_poll_seconds`, and after SIGHUP. If the file has
+  a mistake, the gateway applies no change at all.
+- If a setting with **restart** changes, the gateway logs its name (`needs_restart`) and applies all other changes at
+  once. A change to a setting with *at the next start* is not logged.
+- A secret is written in one of two forms: `${NAME}` is the value of an environment variable, `file:/path` the content
+  of a file. If the description requires a secret, any other form is invalid.
 - Decimal numbers are written in quotes, as texts.
 
 This page is generated from the code: `SETTINGS_WRITE=1 cargo test --lib --all-features config::settings` writes it.
@@ -31,21 +34,22 @@ This page is generated from the code: `SETTINGS_WRITE=1 cargo test --lib --all-f
 
 /// A setting, as a row of the page.
 pub(super) struct Setting {
-    /// The header of the setting's table, like `[[model.routes]]`; empty at the top level.
+    /// Header of the setting's table, for example `[[model.routes]]`. Empty for settings at the top level.
     table: String,
-    /// The description of the table; empty at the top level.
+    /// Description of the setting's table. Empty for settings at the top level.
     about_table: String,
-    /// The full path, like `model.routes.weight`.
+    /// Path of the setting from the top of the file, for example `model.routes.weight`.
     pub(super) path: String,
-    /// The type of the setting, in words.
+    /// Type of the setting's value as the page shows it, for example "whole number".
     kind: &'static str,
-    /// The default, if it is a value and not a description in words.
+    /// Default of the setting. `None` if the setting is required, or if only the description states what its absence
+    /// means.
     pub(super) default: Option<Value>,
-    /// The setting's description, without the default.
+    /// Description of the setting, without the default at its end.
     sentence: String,
 }
 
-/// Returns all settings, in the schema's order.
+/// Returns all settings in alphabetical order, each table before the tables in it.
 pub(super) fn settings() -> Vec<Setting> {
     let mut found = Vec::new();
     of_table(&schema(), "", "", "", &mut found);
@@ -90,7 +94,7 @@ fn of_table(table: &Value, path: &str, head: &str, about: &str, found: &mut Vec<
     }
 }
 
-/// Returns a setting's doc comment in one line, as the page needs it.
+/// Returns the description of a setting in one line, because a row of a Markdown table is one line.
 fn description(field: &Value) -> String {
     let described = field["description"].as_str().unwrap_or_default();
     described.replace('\n', " ")
@@ -112,19 +116,20 @@ fn kind(field: &Value) -> Option<&'static str> {
     }
 }
 
-/// Splits a description: the text after its last semicolon is the default if it is a value; otherwise it belongs to the
-/// description.
+/// Splits a description into its sentences and the default: the JSON value after "Default: " at the end, if there is
+/// one.
 fn sentence_and_default(described: &str) -> (String, Option<Value>) {
     let described = described.trim_end_matches('.');
-    let parts = described.rsplit_once("; ");
+    let parts = described.rsplit_once(" Default: ");
     let default = parts.and_then(|(_, last)| serde_json::from_str(last).ok());
     match (parts, default) {
-        (Some((sentence, _)), Some(default)) => (format!("{sentence}."), Some(default)),
+        (Some((sentence, _)), Some(default)) => (sentence.to_owned(), Some(default)),
         _ => (format!("{described}."), None),
     }
 }
 
-/// Returns the effect of a reload on a setting: the row of the setting or of the nearest table that contains it.
+/// Returns the row of `SETTINGS` that decides what a reload does with a setting: the setting's own row, or the row of
+/// the nearest table that contains the setting.
 pub(super) fn on_reload(path: &str) -> &'static (&'static str, OnReload) {
     let holds = |row: &str| {
         let rest = path.strip_prefix(row);
@@ -136,8 +141,8 @@ pub(super) fn on_reload(path: &str) -> &'static (&'static str, OnReload) {
     })
 }
 
-/// Settings of `base()` that are required except in one case: the end of the setting's path, and the exception as the
-/// page shows it.
+/// Settings of `base()` that are required except in one case. Each row has the end of the setting's path, and the
+/// exception as the page shows it.
 const UNLESS: &[(&str, &str)] = &[
     ("rate.source.select", "with `url`"),
     ("vendor.format", "or `formats`"),
@@ -148,8 +153,8 @@ const UNLESS: &[(&str, &str)] = &[
     ("usdt_mtok.cache_write", "except for embeddings"),
 ];
 
-/// Settings that are required only together with others, or instead of another: the setting's path, the case as the page
-/// shows it, and the fields of the setting's table that make the case.
+/// Settings that are required only together with another setting, or unless another setting is given. Each row has the
+/// setting's path, the condition as the page shows it, and the fields of the setting's table that create the condition.
 const CASES: &[(&str, &str, &str)] = &[
     (
         "rate.source.fixed",
@@ -212,7 +217,7 @@ const CASES: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Returns a file with a value for every required setting and at least one entry of each table.
+/// Returns a valid configuration file with every required setting and at least one entry of each table.
 pub(super) fn base() -> Value {
     let prices = json!({
         "input": "1", "cached_input": "0.1", "output": "2", "cache_write": "1", "cache_write_1h": "2",
@@ -268,7 +273,8 @@ pub(super) fn base() -> Value {
     })
 }
 
-/// Returns the table that contains a setting, and the setting's name in it. For a list of tables, the first one.
+/// Returns the table that contains a setting, and the setting's name in that table. If a list of tables is on the path,
+/// its first table is taken.
 pub(super) fn place<'a>(file: &'a mut Value, path: &'a str) -> (&'a mut Value, &'a str) {
     let (tables, name) = path.rsplit_once('.').unwrap_or(("", path));
     let mut at = file;
@@ -281,7 +287,7 @@ pub(super) fn place<'a>(file: &'a mut Value, path: &'a str) -> (&'a mut Value, &
     (at, name)
 }
 
-/// Returns `base()` with one value set.
+/// Returns `base()` with one setting replaced or added.
 pub(super) fn given(path: &str, value: Value) -> Value {
     let mut file = base();
     let (table, name) = place(&mut file, path);
@@ -289,7 +295,7 @@ pub(super) fn given(path: &str, value: Value) -> Value {
     file
 }
 
-/// Returns `base()` with one value removed.
+/// Returns `base()` without one setting.
 pub(super) fn without(path: &str) -> Value {
     let mut file = base();
     let (table, name) = place(&mut file, path);
@@ -310,7 +316,7 @@ fn mistake(file: Value, path: &str) -> Option<ConfigError> {
     found.cloned()
 }
 
-/// Returns the bounds of a whole number, read from the text of a mistake.
+/// Returns the bounds of a setting that is a whole number, read from the message for a number that is too large.
 pub(super) fn bounds(path: &str) -> Option<(u64, u64)> {
     let mistake = mistake(given(path, json!(i64::MAX)), path)?;
     let (least, most) = mistake
@@ -320,7 +326,7 @@ pub(super) fn bounds(path: &str) -> Option<(u64, u64)> {
     Some((least.parse().ok()?, most.parse().ok()?))
 }
 
-/// Returns the largest value of a decimal, read from the text of a mistake.
+/// Returns the largest valid value of a setting that is a decimal, read from the message for a value that is too large.
 fn decimal_max(path: &str) -> Option<String> {
     let mistake = mistake(given(path, json!("99999999999")), path)?;
     let most = mistake.problem.strip_prefix("must be at most ")?;
@@ -338,7 +344,7 @@ fn is_required_with(path: &str, fields: &str) -> bool {
     check(file).is_err()
 }
 
-/// Returns whether a missing value is a mistake when its table is present.
+/// Returns whether a setting must be given if its table is present.
 fn is_required(path: &str) -> bool {
     let mut file = base();
     match place(&mut file, path) {
@@ -348,7 +354,7 @@ fn is_required(path: &str) -> bool {
     mistake(file, path).is_some_and(|mistake| mistake.problem.starts_with("missing"))
 }
 
-/// Returns the page's text for a setting without a default.
+/// Returns what the page shows in the column "default" for a setting that has no default.
 pub(super) fn need(path: &str) -> String {
     let case = CASES.iter().find(|(of, ..)| *of == path);
     if let Some((_, case, _)) = case.filter(|(.., fields)| is_required_with(path, fields)) {
@@ -390,8 +396,8 @@ pub(super) fn page() -> String {
     page
 }
 
-/// Returns the path of the setting that `base()` contains and that is checked like this one: a price rule of customers
-/// has the prices of a model, and prices in rubles are checked like those in USDT.
+/// Returns the path of a setting in `base()` that has the same checks as the given setting. The prices of a
+/// `[[price_rule]]` are checked like those of a model, and prices in rubles like prices in USDT.
 fn checked_as(path: &str) -> String {
     let path = &path.replace("rub_mtok.", "usdt_mtok.");
     let prices = path.strip_prefix("price_rule.");
@@ -429,7 +435,7 @@ fn line(setting: &Setting) -> String {
     format!("| `{name}` | {sentence} | {kind} | {default} | {bounds} | {reload} |")
 }
 
-/// Escapes text for a table of Markdown, and links the page of events.
+/// Escapes a text for a cell of a Markdown table, and turns "docs/events.md" into a link.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
         .replace('<', "&lt;")

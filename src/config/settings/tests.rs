@@ -2,15 +2,15 @@ use serde_json::{Value, json};
 
 use super::{page::*, *};
 use crate::{
-    config::testing::{SMALL, changed, check, parse},
+    config::testing::{SMALL, changed, check, parse, rows},
     state::limits::LiveLimits,
 };
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/settings.md");
 
-/// A value different from `base()` for each setting that is neither a number nor a switch. An object is merged into the
-/// setting's table, for settings that cannot change alone. `null`: the change would need a certificate; gateway tests
-/// cover it.
+/// For each setting that is neither a number nor a switch, a value that differs from the value in `base()`. If the
+/// setting cannot change alone, the value is an object, which is merged into the setting's table. `null` means that the
+/// change would need a certificate, and that a gateway test covers it.
 const OTHERS: &str = r#"{
     "listen": "127.0.0.1:7070",
     "service": "other",
@@ -198,11 +198,11 @@ const OTHERS: &str = r#"{
     "model.routes.cache_marks": "never"
 }"#;
 
-/// Returns files that differ from `base()` in a setting; empty if the change would need a certificate.
+/// Returns files that differ from `base()` in one setting. Returns no files if the change would need a certificate.
 fn others(path: &str, others: &Value) -> Vec<Value> {
-    // Prices of a rule are checked by the same code as the models' own prices, and refused without all classes and
-    // conditions.
-    // A price has one currency, so that `base()` has no table of rubles.
+    // Some settings of prices are not changed here. The same code checks the prices of customer price rules and the
+    // models' own prices, and a rule that lacks a class or condition of the model's prices is refused. A price has only
+    // one currency, so `base()` has no prices in rubles.
     if path.contains("rub_mtok.")
         || ["usdt_mtok", "price_rules"]
             .iter()
@@ -231,7 +231,8 @@ fn others(path: &str, others: &Value) -> Vec<Value> {
     }
 }
 
-/// Compares all values that [`Gateway::reload`](crate::node::Gateway::reload) and its caller apply.
+/// Returns whether two configurations differ in a value that [`Gateway::reload`](crate::node::Gateway::reload) or its
+/// caller applies.
 fn is_taken(one: &Config, other: &Config) -> bool {
     let shown = |config: &Config| {
         let limits = LiveLimits::new(config);
@@ -240,7 +241,7 @@ fn is_taken(one: &Config, other: &Config) -> bool {
             (&config.live, limits, &config.base_url, config.reload_poll)
         )
     };
-    // Secrets are compared separately, because `Debug` does not show them.
+    // Secrets are compared separately, because the `Debug` output does not contain them.
     let keys = |config: &Config| -> Vec<_> {
         let routes = config.live.models.iter().flat_map(|model| &model.routes);
         routes
@@ -322,42 +323,29 @@ fn each_row_of_the_settings_page_belongs_to_an_existing_setting() {
 
 #[test]
 fn settings_page_marks_only_required_settings_as_required() {
-    for (path, reported) in [
-        ("tls.certificate_file", "must be given"),
-        ("tls.key_file", "must be given"),
-        ("webhook.secrets", "must be given"),
-        ("mail.to", "must be given"),
-        ("vendor.url", "must be given"),
-        ("model.usdt_mtok.input", "must be given"),
-        ("rate.source.select", "must be given, with `url`"),
-        ("vendor.format", "must be given, or `formats`"),
-        ("vendor.key", "must be given, or `keys`"),
-        ("rate.source.url", "must be given, or `fixed`"),
-        ("price_rule.accounts", "must be given, or `groups`"),
-        (
-            "model.output_tokens_per_second_max",
-            "must be given, with `hold = \"growing\"`",
-        ),
-        (
-            "vendor.login.region",
-            "must be given, with `kind = \"aws\"`",
-        ),
-        (
-            "model.output_tokens_max",
-            "must be given, except for embeddings",
-        ),
-        (
-            "model.usdt_mtok.cached_input",
-            "must be given, except for embeddings",
-        ),
-        (
-            "model.routes.cost_usdt_mtok.output",
-            "must be given, except for embeddings",
-        ),
-        ("model.description", "–"),
-        ("traces.sample", "–"),
-        ("ledger.ca_file", "–"),
-    ] {
+    for [path, reported] in rows(
+        r#"
+        tls.certificate_file | must be given
+        tls.key_file | must be given
+        webhook.secrets | must be given
+        mail.to | must be given
+        vendor.url | must be given
+        model.usdt_mtok.input | must be given
+        rate.source.select | must be given, with `url`
+        vendor.format | must be given, or `formats`
+        vendor.key | must be given, or `keys`
+        rate.source.url | must be given, or `fixed`
+        price_rule.accounts | must be given, or `groups`
+        model.output_tokens_per_second_max | must be given, with `hold = "growing"`
+        vendor.login.region | must be given, with `kind = "aws"`
+        model.output_tokens_max | must be given, except for embeddings
+        model.usdt_mtok.cached_input | must be given, except for embeddings
+        model.routes.cost_usdt_mtok.output | must be given, except for embeddings
+        model.description | –
+        traces.sample | –
+        ledger.ca_file | –
+    "#,
+    ) {
         assert_eq!(need(path), reported, "{path}");
     }
     let mut embedding = base();

@@ -1,186 +1,48 @@
 use tollgate_layers::model::{Dialect, OutputField, Route, Thinking};
 
 use super::*;
-use crate::config::testing::{assert_mistakes, changed, parse};
+use crate::config::testing::{assert_mistake, assert_mistakes, changed, parse, rows};
 
 #[test]
-fn invalid_vendor_or_route_is_refused_by_name() {
-    assert_mistakes(&[
-        ("name = \"v\"", "", "vendor[0].name", "missing"),
-        (
-            "format = \"chat\"",
-            "format = \"grpc\"",
-            "vendor[0].format",
-            "\"messages\"",
-        ),
-        ("format = \"chat\"", "", "vendor[0].format", "missing"),
-        (
-            "format = \"chat\"",
-            "formats = []",
-            "vendor[0].formats",
-            "at least one",
-        ),
-        (
-            "format = \"chat\"",
-            "formats = \"chat\"",
-            "vendor[0].formats",
-            "must be a list",
-        ),
-        (
-            "format = \"chat\"",
-            "formats = [\"chat\", \"grpc\"]",
-            "vendor[0].formats[1]",
-            "\"responses\"",
-        ),
-        (
-            "format = \"chat\"",
-            "formats = [\"chat\", \"messages\", \"chat\"]",
-            "vendor[0].formats[2]",
-            "\"chat\" is listed already",
-        ),
-        (
-            "format = \"chat\"",
-            "format = \"chat\"\nformats = [\"chat\"]",
-            "vendor[0].formats",
-            "keep one of them",
-        ),
-        (
-            "format = \"chat\"\n        url = \"http://127.0.0.1:9/v1/\"",
-            "formats = [\"chat\", \"responses\"]\nurl = \"https://h/v1/responses\"",
-            "vendor[0].url",
-            "ends in /responses",
-        ),
-        (
-            "http://127.0.0.1:9/v1/",
-            "http://user:hunter2@h/v1",
-            "vendor[0].url",
-            "key",
-        ),
-        (
-            "http://127.0.0.1:9/v1/",
-            "http://h/v1?a=b",
-            "vendor[0].url",
-            "?",
-        ),
-        (
-            "name = \"v\"",
-            "name = \"v\"\nproxy = \"http://user:hunter2@p:1\"",
-            "vendor[0].proxy",
-            "${NAME}",
-        ),
-        (
-            "name = \"v\"",
-            "name = \"v\"\nproxy = \"p:1\"",
-            "vendor[0].proxy",
-            "socks5://",
-        ),
-        (
-            "name = \"v\"",
-            "name = \"v\"\nca_file = \"ca.pem\"",
-            "vendor[0].ca_file",
-            "https",
-        ),
-        (
-            "name = \"v\"\n        format = \"chat\"\n        url = \"http://127.0.0.1:9/v1/\"",
-            "name = \"v\"\nformat = \"chat\"\nurl = \"https://h\"\nca_file = \"/no/such/ca.pem\"",
-            "vendor[0].ca_file",
-            "cannot read /no/such/ca.pem",
-        ),
-        (
-            "name = \"v\"\n        format = \"chat\"\n        url = \"http://127.0.0.1:9/v1/\"",
-            "name = \"v\"\nformat = \"chat\"\nurl = \"https://h\"\nca_file = \"Cargo.toml\"",
-            "vendor[0].ca_file",
-            "no certificate",
-        ),
-        (
-            "name = \"v\"",
-            "name = \"v\"\nidle_connection_seconds = 0",
-            "vendor[0].idle_connection_seconds",
-            "1 to 3600",
-        ),
-        (
-            "key = \"${VENDOR_KEY}\"",
-            "key = \"${VENDOR_KEY}\"\nkeys = [\"${VENDOR_KEY}\"]",
-            "vendor[0].keys",
-            "keep one of them",
-        ),
-        (
-            "key = \"${VENDOR_KEY}\"",
-            "keys = []",
-            "vendor[0].keys",
-            "1 to",
-        ),
-        (
-            "key = \"${VENDOR_KEY}\"",
-            "keys = [\"${VENDOR_KEY}\", \"0123456789abcdef\"]",
-            "vendor[0].keys[1]",
-            "${NAME}",
-        ),
-        (
-            "key = \"${VENDOR_KEY}\"",
-            "keys = [\"${VENDOR_KEY}\", \"${ADMIN_KEY}\", \"${VENDOR_KEY}\"]",
-            "vendor[0].keys[2]",
-            "keys[0]",
-        ),
-        (
-            "name = \"v\"",
-            "name = \"v\"\non_disconnect = \"hold\"",
-            "vendor[0].on_disconnect",
-            "\"drain\"",
-        ),
-        (
-            "vendor = \"v\"",
-            "vendor = \"w\"",
-            "model[0].routes[0].vendor",
-            "\"w\": add it or correct the name",
-        ),
-        (
-            "vendor = \"v\"",
-            "vendor = \"anthropic\"",
-            "model[0].routes[0].vendor",
-            "add it",
-        ),
-        (
-            "model = \"m-1\" }",
-            "model = \"m-1\" }, { vendor = \"v\", model = \"m-1\", weight = 2 }",
-            "model[0].routes[1]",
-            "routes[0]",
-        ),
-        (
-            "model = \"m-1\" }",
-            "model = \"m-1\", thinking = \"hard\" }",
-            "model[0].routes[0].thinking",
-            "\"budget\"",
-        ),
-        (
-            "model = \"m-1\"",
-            "model = \"m-1\", weight = 0",
-            "model[0].routes[0].weight",
-            "1 to",
-        ),
-        (
-            "[ { vendor = \"v\", model = \"m-1\" } ]",
-            "[]",
-            "model[0].routes",
-            "missing",
-        ),
-        (
-            "http://127.0.0.1:9/v1/",
-            "http://127.0.0.1:9/v1/chat/completions/",
-            "vendor[0].url",
-            "because it is appended",
-        ),
-        (
-            "format = \"chat\"\n        url = \"http://127.0.0.1:9/v1/\"",
-            "format = \"messages\"\nurl = \"https://h/v1/messages\"",
-            "vendor[0].url",
-            "ends in /v1/messages",
-        ),
-    ]);
+fn error_about_an_invalid_vendor_or_route_names_the_setting() {
+    assert_mistakes(
+        r#"
+        name = "v" |  | vendor[0].name | missing
+        format = "chat" | format = "grpc" | vendor[0].format | "messages"
+        format = "chat" |  | vendor[0].format | missing
+        format = "chat" | formats = [] | vendor[0].formats | at least one
+        format = "chat" | formats = "chat" | vendor[0].formats | must be a list
+        format = "chat" | formats = ["chat", "grpc"] | vendor[0].formats[1] | "responses"
+        format = "chat" | formats = ["chat", "messages", "chat"] | vendor[0].formats[2] | "chat" is listed twice
+        format = "chat" | format = "chat"\nformats = ["chat"] | vendor[0].formats | remove format
+        format = "chat"\nurl = "http://127.0.0.1:9/v1/" | formats = ["chat", "responses"]\nurl = "https://h/v1/responses" | vendor[0].url | ends in /responses
+        http://127.0.0.1:9/v1/ | http://user:hunter2@h/v1 | vendor[0].url | key
+        http://127.0.0.1:9/v1/ | http://h/v1?a=b | vendor[0].url | ?
+        name = "v" | name = "v"\nproxy = "http://user:hunter2@p:1" | vendor[0].proxy | ${NAME}
+        name = "v" | name = "v"\nproxy = "p:1" | vendor[0].proxy | socks5://
+        name = "v" | name = "v"\nca_file = "ca.pem" | vendor[0].ca_file | https
+        name = "v"\nformat = "chat"\nurl = "http://127.0.0.1:9/v1/" | name = "v"\nformat = "chat"\nurl = "https://h"\nca_file = "/no/such/ca.pem" | vendor[0].ca_file | cannot read /no/such/ca.pem
+        name = "v"\nformat = "chat"\nurl = "http://127.0.0.1:9/v1/" | name = "v"\nformat = "chat"\nurl = "https://h"\nca_file = "Cargo.toml" | vendor[0].ca_file | no certificate
+        name = "v" | name = "v"\nidle_connection_seconds = 0 | vendor[0].idle_connection_seconds | 1 to 3600
+        key = "${VENDOR_KEY}" | key = "${VENDOR_KEY}"\nkeys = ["${VENDOR_KEY}"] | vendor[0].keys | remove key
+        key = "${VENDOR_KEY}" | keys = [] | vendor[0].keys | 1 to
+        key = "${VENDOR_KEY}" | keys = ["${VENDOR_KEY}", "0123456789abcdef"] | vendor[0].keys[1] | ${NAME}
+        key = "${VENDOR_KEY}" | keys = ["${VENDOR_KEY}", "${ADMIN_KEY}", "${VENDOR_KEY}"] | vendor[0].keys[2] | keys[0]
+        name = "v" | name = "v"\non_disconnect = "hold" | vendor[0].on_disconnect | "drain"
+        vendor = "v" | vendor = "w" | model[0].routes[0].vendor | "w": add this vendor, or correct the name
+        vendor = "v" | vendor = "anthropic" | model[0].routes[0].vendor | add this vendor
+        model = "m-1" } | model = "m-1" }, { vendor = "v", model = "m-1", weight = 2 } | model[0].routes[1] | routes[0]
+        model = "m-1" } | model = "m-1", thinking = "hard" } | model[0].routes[0].thinking | "budget"
+        model = "m-1" | model = "m-1", weight = 0 | model[0].routes[0].weight | 1 to
+        [ { vendor = "v", model = "m-1" } ] | [] | model[0].routes | missing
+        http://127.0.0.1:9/v1/ | http://127.0.0.1:9/v1/chat/completions/ | vendor[0].url | because the gateway appends it
+        format = "chat"\nurl = "http://127.0.0.1:9/v1/" | format = "messages"\nurl = "https://h/v1/messages" | vendor[0].url | ends in /v1/messages
+    "#,
+    );
 }
 
 #[test]
-fn timeout_of_a_plain_answer_defaults_to_the_time_limit_of_a_call() {
+fn timeout_of_a_whole_response_defaults_to_the_time_limit_of_a_call() {
     let patience = |text: &str| {
         let config = parse(text).unwrap();
         config.live.models[0].routes[0]
@@ -195,21 +57,13 @@ fn timeout_of_a_plain_answer_defaults_to_the_time_limit_of_a_call() {
 }
 
 #[test]
-fn a_route_leads_to_the_vendors_endpoint_with_its_key() {
-    for (format, url, endpoint, credential) in [
-        (
-            "chat",
-            "http://127.0.0.1:9/v1/",
-            "http://127.0.0.1:9/v1/chat/completions",
-            "Bearer sk-vendor-secret",
-        ),
-        (
-            "messages",
-            "https://api.example",
-            "https://api.example/v1/messages",
-            "sk-vendor-secret",
-        ),
-    ] {
+fn route_has_the_endpoint_url_and_the_key_of_its_vendor() {
+    for [format, url, endpoint, credential] in rows(
+        r#"
+        chat | http://127.0.0.1:9/v1/ | http://127.0.0.1:9/v1/chat/completions | Bearer sk-vendor-secret
+        messages | https://api.example | https://api.example/v1/messages | sk-vendor-secret
+    "#,
+    ) {
         let text = changed("format = \"chat\"", &format!("format = \"{format}\""));
         let config = parse(&text.replacen("http://127.0.0.1:9/v1/", url, 1)).unwrap();
         let model = &config.live.models[0];
@@ -245,7 +99,7 @@ fn a_route_leads_to_the_vendors_endpoint_with_its_key() {
 }
 
 #[test]
-fn a_vendor_may_speak_several_formats_under_one_url_with_the_same_keys() {
+fn formats_of_a_vendor_share_its_base_url_and_keys() {
     let text = changed("format = \"chat\"", "formats = [\"messages\", \"chat\"]");
     let text = text.replacen("http://127.0.0.1:9/v1/", "http://h/api/", 1);
     let text = text.replacen("name = \"v\"", "name = \"v\"\nconnections_max = 7", 1);
@@ -278,20 +132,14 @@ fn a_vendor_may_speak_several_formats_under_one_url_with_the_same_keys() {
         assert_eq!(vendor.credentials, [credential]);
         assert!(vendor.credentials[0].is_sensitive());
     }
-    // If the vendor also has another format, the base URL already ends in /v1, which is not repeated.
-    for (formats, url, endpoint) in [
-        (
-            "[\"messages\", \"chat\"]",
-            "http://h/v1/",
-            "http://h/v1/messages",
-        ),
-        (
-            "[\"messages\", \"chat\"]",
-            "http://h/v1/x",
-            "http://h/v1/x/v1/messages",
-        ),
-        ("[\"messages\"]", "http://h/v1", "http://h/v1/v1/messages"),
-    ] {
+    // If the vendor has several formats, the base URL already ends in /v1, and /v1 is not repeated.
+    for [formats, url, endpoint] in rows(
+        r#"
+        ["messages", "chat"] | http://h/v1/ | http://h/v1/messages
+        ["messages", "chat"] | http://h/v1/x | http://h/v1/x/v1/messages
+        ["messages"] | http://h/v1 | http://h/v1/v1/messages
+    "#,
+    ) {
         let text = changed("format = \"chat\"", &format!("formats = {formats}"));
         let config = parse(&text.replacen("http://127.0.0.1:9/v1/", url, 1));
         let config = config.unwrap_or_else(|errors| panic!("{errors}"));
@@ -305,7 +153,7 @@ fn a_vendor_may_speak_several_formats_under_one_url_with_the_same_keys() {
 }
 
 #[test]
-fn routes_are_ordered_by_priority_and_may_override_their_model() {
+fn routes_are_ordered_by_priority_and_may_override_settings_of_their_model() {
     let text = changed(
         "routes = [ { vendor = \"v\", model = \"m-1\" } ]",
         r#"sticky = true
@@ -340,7 +188,7 @@ fn routes_are_ordered_by_priority_and_may_override_their_model() {
 }
 
 #[test]
-fn a_vendor_may_have_several_keys() {
+fn vendor_with_several_keys_has_a_credential_for_each() {
     let keys = "keys = [\"${VENDOR_KEY}\", \"${ADMIN_KEY}\"]";
     let config = parse(&changed("key = \"${VENDOR_KEY}\"", keys)).unwrap();
     let vendor = &config.live.models[0].routes[0].vendor;
@@ -357,7 +205,7 @@ fn a_vendor_may_have_several_keys() {
 }
 
 #[test]
-fn connection_settings_are_per_vendor() {
+fn each_vendor_has_its_own_connection_settings() {
     let of = |lines: &str, url: &str| {
         let text = changed("name = \"v\"", &format!("name = \"v\"\n{lines}"));
         let config = parse(&text.replacen("http://127.0.0.1:9/v1/", url, 1));
@@ -373,7 +221,7 @@ fn connection_settings_are_per_vendor() {
     assert_ne!(of("connect_seconds = 4", http), of("", http));
 }
 
-/// Returns the only route of `SMALL` with these lines in its vendor.
+/// Returns the only route of `SMALL`, after these lines were added to its vendor.
 fn route(lines: &str) -> Arc<Route> {
     let text = changed(
         "key = \"${VENDOR_KEY}\"",
@@ -385,18 +233,14 @@ fn route(lines: &str) -> Arc<Route> {
 
 #[test]
 fn path_and_query_of_a_vendor_are_appended_to_its_url() {
-    for (lines, address) in [
-        ("", "http://127.0.0.1:9/v1/chat/completions"),
-        ("path = \"/chat\"", "http://127.0.0.1:9/v1/chat"),
-        (
-            "path = \"/deployments/{model}/chat/completions\"\nquery = { api-version = \"2024-10-21\" }",
-            "http://127.0.0.1:9/v1/deployments/m-1/chat/completions?api-version=2024-10-21",
-        ),
-        (
-            "query = { \"a b\" = \"c&d\", z = \"\" }",
-            "http://127.0.0.1:9/v1/chat/completions?a%20b=c%26d&z=",
-        ),
-    ] {
+    for [lines, address] in rows(
+        r#"
+         | http://127.0.0.1:9/v1/chat/completions
+        path = "/chat" | http://127.0.0.1:9/v1/chat
+        path = "/deployments/{model}/chat/completions"\nquery = { api-version = "2024-10-21" } | http://127.0.0.1:9/v1/deployments/m-1/chat/completions?api-version=2024-10-21
+        query = { "a b" = "c&d", z = "" } | http://127.0.0.1:9/v1/chat/completions?a%20b=c%26d&z=
+    "#,
+    ) {
         assert_eq!(route(lines).vendor.endpoint.to_string(), address, "{lines}");
     }
 }
@@ -436,13 +280,13 @@ fn embeddings_url_keeps_the_query_and_the_model_in_the_path() {
     );
     let errors = parse(&text.replace("/chat/completions", "/chat")).unwrap_err();
     assert!(
-        errors.to_string().contains("whose path ends in"),
+        errors.to_string().contains("a path that ends in"),
         "{errors}"
     );
 }
 
 #[test]
-fn headers_of_a_vendor_may_be_secret() {
+fn header_value_from_a_secret_is_marked_as_sensitive() {
     let route = route("headers = { OpenAI-Project = \"proj_1\", x-tenant = \"${ADMIN_KEY}\" }");
     let headers = &route.vendor.headers;
     assert_eq!(headers["openai-project"], "proj_1");
@@ -451,7 +295,7 @@ fn headers_of_a_vendor_may_be_secret() {
 }
 
 #[test]
-fn invalid_vendor_path_query_or_header_is_refused_by_name() {
+fn error_about_an_invalid_path_or_query_or_header_of_a_vendor_names_the_setting() {
     const KEY: &str = "key = \"${VENDOR_KEY}\"";
     let many: Vec<_> = (0..17)
         .map(|number| format!("x-{number} = \"1\""))
@@ -459,8 +303,8 @@ fn invalid_vendor_path_query_or_header_is_refused_by_name() {
     let many = format!("headers = {{ {} }}", many.join(", "));
     for (lines, path, word) in [
         ("path = \"chat\"", "path", "{model}"),
-        ("path = \"/a?b\"", "path", "no query"),
-        ("path = \"/{deployment}\"", "path", "no other braces"),
+        ("path = \"/a?b\"", "path", "without a query"),
+        ("path = \"/{deployment}\"", "path", "without other braces"),
         (
             "query = { key = \"${VENDOR_KEY}\" }",
             "query.key",
@@ -486,12 +330,12 @@ fn invalid_vendor_path_query_or_header_is_refused_by_name() {
         (many.as_str(), "headers", "at most 16"),
     ] {
         let path = format!("vendor[0].{path}");
-        assert_mistakes(&[(KEY, &format!("{KEY}\n{lines}"), &path, word)]);
+        assert_mistake(KEY, &format!("{KEY}\n{lines}"), &path, word);
     }
-    assert_mistakes(&[(
+    assert_mistake(
         "format = \"chat\"",
         "formats = [\"chat\", \"responses\"]\npath = \"/x\"",
         "vendor[0].path",
-        "is for one format",
-    )]);
+        "is valid for one format only",
+    );
 }
