@@ -52,8 +52,8 @@ impl Admin {
             .await
             .map_err(|error| match error {
                 BookError::Exists => Refusal::Conflict(format!(
-                    "account {id} exists already, with another name: rename it (tollgate account set {id} \
-                     --name NAME), or choose another id for another account"
+                    "account {id} exists already, with another name. To rename it: tollgate account set {id} \
+                     --name NAME. For a different account, choose another id"
                 )),
                 error => Refusal::of_change(&error, &format!("account {id}")),
             })?;
@@ -101,7 +101,8 @@ impl Admin {
         let id = fields.required("id", fields::words)?;
         let amount = fields.required("amount_rub", fields::amount)?;
         if amount <= MicroRub::ZERO {
-            let problem = "must be more than 0; to reduce the balance, send an adjustment";
+            let problem =
+                "must be more than 0; to reduce the balance, send a correction to …/adjustments";
             return Err(Refusal::invalid("amount_rub", problem));
         }
         let reason = None;
@@ -133,8 +134,8 @@ impl Admin {
             |error: BookError| Refusal::of_ledger(&error, &format!("account {account}"));
         let before = self.store.account(account).await.map_err(of_ledger)?;
         let known = self.store.entry(account, &entry.id).await;
-        // The log has a line when an entry is booked, and another one when its request is repeated: the process that
-        // booked the entry may have ended before it logged.
+        // Logged when the entry is booked, and again when the request is repeated: the process that booked the entry
+        // may have ended before it wrote the log line.
         let log = |entry: &Entry, repeated: bool, balance: MicroRub| {
             let what = match entry.reason {
                 Some(_) => "account.adjust",
@@ -155,7 +156,7 @@ impl Admin {
             .enter(account, &entry)
             .await
             .map_err(|error| match error {
-                BookError::Exists => booked_before(account, &entry.id, "with another amount"),
+                BookError::Exists => booked_before(account, &entry.id, "amount"),
                 error => Refusal::of_change(&error, &format!("account {account}")),
             })?;
         log(&entry, false, view.balance_rub);
@@ -172,20 +173,22 @@ impl Admin {
 
 /// Checks that the entry that was booked under this id equals the requested entry.
 fn is_the_same(account: &AccountId, booked: &Entry, request: &Entry) -> Result<(), Refusal> {
-    let otherwise = match (&booked.reason, &request.reason) {
-        _ if booked.amount != request.amount => "with another amount",
-        (None, Some(_)) => "as a payment",
-        (Some(_), None) => "as a correction",
-        (booked, request) if booked != request => "with another reason",
+    let difference = match (&booked.reason, &request.reason) {
+        _ if booked.amount != request.amount => "amount",
+        (None, Some(_)) => "kind (payment)",
+        (Some(_), None) => "kind (correction)",
+        (booked, request) if booked != request => "reason",
         _ => return Ok(()),
     };
-    Err(booked_before(account, &request.id, otherwise))
+    Err(booked_before(account, &request.id, difference))
 }
 
-fn booked_before(account: &AccountId, id: &str, otherwise: &str) -> Refusal {
+/// `difference` names the field in which the booked entry differs from the request: its amount, its kind (payment or
+/// correction) or its reason.
+fn booked_before(account: &AccountId, id: &str, difference: &str) -> Refusal {
     Refusal::Conflict(format!(
-        "id: {id:?} was booked on account {account} before, {otherwise}; send the same request to repeat it, or a new \
-         id to book another"
+        "id: {id:?} was booked on account {account} before, with another {difference}. To repeat that booking, send the \
+         same request; to book another entry, send a new id"
     ))
 }
 

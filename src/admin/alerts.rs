@@ -1,5 +1,5 @@
-//! Endpoints for alert levels. An event is emitted when an account's balance, or the amount left under the ceilings of
-//! a key or a group, falls to such a level.
+//! Endpoints for alert levels. When an account's balance, or the amount left under the ceilings of a key or a group,
+//! falls to an alert level, the gateway emits an event.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -34,7 +34,7 @@ pub(super) const ROUTES: &[Route] = routes! {
 
 const FIELDS: &[&str] = &["levels_rub"];
 
-/// Alert levels of an account, and of those of its keys and groups that have alert levels.
+/// The alert levels of an account, and those of each of its keys and groups that has alert levels.
 #[derive(Serialize)]
 struct AlertsAnswer<'a> {
     account: &'a AccountId,
@@ -43,7 +43,7 @@ struct AlertsAnswer<'a> {
     groups: BTreeMap<&'a str, Levels>,
 }
 
-/// The alert levels of a group, as the API shows them.
+/// The alert levels of a group, as the API returns them.
 #[derive(Serialize)]
 struct GroupAlertsAnswer<'a> {
     account: &'a AccountId,
@@ -51,7 +51,7 @@ struct GroupAlertsAnswer<'a> {
     levels_rub: Levels,
 }
 
-/// The alert levels of a key, as the API shows them.
+/// The alert levels of a key, as the API returns them.
 #[derive(Serialize)]
 struct KeyAlertsAnswer<'a> {
     account: &'a AccountId,
@@ -204,11 +204,11 @@ fn levels(body: &[u8]) -> Result<Levels, Refusal> {
     let mut fields = Fields::parse(body, FIELDS)?;
     let amounts = fields.list("levels_rub", fields::amount)?;
     let Some(amounts) = amounts else {
-        let problem = "required; an empty list emits no events";
+        let problem = "required; send an empty list to turn alerts off";
         return Err(Refusal::invalid("levels_rub", problem));
     };
     Levels::new(&amounts).map_err(|_| {
-        let problem = format!("must be at most {LEVELS_MAX} different amounts above 0");
+        let problem = format!("must be at most {LEVELS_MAX} amounts, all different and above 0");
         Refusal::invalid("levels_rub", problem)
     })
 }

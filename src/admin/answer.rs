@@ -1,4 +1,5 @@
-//! Answers of the admin API about accounts, keys and receipts. A list contains an account as the ledger returns it.
+//! Responses of the admin API about accounts, keys and receipts. Lists of accounts contain each account as the ledger
+//! returns it.
 
 use std::borrow::Cow;
 
@@ -13,10 +14,10 @@ use tollgate_layers::{
 
 use crate::{api::ceilings::Spending, text::time::rfc3339};
 
-/// A key as the API shows it, without its digest.
+/// A key as the API returns it: without its digest.
 #[derive(Serialize)]
 pub(super) struct KeyAnswer<'a> {
-    /// The key's secret; present only in the answer that created the key.
+    /// The key's secret; present only in the response that created the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     id: &'a KeyId,
@@ -145,7 +146,7 @@ impl<'a> AccountAnswer<'a> {
 pub(super) struct EnteredAnswer<'a> {
     #[serde(flatten)]
     view: &'a AccountView,
-    /// Whether the entry had been booked before, so that this request changed nothing.
+    /// Whether the entry had already been booked, so that this request changed nothing.
     repeated: bool,
 }
 
@@ -184,8 +185,8 @@ pub(super) struct TimelineAnswer<'a> {
     attempts: Vec<AttemptAnswer<'a>>,
     first_byte_ms: Option<u32>,
     whole_ms: u32,
-    /// HTTP status sent to the client: the vendor's, or that of the last failed attempt. Null if the client had
-    /// disconnected.
+    /// HTTP status sent to the client: the status of the vendor, or of the last failed attempt. Null if the client
+    /// disconnected before a status was sent.
     status: Option<u16>,
     code: Option<&'a str>,
 }
@@ -197,7 +198,7 @@ struct AttemptAnswer<'a> {
     /// Duration of the attempt until its first byte or its failure, in milliseconds.
     took_ms: u32,
     status: u16,
-    /// Error code of a failed attempt; null for the attempt that answered.
+    /// Error code of a failed attempt; null for the attempt that succeeded.
     code: Option<&'a str>,
 }
 
@@ -238,7 +239,7 @@ impl<'a> TimelineAnswer<'a> {
     }
 }
 
-/// Returns the receipt without its timeline, which the answer shows in a separate form.
+/// Returns the receipt without its timeline, because the response has its own form of the timeline in another field.
 fn without_timeline(receipt: &Receipt) -> Cow<'_, Receipt> {
     let mut receipt = Cow::Borrowed(receipt);
     if receipt.item.timeline.is_some() {

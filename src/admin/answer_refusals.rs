@@ -1,5 +1,5 @@
-//! Turns each [`Refusal`] into its HTTP answer, so that the layers above see only errors of the layers that both
-//! listeners share.
+//! Turns each [`Refusal`] of the admin API into its HTTP response. Layers above this one therefore see no refusals.
+//! They handle only errors of layers that the operators' and the callers' listeners share.
 
 use std::task::{Context, Poll};
 
@@ -10,7 +10,7 @@ use tower::{Layer, Service};
 
 use super::{Answer, AnswerBody, refusal::Refusal};
 
-/// Answers refusals in the form for operators.
+/// Turns refusals into HTTP responses with error texts for operators.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnswerRefusalsLayer;
 
@@ -36,7 +36,7 @@ where
     type Error = Error;
     type Future = Map<S::Future, fn(Result<Answer, Refusal>) -> Result<Answer, Error>>;
 
-    /// Ignores readiness errors of the inner service, because its `call` refuses the request itself.
+    /// Ignores readiness errors of the inner service: if that service must refuse a request, its `call` does so.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx).map(|_| Ok(()))
     }

@@ -41,7 +41,8 @@ impl Admin {
         ok(&audit)
     }
 
-    /// Emits one event for all breaches. The event's id is derived from the breaches, so repeated audits emit it once.
+    /// Emits one event for all breaches of an audit. The event's id is derived from the breaches, so repeated audits
+    /// with the same result emit one event.
     async fn tell_breaches(&self, breaches: &[String]) {
         let Some(first) = breaches.first() else {
             return;
@@ -57,7 +58,7 @@ impl Admin {
             },
         };
         if let Err(error) = self.store.emit_once(&event).await {
-            tracing::warn!(%error, "no event could be emitted for the breaches");
+            tracing::warn!(%error, "the audit found breaches, but their event could not be emitted");
         }
     }
 }

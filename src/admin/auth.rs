@@ -49,7 +49,7 @@ pub struct AdminAuthLayer {
 }
 
 impl AdminAuthLayer {
-    /// Admits the holder of the key. Each 429 is counted in `limited`.
+    /// Creates a layer that admits requests with the admin key. Each 429 is counted in `limited`.
     #[must_use]
     pub fn new(config: &AdminConfig, limited: Counter) -> Self {
         // The OpenID provider redirects browsers to this host after sign-in, so the listener must accept it.
@@ -97,9 +97,10 @@ impl AdminAuthLayer {
         Err(Refusal::KeyRefused)
     }
 
-    /// Admits a request if its route needs no admin key or the request has the key. Routes without a key are protected
-    /// from DNS rebinding: a page under a foreign name that resolves to this address must not read them. So without the
-    /// key the host must be one that an attacker cannot register. Probes reveal nothing and are answered for any host.
+    /// Admits a request if its route needs no admin key, or if the request has the key. Without the key, the host must
+    /// be one that an attacker cannot register. This protects routes without a key from DNS rebinding: otherwise, a web
+    /// page whose host name an attacker resolves to this address could read them. Probes reveal nothing, so they are
+    /// served for any host.
     fn admit<B>(&self, req: &Request<B>) -> Result<(), Refusal> {
         let path = req.uri().path();
         if matches!(path, "/livez" | "/readyz") {

@@ -1,4 +1,4 @@
-//! Answer bodies: complete, or generated while they are sent.
+//! Response bodies: complete, or generated while they are sent.
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use tollgate_layers::{Error, error::BoxError};
 
-/// The body of an admin API answer.
+/// The body of a response of the admin API.
 pub struct AnswerBody(Kind);
 
 enum Kind {
@@ -21,7 +21,8 @@ enum Kind {
 }
 
 impl AnswerBody {
-    /// A body that is generated piece by piece, each after the previous one was sent. An error aborts the answer.
+    /// A body that is generated piece by piece: each piece is generated after the previous one was sent. An error
+    /// aborts the response.
     pub(crate) fn stream(
         pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static,
     ) -> Self {

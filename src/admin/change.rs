@@ -18,7 +18,8 @@ pub(super) fn changes<T: Serialize>(names: &[&str], before: &T, after: &T) -> St
 }
 
 fn json(answer: &impl Serialize) -> Value {
-    serde_json::to_value(answer).expect("answers have string keys and no failing parts")
+    serde_json::to_value(answer)
+        .expect("serializing an answer with string keys to JSON cannot fail")
 }
 
 #[cfg(test)]

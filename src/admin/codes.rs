@@ -1,4 +1,4 @@
-//! Endpoints for codes: promo codes, which credit an account, and invitations, which open one.
+//! Endpoints for codes: promo codes, which credit an account, and invitations, which open an account.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -30,7 +30,7 @@ const FIELDS: &[&str] = &["amount_rub", "opens_account", "uses_max", "expires_at
 #[derive(Serialize)]
 struct CodeAnswer<'a> {
     id: &'a str,
-    /// The code itself; only in the answer that created it.
+    /// The code itself; present only in the response to the request that created it.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<String>,
     amount_rub: MicroRub,
@@ -98,7 +98,7 @@ impl Admin {
 
     async fn remove_code(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let named = request.named().to_owned();
-        let none = || Refusal::NotFound(format!("no code {named}"));
+        let none = || Refusal::NotFound(format!("no invitation or promo code has the id {named}"));
         let id: CodeId = named.parse().map_err(|()| none())?;
         let removed = self.codes().remove(&id).await;
         let removed = removed.map_err(|error| Refusal::of_ledger(&error, "codes"))?;

@@ -32,7 +32,7 @@ pub(super) const ROUTES: &[Route] = routes! {
 const PARAMETERS: &[&str] = &["after", "limit", "account", "kind", "wait"];
 const LIMIT: usize = 100;
 const LIMIT_MAX: usize = 1000;
-/// The maximum time that an answer waits for an event; below the timeouts of common proxies.
+/// The maximum time that a response waits for an event; below the timeouts of common proxies.
 const WAIT_SECONDS_MAX: u64 = 50;
 /// The interval of keep-alive comments in a stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -53,7 +53,7 @@ impl Admin {
             let view = self.store.account(account).await;
             view.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
         }
-        // The answer contains all events that were emitted before this request.
+        // The response contains all events that were emitted before this request.
         let last = self
             .dispatcher
             .tail()
@@ -64,7 +64,7 @@ impl Admin {
             if wait.is_some() {
                 return Err(Refusal::invalid(
                     "wait",
-                    "a stream waits for events by itself; remove it",
+                    "not valid for a stream, which waits for events anyway: remove wait",
                 ));
             }
             let after = last_seen(request.headers())?.unwrap_or(after);
@@ -119,8 +119,8 @@ async fn next_page(
     Ok(page)
 }
 
-/// Returns a stream of events after a position. It ends if the ledger cannot be reached: the client reconnects with
-/// the last position it received.
+/// Returns a stream of the events after a position. The stream ends if the ledger cannot be reached; the client then
+/// reconnects with the last position that it received.
 fn pieces(
     tail: Tail,
     filter: Filter,
@@ -129,7 +129,7 @@ fn pieces(
     let begin = (tail, filter, after, true);
     stream::unfold(begin, |(tail, filter, mut after, begins)| async move {
         if begins {
-            // Sends the answer's head immediately, and makes a disconnected client reconnect after one second.
+            // Sends the response's head immediately, and makes a disconnected client reconnect after one second.
             let piece = Bytes::from_static(b"retry: 1000\n\n");
             return Some((Ok(piece), (tail, filter, after, false)));
         }
@@ -140,7 +140,7 @@ fn pieces(
             let page = match tail.read(after, LIMIT, &filter).await {
                 Ok(page) => page,
                 Err(error) => {
-                    tracing::warn!(%error, "a stream of events ended");
+                    tracing::warn!(%error, "an event stream ended with an error");
                     return None;
                 }
             };
@@ -166,7 +166,8 @@ fn pieces(
 }
 
 fn write(piece: &mut Vec<u8>, event: &Event) {
-    let data = serde_json::to_string(&Shown::from(event)).expect("an event serializes to JSON");
+    let data = serde_json::to_string(&Shown::from(event))
+        .expect("serializing an event to JSON cannot fail");
     let (number, kind) = (event.number, event.what.kind());
     let lines = format!("id: {number}\nevent: {kind}\ndata: {data}\n\n");
     piece.extend_from_slice(lines.as_bytes());

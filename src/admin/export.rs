@@ -1,5 +1,6 @@
-//! The whole ledger as lines of JSON, written while it is read: memory use does not grow with the number of receipts.
-//! Each account is exported at one moment of its own.
+//! Exports the whole ledger as lines of JSON, which are written while the ledger is read, so memory use does not grow
+//! with the number of receipts. Each account is exported in its state at one moment, but not all accounts at the same
+//! moment.
 //!
 //! ```text
 //! {"kind":"header","format":"tollgate-export","version":1,"made_at":…}
@@ -40,10 +41,10 @@ pub(super) const ROUTES: &[Route] = routes! {
 
 /// The version of the export's line format.
 pub(crate) const VERSION: u64 = 1;
-/// The value of `format` in the first line.
+/// The value of the field `format` in the export's first line.
 pub(crate) const FORMAT: &str = "tollgate-export";
 
-/// The size in bytes at which a collected piece of the export is sent.
+/// The size in bytes at which a piece of the export is sent.
 const PIECE_BYTES: usize = 64 * 1024;
 
 impl Admin {
@@ -94,21 +95,21 @@ impl Export {
         Self {
             store,
             stage: Stage::Header { made_at_ms: now_ms },
-            accounts: copy::Export::of(accounts),
+            accounts: copy::Export::for_accounts(accounts),
             accounts_done: 0,
             lines: 0,
             piece: Vec::new(),
         }
     }
 
-    /// Returns the lines in pieces. If reading the ledger fails, the last item is the error.
+    /// Returns the export's lines in pieces. If reading the ledger fails, the last item is the error.
     fn pieces(self) -> impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static {
         stream::unfold(self, |mut export| async move {
             match export.next_piece().await {
                 Ok(None) => None,
                 Ok(Some(piece)) => Some((Ok(piece), export)),
                 Err(error) => {
-                    tracing::error!(%error, lines = export.lines, "export cut off");
+                    tracing::error!(%error, lines = export.lines, "an export of the ledger was cut off by an error");
                     export.stage = Stage::Done;
                     export.piece.clear();
                     Some((Err(error), export))
@@ -189,7 +190,7 @@ struct End {
     lines: u64,
 }
 
-/// An account with its keys as the API shows them, without the keys' digests.
+/// An account with its keys, as the API returns them: without the keys' digests.
 #[derive(Serialize)]
 struct AccountLine<'a> {
     kind: &'static str,
@@ -204,7 +205,7 @@ struct AccountLine<'a> {
     journal_complete: bool,
 }
 
-/// A group of keys as the API shows it, with further fields that the audit needs.
+/// A group of keys as the API returns it, with additional fields that the audit needs.
 #[derive(Serialize)]
 struct GroupLine<'a> {
     #[serde(flatten)]

@@ -1,9 +1,9 @@
 //! Bodies of the admin API: flat JSON objects that are read field by field, so that every error names its field and no
 //! field is ignored.
 //!
-//! Errors of derived `Deserialize` with `serde_path_to_error` would be less helpful. For an unknown field they do not
-//! suggest the likely name. For a wrong type they state the type but not what to send. They also state positions in a
-//! text that a program generated. Telling null from absent would need a wrapper around each field.
+//! Errors of a derived `Deserialize` with `serde_path_to_error` would be less helpful. For an unknown field they
+//! suggest no similar name; for a wrong type they do not describe a valid value; and they state positions in a text
+//! that a program generated. To distinguish null from an absent field, each field would need a wrapper.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ impl Fields {
                 return Err(Refusal::unknown("field", "no fields", name, known));
             }
             if fields[..index].iter().any(|(earlier, _)| earlier == name) {
-                return Err(Refusal::invalid(name, "occurs twice; send it once"));
+                return Err(Refusal::invalid(name, "occurs twice; send this field once"));
             }
         }
         Ok(Self(fields))
@@ -108,7 +108,8 @@ impl Fields {
     }
 }
 
-/// An object with its fields as sent: a map would keep only the last of repeated fields.
+/// An object with its fields in the order in which they were sent. Repeated fields are kept, so that they can be
+/// refused; a map would keep only the last one.
 struct Object(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Object {
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn field_error_names_its_field() {
+    fn error_names_the_invalid_body_field() {
         for (body, begins) in [
             ("", "the body is not a JSON object"),
             ("[]", "the body is not a JSON object"),
@@ -198,7 +199,7 @@ mod tests {
             ),
             (
                 r#"{"id":"a","addresses":["10.0.0.0/40"]}"#,
-                "addresses[0]: must be an address or a block",
+                "addresses[0]: must be an address such as",
             ),
             (
                 r#"{"id":"a","requests_per_second":0}"#,
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn valid_values_are_accepted() {
+    fn valid_body_fields_are_accepted() {
         for body in [
             r#"{"id":"платёж №7"}"#,
             r#"{"id":"a","amount_rub":"-0.000001","ceiling_rub":null,"models":null,"requests_per_second":null}"#,

@@ -1,4 +1,4 @@
-//! Endpoints for groups of an account's keys: create, limit, remove.
+//! Endpoints for key groups of an account: create, limit, remove.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -125,7 +125,7 @@ impl Admin {
         let before = before.ok_or_else(none)?;
         if before.record.removed && !change.remove {
             return Err(Refusal::Conflict(format!(
-                "group {id} was removed and cannot be restored; create another"
+                "group {id} was removed and cannot be restored; create another group"
             )));
         }
         let view = self.store.change_group(&account, &id, change).await;

@@ -48,7 +48,7 @@ const LIMITS: [&str; 10] = [
     "growing_holds",
     "expires_at",
 ];
-const OWNER_CALLS_NONE: &str = "an owner key calls no models; leave this field out";
+const OWNER_CALLS_NONE: &str = "an owner key cannot call models; leave this field out";
 /// The maximum number of models listed in the error for an unknown model.
 const MODELS_NAMED_MAX: usize = 5;
 
@@ -86,13 +86,13 @@ impl Admin {
             && let Some(known) = self.key_of(digest).await?
         {
             return Err(Refusal::Conflict(format!(
-                "sha256: key {} of account {} has this digest already",
+                "sha256: key {} of account {} already has this digest",
                 known.id, known.account
             )));
         }
         let (digest, prefix) = shown.parts();
         let id = new_key_id().map_err(|error| {
-            tracing::error!(%error, "no random bytes from the operating system");
+            tracing::error!(%error, "the operating system returned no random bytes for a new key");
             Refusal::Internal
         })?;
         let mut record = KeyRecord::new(id, account, digest);
@@ -120,8 +120,8 @@ impl Admin {
         }
     }
 
-    /// Returns the key with this id, or with this SHA-256. The two cannot be confused, because no id is as long as a
-    /// digest.
+    /// Returns the key with this id or this SHA-256. An id and a digest cannot be confused, because every id is shorter
+    /// than a digest.
     async fn show_key(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let text = request.named();
         let id = match text.strip_prefix("sha256-").map(str::parse::<KeyDigest>) {
@@ -182,7 +182,7 @@ impl Admin {
             .change_key(id, &change)
             .await
             .map_err(|error| Refusal::of_change(&error, &format!("key {id}")))?;
-        // Another request deleted the key after this one had read it, so the ledger did not apply the change.
+        // Another request deleted the key after this request had read the key, so the ledger did not apply the change.
         if view.record.status == KeyStatus::Deleted {
             return Err(deleted(id));
         }
@@ -221,7 +221,7 @@ impl Admin {
         Ok(())
     }
 
-    /// Refuses models that are not in the catalog: a key limited to a misspelt name could not call anything.
+    /// Refuses models that are not in the catalog, because a key limited to a misspelt model could call nothing.
     fn check_models(&self, models: Option<&[String]>) -> Result<(), Refusal> {
         let snapshot = self.live.snapshot();
         let known = || snapshot.models().map(|(model, _)| model.id.as_str());
@@ -238,7 +238,7 @@ impl Admin {
                     } else {
                         ""
                     };
-                    format!("it has {}{more}", some.join(", "))
+                    format!("its models are {}{more}", some.join(", "))
                 }
             };
             return Err(Refusal::invalid(
@@ -252,7 +252,7 @@ impl Admin {
 
 fn deleted(id: &KeyId) -> Refusal {
     Refusal::Conflict(format!(
-        "key {id} was deleted and cannot be restored; create another"
+        "key {id} was deleted and cannot be restored; create another key"
     ))
 }
 
@@ -263,7 +263,7 @@ fn log_key(who: &Operator, what: &str, before: &KeyView, after: &KeyView) {
     tracing::info!(target: "audit", who = who.name(), what, account = %account, key = %id, change);
 }
 
-/// Returns the key without its name and limits: the state that the audit log compares a new key with.
+/// Returns the key without its name and limits. The audit line of a new key lists the differences from this state.
 fn unlimited(key: &KeyView) -> KeyView {
     let mut key = key.clone();
     (key.ceiling_rub, key.month.ceiling_rub, key.day.ceiling_rub) = (None, None, None);
@@ -301,7 +301,7 @@ impl Shown {
             (None, None) => Ok(Self::Made(SecretKey::generate())),
             (None, Some(_)) => Err(Refusal::invalid(
                 "prefix",
-                "valid only with sha256; a new key has a prefix of its own",
+                "valid only with sha256; a generated key has its own prefix",
             )),
             (Some(digest), prefix) => Ok(Self::Issued {
                 prefix: prefix.unwrap_or_else(|| format!("sha256:{}…", &digest.to_string()[..6])),
@@ -322,11 +322,11 @@ impl Shown {
 fn not_created(error: &BookError, record: &KeyRecord, shown: &Shown) -> Refusal {
     match error {
         BookError::Unavailable(source) => {
-            tracing::warn!(error = chain(&**source), account = %record.account, "ledger out of reach");
+            tracing::warn!(error = chain(&**source), account = %record.account, "the ledger is out of reach; a key may have been created");
             Refusal::LedgerOutOfReach(match shown {
                 Shown::Made(_) => format!(
-                    "the ledger is out of reach and may have made key {}: delete it if the account lists it, \
-                     then create another",
+                    "the ledger is out of reach and may have created key {}: if the account lists this key, delete it; \
+                     then create another key",
                     record.id
                 ),
                 Shown::Issued { .. } => {
@@ -338,13 +338,13 @@ fn not_created(error: &BookError, record: &KeyRecord, shown: &Shown) -> Refusal 
         BookError::NotFound => Refusal::NotFound(format!("no account {}", record.account)),
         // Generated keys never collide, so the existing digest belongs to an imported key.
         BookError::Exists => {
-            Refusal::Conflict("sha256: there is a key with this digest already".into())
+            Refusal::Conflict("sha256: another key already has this digest".into())
         }
         error => Refusal::of_ledger(error, &format!("key {}", record.id)),
     }
 }
 
-/// Returns the field names `first`, followed by those that every request for a key may have.
+/// Returns the field names `first`, followed by the fields that both requests (create and change a key) accept.
 fn fields_after(first: &[&'static str]) -> Vec<&'static str> {
     let first = first.iter().copied().chain(["name"]);
     first.chain(ceilings::fields()).chain(LIMITS).collect()
@@ -358,7 +358,7 @@ fn change_fields() -> Vec<&'static str> {
     fields_after(&["status"])
 }
 
-/// Reads the fields that creating and changing a key have in common.
+/// Reads the fields that the requests to create and to change a key have in common.
 fn key_change(fields: &mut Fields, now_ms: u64) -> Result<KeyChange, Refusal> {
     let name = fields.optional("name", fields::line)?;
     let ceilings = ceilings::of_key(|field| fields.nullable(field, fields::ceiling))?;
@@ -407,7 +407,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misspelt_field_of_a_key_is_refused_by_name() {
+    fn error_about_a_key_names_the_unknown_or_invalid_field() {
         for (known, body, begins) in [
             (
                 &new_fields(),

@@ -1,4 +1,4 @@
-//! Endpoints for leases: money that gateways have reserved for a key.
+//! Endpoints for leases: the money of a key that each gateway has reserved for its own holds.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -95,15 +95,15 @@ impl Admin {
 }
 
 fn parsed<T: std::str::FromStr<Err = &'static str>>(value: &Value) -> Result<T, String> {
-    let text = value.as_str().ok_or("must be a text")?;
+    let text = value.as_str().ok_or("must be a string")?;
     text.parse().map_err(str::to_owned)
 }
 
 fn refusal(error: &MembersError, account: &AccountId) -> Refusal {
     match error {
         MembersError::TooMany => Refusal::Conflict(format!(
-            "account {account} has {MEMBERS_MAX} members, or the person is a member of too many accounts; remove one \
-             first"
+            "account {account} already has {MEMBERS_MAX} members, or the person is a member of too many accounts; \
+             remove a membership first"
         )),
         MembersError::Unknown => Refusal::NotFound(format!("no such member of account {account}")),
         MembersError::LastOwner => {

@@ -1,5 +1,5 @@
-//! The operators' API: accounts, payments, keys, receipts, usage, vendors, export and the audit, on a listener of its
-//! own. The module `stack` lists the layers above the API.
+//! The operators' API: accounts, payments, keys, receipts, usage, vendors, export and audit. It has a listener of its
+//! own. The module `stack` lists the layers above this API.
 //!
 //! Every request needs the admin key, or comes from the console on behalf of a signed-in operator. Every change writes
 //! a line to the log target `audit`: the operator, the object, the old and the new value. An unknown field, parameter
@@ -21,9 +21,11 @@ mod events;
 pub(crate) mod export;
 mod fields;
 mod groups;
+mod invoices;
 mod keys;
 mod leases;
 mod members;
+mod past_changes;
 mod payments;
 mod people;
 mod probes;
@@ -70,12 +72,12 @@ pub use self::{
 };
 
 /// Error text for an invalid request number, with an example of a valid one.
-pub(crate) const NOT_A_NUMBER: &str = "a call's number looks like 0190163d-8694-739b-aea5-966c26f8ad91; it is in \
-    the header x-request-id of the answer, and in parentheses at the end of an error";
+pub(crate) const NOT_A_NUMBER: &str = "a call's number looks like 0190163d-8694-739b-aea5-966c26f8ad91; the response \
+    has it in the header x-request-id, and an error text has it in parentheses at the end";
 
 type Answer = Response<AnswerBody>;
 
-/// The state of the operators' API: one ledger, one catalog, and one node's vendors and counters.
+/// The state of the operators' API: the ledger, the catalog, and the vendors and counters of this node.
 pub struct Admin {
     store: AnyLedger,
     live: Arc<Live>,
@@ -89,7 +91,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// An API over `store`, `live`, `health` and `payments`, which also answers probes and scrapers.
+    /// Creates an API over `store`, `live`, `health` and `payments`, which also serves probes and metrics.
     #[must_use]
     pub(crate) fn new(
         store: AnyLedger,
@@ -113,7 +115,7 @@ impl Admin {
         }
     }
 
-    /// Lets operators invite others, in this file.
+    /// Adds the operators file, so that operators can invite others through the API.
     #[must_use]
     pub(crate) fn with_operators(self, file: Option<PathBuf>) -> Self {
         Self {
@@ -122,7 +124,7 @@ impl Admin {
         }
     }
 
-    /// Lets operators change the configuration's file and test vendors by calls through `one_vendor`.
+    /// Adds the configuration file, so that operators can change it. Vendors are tested by calls through `one_vendor`.
     #[must_use]
     pub(crate) fn with_configuration(self, file: ConfigFile, one_vendor: OneVendor) -> Self {
         Self {

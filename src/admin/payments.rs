@@ -1,4 +1,4 @@
-//! Endpoints for payments at providers: create, list, resolve. Received and refunded amounts are entries of the
+//! Endpoints for payments through providers: create, list, resolve. Received and refunded amounts are entries of the
 //! journal.
 
 use std::sync::Arc;
@@ -30,10 +30,10 @@ pub(super) const ROUTES: &[Route] = routes! {
 };
 
 const FIELDS: &[&str] = &["id", "account", "amount_rub", "provider", "email"];
-/// The largest number of payments in one answer.
+/// The largest number of payments in one response.
 const LISTED_MAX: usize = 1000;
 
-/// An intent with its times as text, and the debt of its account.
+/// An intent with its times as text, and the debt for refunds of its account.
 #[derive(Serialize)]
 struct PaymentAnswer<'a> {
     created_at: String,
@@ -56,7 +56,7 @@ impl<'a> From<&'a Intent> for PaymentAnswer<'a> {
 #[derive(Serialize)]
 struct PaymentsAnswer<'a> {
     payments: Vec<PaymentAnswer<'a>>,
-    /// The number of older payments that the answer omits.
+    /// The number of older payments that the response omits.
     left_out: usize,
     /// The sum of all accounts' debts for refunds.
     debt_rub: MicroRub,
@@ -149,7 +149,7 @@ fn state(text: &str) -> Result<State, String> {
 pub(super) fn email(value: &Value) -> Result<String, String> {
     let text = value.as_str().filter(|text| is_email(text));
     text.map(str::to_owned)
-        .ok_or_else(|| "must be an address like name@example.com".to_owned())
+        .ok_or_else(|| "must be an email address, for example name@example.com".to_owned())
 }
 
 /// Returns the error for a payment that the provider did not create. Its intent is kept, and the request can be
@@ -157,7 +157,7 @@ pub(super) fn email(value: &Value) -> Result<String, String> {
 pub(super) fn not_made(error: PaymentError, id: IntentId, account: &AccountId) -> Refusal {
     match &error {
         PaymentError::Provider(_, cause) if cause.may_pass() => Refusal::ProviderFailed(format!(
-            "{error}; to repeat the request for the same payment, name its id (--id {id})"
+            "{error}; to repeat the request for the same payment, send the payment's id (--id {id})"
         )),
         _ => refusal(error, Some(account)),
     }

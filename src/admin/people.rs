@@ -43,11 +43,11 @@ struct OperatorsAnswer {
 struct OperatorAnswer {
     name: String,
     role: &'static str,
-    /// `active`, `invited` or `expired`.
+    /// The operator's status: `active`, `invited` or `expired`.
     status: &'static str,
-    /// When the invitation expires.
+    /// The time at which the invitation expires.
     expires_at: Option<String>,
-    /// The token of the invitation's link: only in the answer that created it.
+    /// The token in the invitation's link; present only in the response to the request that created the invitation.
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<String>,
 }
@@ -124,7 +124,7 @@ impl Admin {
     fn operators_file(&self) -> Result<PathBuf, Refusal> {
         self.operators_file.clone().ok_or_else(|| {
             Refusal::Conflict(
-                "this gateway has no file of operators: name one in admin.operators_file and restart it".into(),
+                "this gateway has no operators file: name one in admin.operators_file and restart the gateway".into(),
             )
         })
     }
@@ -142,7 +142,7 @@ async fn changed(
 
 fn unusable(error: &BoxError) -> Refusal {
     Refusal::Conflict(format!(
-        "admin.operators_file cannot be changed by this gateway: {error}; give its user write access to the folder, or \
-         use `tollgate operator`"
+        "this gateway cannot change admin.operators_file: {error}. Give the gateway's user write access to the folder, \
+         or use `tollgate operator`"
     ))
 }

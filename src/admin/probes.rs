@@ -42,7 +42,7 @@ impl Admin {
     async fn metrics(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let format = Format::asked_for(request.headers());
         let text = self.scrape.text(format).map_err(|error| {
-            tracing::error!(%error, "the metrics cannot be written");
+            tracing::error!(%error, "the metrics could not be written to text");
             Refusal::Internal
         })?;
         let body = AnswerBody::from(Bytes::from(text));

@@ -22,12 +22,18 @@ impl Query {
                 return Err(Refusal::unknown("parameter", "none", &name, known));
             }
             if parameters.iter().any(|(earlier, _)| *earlier == name) {
-                return Err(Refusal::invalid(name, "occurs twice; send it once"));
+                return Err(Refusal::invalid(
+                    name,
+                    "occurs twice; send this parameter once",
+                ));
             }
             match decoded(value) {
                 Some(value) if !value.is_empty() => parameters.push((name, value)),
                 Some(_) => {
-                    return Err(Refusal::invalid(name, "is empty; leave it out instead"));
+                    return Err(Refusal::invalid(
+                        name,
+                        "is empty; leave the parameter out instead",
+                    ));
                 }
                 None => {
                     return Err(Refusal::invalid(name, "is not percent-encoded UTF-8"));
@@ -59,10 +65,20 @@ pub(super) fn id<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Re
     text.parse::<T>().map_err(|error| error.to_string())
 }
 
+/// Returns a parser of whole numbers from 1 to `max`.
+pub(super) fn up_to(max: usize) -> impl FnOnce(&str) -> Result<usize, String> {
+    move |text| {
+        let number = text.parse().ok();
+        let number = number.filter(|number| (1..=max).contains(number));
+        number.ok_or_else(|| format!("must be a whole number from 1 to {max}"))
+    }
+}
+
 /// Parses a time to Unix milliseconds.
 pub(super) fn time(text: &str) -> Result<u64, String> {
-    parse_rfc3339_ms(text)
-        .ok_or_else(|| "must be a date like 2026-01-31, or a time like 2026-01-31T12:00:00Z".into())
+    parse_rfc3339_ms(text).ok_or_else(|| {
+        "must be a date, for example 2026-01-31, or a time, for example 2026-01-31T12:00:00Z".into()
+    })
 }
 
 #[cfg(test)]
@@ -85,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn query_error_names_its_parameter() {
+    fn error_names_the_invalid_query_parameter() {
         for (query, begins) in [
             (
                 "acount=a",
@@ -95,7 +111,7 @@ mod tests {
             ("account=a&%61ccount=b", "account: occurs twice"),
             ("account=", "account: is empty"),
             ("account", "account: is empty"),
-            ("account=a/b", "account: an id is"),
+            ("account=a/b", "account: an id must have"),
             ("model=%zz", "model: is not percent-encoded"),
             ("model=%2", "model: is not percent-encoded"),
             ("model=%+1", "model: is not percent-encoded"),
@@ -111,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn valid_parameters_are_accepted() {
+    fn valid_query_parameters_are_accepted() {
         let (account, model, since) =
             read("account=acme&&model=%D0%BC%20a+b&since=1970-01-01T03:00:01+03:00").unwrap();
         assert_eq!(account.as_deref(), Some("acme"));

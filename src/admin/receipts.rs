@@ -1,4 +1,4 @@
-//! Endpoints for receipts: the receipt of a call, and the latest of an account or of all accounts.
+//! Endpoints for receipts: the receipt of one call, and the latest receipts of an account or of all accounts.
 
 use std::sync::Arc;
 
@@ -10,7 +10,10 @@ use tollgate_layers::{
     session::SessionId,
     usage::End,
 };
-use tollgate_ledger::rollup::{self, Rollup, Sought};
+use tollgate_ledger::{
+    rollup::{self, Rollup, Sought},
+    unbooked::UnbookedState,
+};
 
 use super::{
     Admin, Answer, NOT_A_NUMBER,
@@ -22,7 +25,6 @@ use super::{
 };
 use crate::{
     ledger::latest::{LOOK_IN_ALL_AGAIN_MS, ReceiptsPage, ReceiptsPart, receipt_soon},
-    observe::record::How,
     text::time::rfc3339,
 };
 
@@ -31,23 +33,23 @@ pub(super) const ROUTES: &[Route] = routes! {
     get "/admin/v1/receipts/{number}" => show_receipt;
 };
 
-/// Default and maximum number of receipts in an answer.
+/// Default and maximum number of receipts in a response.
 pub(super) const RECEIPTS: usize = 50;
-const RECEIPTS_MAX: usize = 500;
+pub(super) const RECEIPTS_MAX: usize = 500;
 
-/// Answers with a page of receipts, latest first.
+/// A page of receipts, latest first.
 #[derive(Serialize)]
 struct ReceiptsAnswer<'a> {
     receipts: Vec<ReceiptAnswer<'a>>,
     /// The cursor of the next page, for the parameter `after`; null on the last page.
     next: Option<String>,
-    /// All receipts since this time have been searched, by this request and the requests for earlier pages. Absent on
-    /// the last page.
+    /// The time since which all receipts have been searched, by this request and the requests for earlier pages. Absent
+    /// on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     searched_since: Option<String>,
 }
 
-/// The filter: all accounts, one account or one key.
+/// The receipts to read: of all accounts, of one account or of one key.
 #[derive(Debug)]
 struct ReceiptsQuery {
     account: Option<AccountId>,
@@ -78,12 +80,14 @@ impl ReceiptsQuery {
                 since_ms: query.optional("since", query::time)?.unwrap_or(0),
                 until_ms: query.optional("until", query::time)?.unwrap_or(u64::MAX),
                 after: query.optional("after", query::id)?,
-                limit: query.optional("limit", limit)?.unwrap_or(RECEIPTS),
+                limit: query
+                    .optional("limit", query::up_to(RECEIPTS_MAX))?
+                    .unwrap_or(RECEIPTS),
             },
         })
     }
 
-    /// Converts the filter to the form that the roll-up's sums take.
+    /// Returns the filters for which the roll-up's sums can show where matching receipts may be.
     fn sought(&self) -> Sought<'_> {
         Sought {
             key: self.key.as_ref(),
@@ -109,12 +113,6 @@ fn end(text: &str) -> Result<End, String> {
     })
 }
 
-pub(super) fn limit(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok();
-    let number = number.filter(|number| (1..=RECEIPTS_MAX).contains(number));
-    number.ok_or_else(|| format!("must be a whole number from 1 to {RECEIPTS_MAX}"))
-}
-
 impl Admin {
     /// Lists receipts. If an account is named, only that account's journal is read.
     async fn list_receipts(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
@@ -131,7 +129,7 @@ impl Admin {
                     |error: BookError| Refusal::of_ledger(&error, &format!("key {key}"));
                 let owner = view.map_err(of_ledger)?.record.account;
                 if account.as_ref().is_some_and(|account| *account != owner) {
-                    return Err(Refusal::invalid("key", "is a key of another account"));
+                    return Err(Refusal::invalid("key", "belongs to another account"));
                 }
                 vec![owner]
             }
@@ -160,17 +158,19 @@ impl Admin {
         let number: RequestNumber = request
             .named()
             .parse()
-            .map_err(|_| Refusal::NotFound(format!("no receipt: {NOT_A_NUMBER}")))?;
-        let unbooked = self.scrape.calls().unbooked(number);
-        let look_again_ms = match unbooked.map(|call| call.how) {
-            Some(How::Ended { .. }) => &[],
-            Some(How::Running) | None => LOOK_IN_ALL_AGAIN_MS,
+            .map_err(|_| Refusal::NotFound(format!("not a call number: {NOT_A_NUMBER}")))?;
+        // If the record of the call cannot be read, the search for a receipt is repeated, although the call may have no
+        // receipt.
+        let unbooked = self.scrape.calls().unbooked(number).await;
+        let look_again_ms = match unbooked.ok().flatten().map(|call| call.state) {
+            Some(UnbookedState::Refused | UnbookedState::Released) => &[],
+            Some(UnbookedState::Running) | None => LOOK_IN_ALL_AGAIN_MS,
         };
         let found = receipt_soon(number, look_again_ms, || self.store.receipt(number)).await;
         let receipt = found.map_err(|error| match error {
             BookError::NotFound => Refusal::NotFound(format!(
-                "no receipt {number}: the call was refused, failed or still runs, or the number is wrong; \
-                 GET /admin/v1/calls/{number} has what its gateway remembers"
+                "no receipt {number}: the call was refused, failed or is still running, or the number is wrong. \
+                 GET /admin/v1/calls/{number} returns the cause of a refusal"
             )),
             error => Refusal::of_ledger(&error, &format!("receipt {number}")),
         })?;

@@ -31,7 +31,7 @@ impl Admin {
         let mut answers = Vec::new();
         let receivers = self.dispatcher.receivers();
         for receiver in receivers.iter() {
-            let notes = self.dispatcher.notes_of(receiver);
+            let notes = self.dispatcher.receiver_store(receiver);
             let state = notes.state().await.map_err(|error| refusal(&error))?;
             let state = state.map(|(_, state)| state);
             let dead = notes.dead_count().await.map_err(|error| refusal(&error))?;
@@ -60,7 +60,7 @@ impl Admin {
             "receiver.resume"
         };
         tracing::info!(target: "audit", who = who.name(), what, receiver = receiver.name);
-        let dead = self.dispatcher.notes_of(&receiver).dead_count().await;
+        let dead = self.dispatcher.receiver_store(&receiver).dead_count().await;
         ok(&ReceiverAnswer::new(
             &receiver,
             state,
@@ -72,7 +72,7 @@ impl Admin {
         let receiver = self.receiver(request.named())?;
         let letters = self
             .dispatcher
-            .notes_of(&receiver)
+            .receiver_store(&receiver)
             .dead()
             .await
             .map_err(|error| refusal(&error))?;
@@ -102,16 +102,16 @@ impl Admin {
             .map_err(|error| of_change(&error))?;
         tracing::info!(target: "audit", who = who.name(), what = "receiver.replay", receiver = receiver.name, number, ?replayed);
         let error = match replayed {
-            Replayed::Taken => None,
+            Replayed::Accepted => None,
             Replayed::Failed(why) => Some(why),
             Replayed::Unknown => {
                 return Err(Refusal::NotFound(format!(
                     "event {number} is not stored any more, or does not exist yet"
                 )));
             }
-            Replayed::NotIts => {
+            Replayed::Excluded => {
                 let problem = format!(
-                    "event {number} is excluded by the filter of {}",
+                    "the filter of receiver {} excludes event {number}",
                     receiver.name
                 );
                 return Err(Refusal::invalid("number", problem));
@@ -127,7 +127,7 @@ impl Admin {
     fn receiver(&self, name: &str) -> Result<Arc<Receiver>, Refusal> {
         self.dispatcher.receiver(name).ok_or_else(|| {
             Refusal::NotFound(
-                "no such receiver: `tollgate event receivers` (GET /admin/v1/receivers) shows them"
+                "no such receiver: `tollgate event receivers` (GET /admin/v1/receivers) lists the receivers"
                     .into(),
             )
         })

@@ -32,7 +32,7 @@ pub enum Refusal {
         /// The seconds until the next request is admitted.
         seconds: u64,
     },
-    /// 403: `/metrics` for a host name that is not configured.
+    /// 403: a request without the admin key for a host name that is not configured.
     HostUnknown,
     /// 403: the operator's role lacks the right.
     RoleRefused(Role),
@@ -47,32 +47,32 @@ pub enum Refusal {
     BodyBroken,
     /// 400: an invalid field, or the body if `field` is empty.
     Invalid {
-        /// The name of the field.
+        /// The name of the invalid field.
         field: String,
         /// The mistake in the field, and a valid value.
         problem: String,
     },
     /// 404: the account, key or receipt does not exist.
     NotFound(String),
-    /// 409: the state of the ledger does not allow the change.
+    /// 409: the change conflicts with the current state of the ledger or of a file.
     Conflict(String),
-    /// 503: the ledger could not be reached, or its answer was lost.
+    /// 503: the ledger could not be reached, or its reply was lost.
     LedgerOutOfReach(String),
     /// 502: the payment provider failed.
     ProviderFailed(String),
-    /// 500: an internal error.
+    /// 500: an internal error of the gateway; the log has the cause.
     Internal,
     /// 500: the gateway panicked at an unknown point of the request.
     Panicked {
-        /// The number of the request, for the log.
+        /// The request's number, under which the error is logged.
         number: RequestNumber,
     },
 }
 
 impl Refusal {
-    /// Logs the cause of a gateway's fault, and returns a refusal without the cause.
+    /// Logs the cause of an internal error, and returns a refusal without the cause.
     pub(crate) fn fault(cause: impl fmt::Display) -> Self {
-        tracing::error!(%cause, "internal error of the admin API");
+        tracing::error!(%cause, "the admin API failed with an internal error");
         Self::Internal
     }
 
@@ -83,8 +83,8 @@ impl Refusal {
         }
     }
 
-    /// Refuses a `name` that is not in `known`. `kind` is what the name denotes; `none` is the text for a request that
-    /// takes no such names.
+    /// Refuses `name`, which is not in `known`. `kind` is `field` or `parameter`. If `known` is empty, the error text
+    /// contains `none` in place of the known names.
     pub(super) fn unknown(kind: &str, none: &str, name: &str, known: &[&str]) -> Self {
         let name: String = name.chars().take(64).collect();
         let takes = if known.is_empty() {
@@ -99,46 +99,50 @@ impl Refusal {
         )
     }
 
-    /// Converts the ledger's error for a change of `subject`. If the ledger's answer was lost, the change may have been
-    /// made.
+    /// Converts the ledger's error for a change of `subject`, for example `account acme`. If the ledger's reply was
+    /// lost, the change may have been made.
     pub(super) fn of_change(error: &BookError, subject: &str) -> Self {
         match Self::of_ledger(error, subject) {
             Self::LedgerOutOfReach(_) => Self::LedgerOutOfReach(
-                "the ledger is out of reach; the change may have been made: repeat the request with the same id"
+                "the ledger is out of reach, and the change may have been made: repeat the request with the same id"
                     .into(),
             ),
             refusal => refusal,
         }
     }
 
-    /// Converts the ledger's error for a query about `subject`, like `account acme`.
+    /// Converts the ledger's error for a query about `subject`, for example `account acme`.
     pub(super) fn of_ledger(error: &BookError, subject: &str) -> Self {
         match error {
             BookError::NotFound => Self::NotFound(format!("no {subject}")),
             BookError::Exists => {
-                Self::Conflict(format!("{subject} exists already, with other contents"))
+                Self::Conflict(format!("{subject} exists already, with different contents"))
             }
             BookError::BelowHeld => Self::Conflict(format!(
                 "the balance of {subject} would fall below zero or below what running calls hold; \
-                 take less, or wait for them to end"
+                 enter a smaller amount, or wait until the calls end"
             )),
             BookError::AboveMax => Self::Conflict(format!(
-                "the balance of {subject} would exceed 9007199254.740991 rubles; enter less"
+                "the balance of {subject} would exceed 9007199254.740991 rubles; enter a smaller amount"
             )),
             BookError::NoGroup => Self::invalid(
                 "group",
-                "the account has no such group, or it was removed; create one first",
+                "the account has no such group, or the group was removed; create a group first",
             ),
             BookError::GroupInUse => Self::Conflict(format!(
-                "{subject} has keys that are not deleted: take them out of it, or delete them"
+                "{subject} has keys that are not deleted: take these keys out of the group, or delete them"
             )),
             BookError::Unavailable(source) => {
-                tracing::warn!(error = chain(&**source), subject, "ledger out of reach");
+                tracing::warn!(
+                    error = chain(&**source),
+                    subject,
+                    "the admin API cannot reach the ledger"
+                );
                 let text = "the ledger is out of reach; try again. If this persists, `tollgate health` gives the reason";
                 Self::LedgerOutOfReach(text.into())
             }
             other => {
-                tracing::error!(error = %other, subject, "unexpected answer of the ledger");
+                tracing::error!(error = %other, subject, "the ledger returned an unexpected error to the admin API");
                 Self::Internal
             }
         }
@@ -163,8 +167,8 @@ impl Refusal {
 
     pub(crate) fn message(&self) -> String {
         match self {
-            Self::PathUnknown => "no such path; the admin API is under /admin/v1/".into(),
-            Self::MethodNotAllowed { allow } => format!("this path allows only {allow}"),
+            Self::PathUnknown => "the admin API has no such path; its paths begin with /admin/v1/".into(),
+            Self::MethodNotAllowed { allow } => format!("this path allows only the method {allow}"),
             Self::KeyRefused => {
                 "the admin key is missing or wrong; send it as \"Authorization: Bearer <key>\""
                     .into()
@@ -175,27 +179,27 @@ impl Refusal {
                 )
             }
             Self::HostUnknown => {
-                "this listener does not serve this host: use the listener's address, name the host in admin.hosts, or send \
-                 the admin key"
+                "this listener does not serve the host of the request: use the listener's address, add the host to \
+                 admin.hosts, or send the admin key"
                     .into()
             }
             Self::RoleRefused(role) => {
-                format!("the role {role} may not do this; ask an operator with another role")
+                format!("the role {role} may not do this; an operator with another role can")
             }
             Self::BodyTooLarge { bytes_max } => {
-                format!("the body is larger than {bytes_max} bytes")
+                format!("the request body is larger than {bytes_max} bytes")
             }
-            Self::BodyTooSlow => "the body arrived too slowly; repeat the request".into(),
-            Self::BodyBroken => "the body was incomplete; repeat the request".into(),
+            Self::BodyTooSlow => "the request body arrived too slowly; repeat the request".into(),
+            Self::BodyBroken => "the request body was incomplete; repeat the request".into(),
             Self::Invalid { field, problem } if field.is_empty() => problem.clone(),
             Self::Invalid { field, problem } => format!("{field}: {problem}"),
             Self::NotFound(text)
             | Self::Conflict(text)
             | Self::LedgerOutOfReach(text)
             | Self::ProviderFailed(text) => text.clone(),
-            Self::Internal => "an internal error; see the log".into(),
+            Self::Internal => "an internal error of the gateway; see the gateway's log".into(),
             Self::Panicked { number } => format!(
-                "an internal error, and a change may have been made; see the log ({number})"
+                "an internal error of the gateway, and the change may have been made; see the gateway's log ({number})"
             ),
         }
     }
@@ -251,13 +255,13 @@ impl Refusal {
             Self::Panicked { number } => (X_REQUEST_ID, HeaderValue::try_from(number.to_string())),
             _ => return response,
         };
-        let value = value.expect("letters, digits and commas are a valid header value");
+        let value = value.expect("a header value of letters, digits and commas is valid");
         response.headers_mut().insert(name, value);
         response
     }
 }
 
-/// Returns the text of the answer.
+/// Returns the text of the error response.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message())
@@ -276,15 +280,16 @@ impl From<BodyError> for Refusal {
     }
 }
 
-/// An answer in JSON that must not be cached.
+/// A response in JSON that must not be cached.
 pub(super) fn json_response(status: StatusCode, body: &impl Serialize) -> Response<Bytes> {
-    let bytes = serde_json::to_vec(body).expect("answers have string keys and no failing parts");
+    let bytes = serde_json::to_vec(body)
+        .expect("serializing an answer with string keys to JSON cannot fail");
     let mut response = response(Bytes::from(bytes), "application/json");
     *response.status_mut() = status;
     response
 }
 
-/// Builds an answer that must not be cached.
+/// Builds a response that must not be cached.
 pub(super) fn response<B>(body: B, content_type: &'static str) -> Response<B> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
@@ -300,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refused_change_may_have_been_made_only_if_the_ledgers_answer_was_lost() {
+    fn error_mentions_a_possible_change_only_if_the_ledgers_reply_to_a_change_was_lost() {
         let lost = BookError::Unavailable("down".into());
         let read = Refusal::of_ledger(&lost, "account a").message();
         assert!(!read.contains("made"), "{read}");

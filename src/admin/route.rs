@@ -1,4 +1,4 @@
-//! A route of the operators' listener: a path and a method, what a request needs, and the handler.
+//! A route of the operators' listener: its path and method, what its requests need, and its handler.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::edge::body_limit::UnreadBody;
 /// A path and a method with the handler of their requests.
 pub(super) struct Route {
     pub(super) method: &'static str,
-    /// Pattern of the path: a segment in braces matches any segment; at most two. The last segment may match an empty
-    /// one.
+    /// Pattern of the path. A segment in braces matches any segment; a pattern has at most two such segments. The last
+    /// segment in braces also matches an empty one.
     pub(super) path: &'static str,
     pub(super) access: Access,
     pub(super) right: Right,
@@ -39,11 +39,12 @@ pub(super) type Answering = BoxFuture<'static, Result<Answer, Refusal>>;
 /// Requirements of a route: the admin key, and whether the query may have parameters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Nothing: the answer is public, and the request's headers and query are not read.
+    /// The request needs nothing: the response is public, and the request's headers and query are not read.
     Open,
-    /// The admin key; query parameters are refused.
+    /// The request needs the admin key; query parameters are refused.
     WithKey,
-    /// The admin key, and query parameters, which the handler reads. All other routes refuse parameters.
+    /// The request needs the admin key and may have query parameters, which the handler reads. All other routes refuse
+    /// parameters.
     WithKeyAndQuery,
 }
 
@@ -68,12 +69,12 @@ impl Route {
         Self::new("DELETE", path, answer)
     }
 
-    /// Requires this right of the operator. A changing route that names no right requires all of them.
+    /// Requires that the operator has this right. A route that makes a change and names no right requires all rights.
     pub(super) const fn needs(self, right: Right) -> Self {
         Self { right, ..self }
     }
 
-    /// Makes the route public: it needs no key.
+    /// Makes the route public: its requests need no admin key.
     pub(super) const fn open(self) -> Self {
         Self {
             access: Access::Open,

@@ -1,4 +1,4 @@
-//! Paths and methods of the operators' listener. Each module declares the routes that it answers.
+//! Paths and methods of the operators' listener. Each module declares the routes that it serves.
 
 use std::{
     collections::BTreeMap,
@@ -11,14 +11,15 @@ use tower::Service;
 
 use super::{
     Admin, Answer, Operator, accounts, alerts, audit, auto_topups, calls, codes, configuration,
-    events, export, groups, keys, leases, members, payments, people, probes,
+    events, export, groups, invoices, keys, leases, members, past_changes, payments, people,
+    probes,
     query::Query,
     receipts, receivers,
     refusal::Refusal,
     route::{Access, AdminRequest, Answering, Route},
     statements, tariffs, usage, vendors,
 };
-use crate::edge::body_limit::UnreadBody;
+use crate::{edge::body_limit::UnreadBody, observe::log::audited};
 
 const ROOMS: &[&[Route]] = &[
     probes::ROUTES,
@@ -34,18 +35,20 @@ const ROOMS: &[&[Route]] = &[
     calls::ROUTES,
     usage::ROUTES,
     statements::ROUTES,
+    invoices::ROUTES,
     export::ROUTES,
     vendors::ROUTES,
     configuration::ROUTES,
     people::ROUTES,
     tariffs::ROUTES,
     audit::ROUTES,
+    past_changes::ROUTES,
     events::ROUTES,
     alerts::ROUTES,
     receivers::ROUTES,
 ];
 
-/// Returns whether a request needs the admin key. A path that is not a route needs none and gets a 404.
+/// Returns whether a request needs the admin key. A request whose path is not a route needs no key and gets a 404.
 pub(crate) fn needs_key<B>(req: &Request<B>) -> bool {
     find(req.method(), req.uri().path()).is_ok_and(|(route, _)| route.access != Access::Open)
 }
@@ -96,7 +99,7 @@ fn find<'p>(method: &Method, path: &'p str) -> Result<(&'static Route, [&'p str;
     Err(Refusal::MethodNotAllowed { allow })
 }
 
-/// Answers requests by their routes. A layer above checks the admin key.
+/// Serves requests by their routes. A layer above checks the admin key.
 #[derive(Clone, Debug)]
 pub struct Routes {
     admin: Arc<Admin>,
@@ -145,7 +148,13 @@ impl Service<Request<UnreadBody>> for Routes {
                 operator,
                 body,
             };
-            (route.answer)(admin, request).await
+            let answer = (route.answer)(Arc::clone(&admin), request);
+            if route.method == "GET" {
+                return answer.await;
+            }
+            let (answer, lines) = audited(answer).await;
+            admin.store_changes(lines).await;
+            answer
         })
     }
 }
@@ -280,7 +289,8 @@ mod tests {
         assert_eq!(open, ["/livez", "/readyz", "/metrics", "/openapi.yaml"]);
     }
 
-    /// Every route that changes something names a right. A route that names none would require all rights.
+    /// Every route that makes a change names the right that it requires. A route that named none would require all
+    /// rights.
     #[test]
     fn every_admin_route_that_changes_something_names_the_required_right() {
         let changing = ROOMS.iter().copied().flatten();
@@ -363,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_admin_paths_are_404() {
+    fn request_to_an_unknown_admin_path_gets_404() {
         for path in [
             "/",
             "",

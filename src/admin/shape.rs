@@ -1,4 +1,5 @@
-//! The form in which operators get panics, and refusals of layers that are also in the callers' stack.
+//! The form of error responses to operators. It is used for panics, and for errors of layers that the callers' stack
+//! also contains.
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
@@ -12,8 +13,8 @@ use tollgate_layers::{
 use super::refusal::Refusal;
 use crate::edge::panics::{Panicked, Witness};
 
-/// Writes errors in the form for operators, with what to do next. Only an answer that refers to the log contains a
-/// request number.
+/// Writes errors in the form for operators: each text ends with what to do next. Only a text that refers to the log
+/// contains the request number.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OperatorsShape;
 
@@ -41,18 +42,20 @@ impl Shape for OperatorsShape {
 /// Advice for a client whose request head is invalid.
 fn of_head(problem: &Problem) -> Option<&'static str> {
     Some(match problem {
-        Problem::HeaderMissing => "a header that HTTP/1.1 requires: send it",
-        Problem::Duplicate => "occurs twice: send it once",
+        Problem::HeaderMissing => "HTTP/1.1 requires this header: send it",
+        Problem::Duplicate => "occurs twice: send this header once",
         Problem::NotAHost => "not a host: send a name, IPv4 or [IPv6], and :port where needed",
-        Problem::Contradicts(":authority") => "differs from :authority: send one of them",
+        Problem::Contradicts(":authority") => {
+            "differs from :authority: send only one of the two headers"
+        }
         Problem::Contradicts("transfer-encoding") => {
-            "is sent together with transfer-encoding: send one of them"
+            "is sent together with transfer-encoding: send only one of the two headers"
         }
         _ => return None,
     })
 }
 
-/// The route of a request, remembered for the log line of a panic.
+/// The route of a request, kept for the log line of a panic.
 #[derive(Clone, Debug)]
 pub struct WhichCall {
     number: Option<RequestNumber>,
@@ -61,7 +64,7 @@ pub struct WhichCall {
 }
 
 impl Witness for WhichCall {
-    fn of<B>(req: &Request<B>) -> Self {
+    fn from_request<B>(req: &Request<B>) -> Self {
         Self {
             number: req.extensions().get().copied(),
             method: req.method().clone(),
@@ -69,7 +72,7 @@ impl Witness for WhichCall {
         }
     }
 
-    fn tell(&self, panicked: &Panicked) {
+    fn log(&self, panicked: &Panicked) {
         let Self {
             number,
             method,
@@ -77,7 +80,7 @@ impl Witness for WhichCall {
         } = self;
         let number = number.map(tracing::field::display);
         tracing::error!(
-            number, %method, path, cause = panicked.message(), "a call of the admin API panicked"
+            number, %method, path, cause = panicked.message(), "the handler of an admin API request panicked"
         );
     }
 }

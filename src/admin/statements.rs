@@ -18,7 +18,7 @@ use super::{
     accounts::account_id,
     body::AnswerBody,
     ok,
-    query::{Query, id},
+    query::{Query, id, up_to},
     refusal::{Refusal, response},
     route::{AdminRequest, Route, routes},
 };
@@ -34,23 +34,23 @@ pub(super) const ROUTES: &[Route] = routes! {
     get "/admin/v1/entries/{entry}" => find_entry;
 };
 
-/// The maximum number of accounts in one answer about a month.
+/// The maximum number of accounts in one response about a month, and the number if the request names none.
 const ACCOUNTS_MAX: usize = 500;
 /// The maximum number of accounts that are read concurrently.
 const ACCOUNTS_AT_ONCE: usize = 8;
 
-/// A month of all accounts.
+/// The sums of all accounts in a month.
 #[derive(Serialize)]
 struct MonthAnswer {
     month: String,
     since: String,
     until: String,
     accounts: Vec<MonthOfAccount>,
-    /// The account after which the next answer continues.
+    /// The last account of this response; the next response continues after it.
     next_after: Option<AccountId>,
 }
 
-/// The month of an account. The sums are exact; those of its statement are rounded to kopecks.
+/// An account's sums in a month. They are exact, whereas the account's statement rounds them to kopecks.
 #[derive(Serialize)]
 struct MonthOfAccount {
     account: AccountId,
@@ -61,11 +61,11 @@ struct MonthOfAccount {
     charged_rub: String,
     closing_rub: String,
     entries: Vec<EntryAnswer>,
-    /// Why there are no sums.
+    /// The reason why the account's sums are missing.
     problem: Option<String>,
 }
 
-/// A payment, or a correction if it has a reason.
+/// A payment; or a correction, which has a reason.
 #[derive(Serialize)]
 struct EntryAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,8 +131,11 @@ enum Form {
 impl Admin {
     /// Returns the payments, corrections and sums of all accounts in a month.
     async fn list_month(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
-        let after =
-            Query::parse(request.query(), &["after"])?.optional("after", id::<AccountId>)?;
+        let mut query = Query::parse(request.query(), &["after", "limit"])?;
+        let after = query.optional("after", id::<AccountId>)?;
+        let limit = query
+            .optional("limit", up_to(ACCOUNTS_MAX))?
+            .unwrap_or(ACCOUNTS_MAX);
         let month: Month = (request.named().parse())
             .map_err(|problem| Refusal::invalid("month", format!("{problem}")))?;
         let snapshot = self.live.snapshot();
@@ -143,8 +146,8 @@ impl Admin {
         );
         let mut views = self.accounts_by_id().await?;
         views.retain(|view| after.as_ref().is_none_or(|after| view.id > *after));
-        let is_more = views.len() > ACCOUNTS_MAX;
-        views.truncate(ACCOUNTS_MAX);
+        let is_more = views.len() > limit;
+        views.truncate(limit);
         let next_after = views.last().filter(|_| is_more).map(|view| view.id.clone());
         let read = stream::iter(views).map(|view| {
             let (store, time) = (&self.store, time.clone());
@@ -165,7 +168,7 @@ impl Admin {
         })
     }
 
-    /// Returns the entries with an id, of all accounts.
+    /// Returns the entries with the requested id, from all accounts.
     async fn find_entry(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let id = decoded(request.named()).unwrap_or_default();
         let views = self.accounts_by_id().await?;
@@ -216,14 +219,20 @@ impl Admin {
             Form::Html => (HTML, "html"),
             Form::Pdf => ("application/pdf", "pdf"),
         };
-        let mut answer = response(AnswerBody::from(Bytes::from(bytes)), kind);
-        let file = format!("attachment; filename=\"{}.{ending}\"", document.number());
-        let file = HeaderValue::try_from(file).expect("an id and a month are plain ASCII");
-        answer
-            .headers_mut()
-            .insert(header::CONTENT_DISPOSITION, file);
-        Ok(answer)
+        let file = format!("{}.{ending}", document.number());
+        Ok(attachment(bytes, kind, &file))
     }
+}
+
+/// Returns a document as a file download. The file's name must be ASCII.
+pub(super) fn attachment(bytes: Vec<u8>, kind: &'static str, name: &str) -> Answer {
+    let mut answer = response(AnswerBody::from(Bytes::from(bytes)), kind);
+    let file = HeaderValue::try_from(format!("attachment; filename=\"{name}\""));
+    let file = file.expect("a file name of ids, dates and amounts is a valid header value");
+    answer
+        .headers_mut()
+        .insert(header::CONTENT_DISPOSITION, file);
+    answer
 }
 
 fn form(text: &str) -> Result<Form, String> {
@@ -241,27 +250,28 @@ fn refusal(error: &IssueError, account: &AccountId, month: Month) -> Refusal {
         IssueError::Ledger(error) | IssueError::Sums(StatementError::Ledger(error), _) => {
             Refusal::of_ledger(error, &format!("account {account}"))
         }
-        IssueError::NotBegun => Refusal::invalid("month", "has not begun yet"),
+        IssueError::NotBegun => Refusal::invalid("month", "this month has not begun yet"),
         IssueError::Sums(StatementError::Forgotten, closed) => Refusal::Conflict(format!(
-            "the journal of account {account} may not reach back to the beginning of that month, so its sums may be \
-             incomplete; take them from the statement that was made while it did{}, or from an export",
+            "the journal of account {account} may no longer have all lines of the requested month, so the month's \
+             sums may be incomplete. Take the sums from the statement that was made earlier{}, or from an export",
             closed
                 .as_ref()
                 .map(|sha256| format!(" (its sha256 is {sha256})"))
                 .unwrap_or_default()
         )),
         IssueError::Sums(..) => Refusal::Conflict(format!(
-            "the month has more than {LINES_MAX} payments and corrections, or models; take them from tollgate export"
+            "the month has more than {LINES_MAX} models, or payments and corrections: use tollgate export instead of a \
+             statement"
         )),
         IssueError::Changed(sha256) => {
             tracing::error!(target: "audit", what = "statement_changed", %account, %month, sha256);
             Refusal::Conflict(format!(
-                "the statement {account}-{month} was made with the sha256 {sha256}, and the journal does not give that \
-                 any more: run tollgate audit, and take the sums from the statement that was made"
+                "the statement {account}-{month} was made with the sha256 {sha256}, but the journal no longer yields a \
+                 statement with this hash: run tollgate audit, and take the sums from the earlier statement"
             ))
         }
         IssueError::Busy => Refusal::LedgerOutOfReach(
-            "the month is being stored and deleted at the same time; try again".into(),
+            "other requests are storing and deleting this month's statement at the same time; try again".into(),
         ),
     }
 }

@@ -18,7 +18,7 @@ pub(super) const ROUTES: &[Route] = routes! {
     get "/admin/v1/tariffs" => list_tariffs;
 };
 
-/// The maximum number of tariff versions in an answer, the newest first.
+/// The maximum number of tariff versions in a response, newest first.
 const SHOWN_MAX: usize = 50;
 
 #[derive(Serialize)]

@@ -29,6 +29,7 @@ use tollgate_ledger::{
     happening::Happening,
 };
 use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
+use tracing_subscriber::layer::SubscriberExt as _;
 
 use super::*;
 use crate::{
@@ -39,7 +40,7 @@ use crate::{
     console::ConsoleLayer,
     edge::{head::FramingFault, panics::PanicsLayer, server::OpenConnections},
     events::Tail,
-    observe::{metrics::Metrics, record::Calls},
+    observe::{log::AuditedLayer, metrics::Metrics, record::Calls},
     payments::Payments,
     stack,
     state::scrape::Sources,
@@ -49,11 +50,11 @@ thread_local! {
     static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Returns the lines logged on this thread since the last call of this function.
+/// Collects the lines that are logged on this thread: `take` returns the lines since its last call.
 ///
-/// One subscriber receives the lines of all threads. With a subscriber per thread a line can be lost. While a process
-/// has a single subscriber, `tracing` queries only the current thread's subscriber for interest, and caches the answer
-/// for all threads.
+/// One subscriber receives the lines of all threads. With a subscriber per thread, a line could be lost: while a
+/// process has a single subscriber, `tracing` queries only the current thread's subscriber for its interest and caches
+/// the result for all threads.
 pub(crate) struct Log;
 
 impl Log {
@@ -63,7 +64,8 @@ impl Log {
             let all = tracing_subscriber::fmt()
                 .with_ansi(false)
                 .with_writer(|| ThreadLog)
-                .finish();
+                .finish()
+                .with(AuditedLayer);
             tracing::subscriber::set_global_default(all).expect("no other test has set one");
         });
         let log = Self;
@@ -94,11 +96,11 @@ impl Write for ThreadLog {
 pub(crate) type Api = BoxCloneService<Request<Full<Bytes>>, stack::OperatorsAnswer, Infallible>;
 
 /// Returns an API over an empty ledger in memory, the catalog of `live` and its vendor `v`.
-fn admin() -> Api {
+pub(crate) fn admin() -> Api {
     admin_over(AnyLedger::Memory(MemoryLedger::new()), None, &[])
 }
 
-/// Returns an API over an empty ledger that edits this configuration file, which nothing applies.
+/// Returns an API over an empty ledger that edits this configuration file. No task applies the file.
 pub(crate) fn admin_of_file(file: &Path) -> Api {
     let file = ConfigFile::new(Some(file.to_owned())).0;
     admin_with(
@@ -131,7 +133,7 @@ fn admin_with(
         calls: Calls::new(Arc::clone(&metrics)),
         live: Arc::clone(&live),
         store: store.clone(),
-        rates: crate::state::rates::KeyRates::of(&store).0,
+        rates: crate::state::rates::KeyRates::new(&store).0,
         health: health.clone(),
         readiness: readiness.clone(),
         connections: OpenConnections::default(),
@@ -185,7 +187,7 @@ pub(crate) async fn asked_by(
     (status, serde_json::from_slice(&body).unwrap_or_default())
 }
 
-/// A server that accepts any request and gives every request the same answer.
+/// A server that accepts any request and sends every request the same response.
 #[allow(
     clippy::disallowed_methods,
     reason = "a test owns the task that it spawns"
@@ -211,7 +213,7 @@ async fn answering(body: &'static str) -> String {
     url
 }
 
-/// A payment at YooKassa that is not paid yet.
+/// The YooKassa API's description of a payment that is not paid yet.
 const PENDING: &str = r#"{"id":"p-1","status":"pending","amount":{"value":"500.00","currency":"RUB"},
     "confirmation":{"type":"redirect","confirmation_url":"https://pay.example/p-1"},"metadata":{}}"#;
 
@@ -296,11 +298,15 @@ async fn repeated_top_up_changes_nothing_and_is_logged_as_a_repetition() {
     }
     let correction = |id: &str, why: &str| json!({"id": id, "amount_rub": "5", "reason": why});
     for (what, body, says) in [
-        ("adjustments", correction("p1", "a mistake"), "as a payment"),
+        (
+            "adjustments",
+            correction("p1", "a mistake"),
+            "another kind (payment)",
+        ),
         (
             "topups",
             json!({"id": "c1", "amount_rub": "5"}),
-            "as a correction",
+            "another kind (correction)",
         ),
         (
             "adjustments",
@@ -426,7 +432,7 @@ async fn every_admin_change_leaves_one_audit_line_with_actor_and_values() {
     audited(&lines, anna, "payment.check", &[intent, r#"state="open""#]);
 
     let (_, lines) = made(boris, post, "receivers/crm/replays", r#"{"number":1}"#).await;
-    let words = [r#"receiver="crm""#, "number=1", "replayed=Taken"];
+    let words = [r#"receiver="crm""#, "number=1", "replayed=Accepted"];
     audited(&lines, boris, "receiver.replay", &words);
     for (status, what) in [("stopped", "receiver.stop"), ("active", "receiver.resume")] {
         let body = format!(r#"{{"status":"{status}"}}"#);
@@ -446,8 +452,8 @@ async fn every_admin_change_leaves_one_audit_line_with_actor_and_values() {
     audited(&lines, key, "audit", &["breaches=0"]);
     assert_eq!(key.name(), "admin");
 
-    // Reads and refused requests leave no line in the audit log; a request that the operator's role does not allow
-    // does.
+    // Reads, and changes that conflict with the ledger's state, leave no line in the audit log. A request that the
+    // operator's role does not allow leaves one.
     let looks = ["accounts", "accounts/acme", "accounts/acme/keys", "vendors"];
     for path in looks.into_iter().chain([path.as_str()]) {
         let (_, lines) = made(anna, &Method::GET, path, "").await;
@@ -488,7 +494,7 @@ async fn unknown_model_is_refused_with_a_suggestion() {
         ),
         (
             r#"["gpt-5"]"#,
-            r#"models[0]: the catalog has no model "gpt-5"; it has z-first, a-second"#,
+            r#"models[0]: the catalog has no model "gpt-5"; its models are z-first, a-second"#,
         ),
     ] {
         let body = format!(r#"{{"models":{models}}}"#);
@@ -528,10 +534,13 @@ async fn ambiguous_request_head_is_refused_in_the_error_format_for_operators() {
     for (req, says) in [
         (
             two_lengths,
-            "content-length: is sent together with transfer-encoding: send one of them",
+            "content-length: is sent together with transfer-encoding: send only one of the two headers",
         ),
-        (host(&[]), "host: a header that HTTP/1.1 requires: send it"),
-        (host(&["h", "h"]), "host: occurs twice: send it once"),
+        (host(&[]), "host: HTTP/1.1 requires this header: send it"),
+        (
+            host(&["h", "h"]),
+            "host: occurs twice: send this header once",
+        ),
         (
             host(&["a b"]),
             "host: not a host: send a name, IPv4 or [IPv6], and :port where needed",
@@ -542,7 +551,7 @@ async fn ambiguous_request_head_is_refused_in_the_error_format_for_operators() {
         ),
         (
             other_authority,
-            "host: differs from :authority: send one of them",
+            "host: differs from :authority: send only one of the two headers",
         ),
     ] {
         let Ok(res) = admin.clone().oneshot(req).await;
@@ -581,7 +590,7 @@ async fn panicked_admin_request_returns_its_number_and_is_named_in_the_log() {
     let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
     let body = res.into_body().collect().await.unwrap().to_bytes();
     let body: Value = serde_json::from_slice(&body).unwrap();
-    let text = "an internal error, and a change may have been made; see the log";
+    let text = "an internal error of the gateway, and the change may have been made; see the gateway's log";
     assert_eq!(body["error"]["message"], format!("{text} ({number})"));
     let logged = |words: &[&str]| {
         let lines = log.take();
@@ -590,11 +599,20 @@ async fn panicked_admin_request_returns_its_number_and_is_named_in_the_log() {
             .any(|line| words.iter().all(|word| line.contains(word)));
         assert!(reported, "{words:?}: {lines:?}");
     };
-    logged(&["a call of the admin API panicked", &number, "GET", "/call"]);
+    logged(&[
+        "the handler of an admin API request panicked",
+        &number,
+        "GET",
+        "/call",
+    ]);
 
     let req = Request::get("/body").body(()).unwrap();
     let Ok(res) = service.oneshot(req).await;
     assert_eq!(res.status(), 200);
     assert!(res.into_body().collect().await.is_err());
-    logged(&["a call of the admin API panicked", "GET", "/body"]);
+    logged(&[
+        "the handler of an admin API request panicked",
+        "GET",
+        "/body",
+    ]);
 }

@@ -1,7 +1,7 @@
 //! Endpoint for usage: sums of receipts over a period, by account, key, group, model, vendor, session, endpoint, month,
 //! day or hour.
 //!
-//! Sums are read from the roll-up. Sums that the roll-up does not have, by session and by hour of an account, are
+//! The sums are read from the roll-up. Sums by session, and sums by hour of one account, are not in the roll-up and are
 //! computed from the journal.
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
@@ -37,10 +37,10 @@ pub(super) const ROUTES: &[Route] = routes! {
     post "/admin/v1/usage/rebuild" => rebuild_usage .needs(Right::Everything);
 };
 
-/// The largest number of rows in an answer.
+/// The largest number of rows in a response.
 const ROWS_MAX: usize = 100_000;
 const HOUR_MS: u64 = 3_600_000;
-/// The length of the year and month at the beginning of a day.
+/// The length of `2026-01`, the year and month at the beginning of a day's name.
 const MONTH_CHARS: usize = "2026-01".len();
 
 impl Admin {
@@ -74,7 +74,8 @@ struct UsageQuery {
     endpoint: Option<Endpoint>,
     since_ms: Option<u64>,
     until_ms: Option<u64>,
-    group: Vec<Dimension>,
+    /// For each requested report, the fields by which it is grouped.
+    groups: Vec<Vec<Dimension>>,
 }
 
 /// The fields by which rows are grouped.
@@ -113,21 +114,25 @@ impl UsageQuery {
             endpoint: query.optional("endpoint", endpoint)?,
             since_ms: query.optional("since", query::time)?,
             until_ms: query.optional("until", query::time)?,
-            group: query
-                .optional("group", groups)?
-                .unwrap_or_else(|| vec![Dimension::Account, Dimension::Key, Dimension::Model]),
+            groups: query
+                .optional("group", |text| text.split(';').map(group).collect())?
+                .unwrap_or_else(|| {
+                    vec![vec![Dimension::Account, Dimension::Key, Dimension::Model]]
+                }),
         };
         match (query.since_ms, query.until_ms) {
-            (Some(since), Some(until)) if until <= since => {
-                Err(Refusal::invalid("until", "must be after since"))
-            }
+            (Some(since), Some(until)) if until <= since => Err(Refusal::invalid(
+                "until",
+                "must be later than the parameter since",
+            )),
             _ => Ok(query),
         }
     }
 
-    /// Computes the usage report.
-    async fn fulfil(self, store: &AnyLedger) -> Result<Report, Refusal> {
-        let mut report = Report::of(&self);
+    /// Computes the usage reports. The ledger is read once for all of them.
+    async fn fulfil(self, store: &AnyLedger) -> Result<Reports, Refusal> {
+        let reports = self.groups.iter();
+        let mut reports: Vec<Report> = reports.map(|group| Report::new(&self, group)).collect();
         let by_account = self.account.is_some()
             || self.key.is_some()
             || [Dimension::Account, Dimension::Key, Dimension::KeyGroup]
@@ -141,42 +146,49 @@ impl UsageQuery {
                     [false, true] => CallScope::All,
                     [false, false] => CallScope::AllByMonth,
                 };
-            self.read(store, call_scope, None, &mut report).await?;
+            self.read(store, call_scope, None, &mut reports).await?;
         } else {
             let in_journals = of_sessions || self.groups_by(Dimension::Hour);
             for account in self.accounts(store).await? {
                 if in_journals {
-                    self.add_lines(store, &account, &mut report).await?;
+                    self.add_lines(store, &account, &mut reports).await?;
                 } else {
                     let call_scope = CallScope::Account(&account);
-                    self.read(store, call_scope, Some(&account), &mut report)
+                    self.read(store, call_scope, Some(&account), &mut reports)
                         .await?;
                 }
             }
         }
-        Ok(report.added_up())
+        let mut reports: Vec<Report> = reports.into_iter().map(Report::added_up).collect();
+        Ok(match reports.len() {
+            1 => Reports::One(Box::new(reports.remove(0))),
+            _ => Reports::Several { reports },
+        })
     }
 
+    /// Returns whether any report is grouped by this field.
     fn groups_by(&self, group: Dimension) -> bool {
-        self.group.contains(&group)
+        self.groups.iter().flatten().any(|it| *it == group)
     }
 
     fn time(&self) -> std::ops::Range<u64> {
         self.since_ms.unwrap_or(0)..self.until_ms.unwrap_or(u64::MAX)
     }
 
-    /// Adds the sums of the roll-up, and the receipts that the roll-up does not contain yet.
+    /// Adds the sums of the roll-up, and the receipts that are not in the roll-up yet.
     async fn read(
         &self,
         store: &AnyLedger,
         call_scope: CallScope<'_>,
         account: Option<&AccountId>,
-        report: &mut Report,
+        reports: &mut [Report],
     ) -> Result<(), Refusal> {
         let mut full = Ok(());
         let read = rollup::read(store, call_scope, self.time(), |part| {
             if self.asks_for(part) {
-                full = report.add(account, None, part);
+                full = reports
+                    .iter_mut()
+                    .try_for_each(|report| report.add(account, None, part));
             }
             match full {
                 Ok(()) => ControlFlow::Continue(()),
@@ -198,7 +210,7 @@ impl UsageQuery {
             return match &self.account {
                 Some(account) if *account != owner => Err(Refusal::invalid(
                     "key",
-                    format!("is a key of another account than {account}"),
+                    format!("does not belong to account {account}"),
                 )),
                 _ => Ok(vec![owner]),
             };
@@ -213,12 +225,12 @@ impl UsageQuery {
         Ok(views.into_iter().map(|view| view.id).collect())
     }
 
-    /// Adds the receipts of an account one by one.
+    /// Adds an account's receipts one by one.
     async fn add_lines(
         &self,
         store: &AnyLedger,
         account: &AccountId,
-        report: &mut Report,
+        reports: &mut [Report],
     ) -> Result<(), Refusal> {
         let mut after: Option<String> = None;
         loop {
@@ -237,24 +249,26 @@ impl UsageQuery {
             };
             for receipt in page.lines.iter().filter_map(charged) {
                 let session = receipt.item.session.as_ref();
-                let sums = rollup::Sums::of(receipt);
-                let part = Part::of(receipt, &sums);
+                let sums = rollup::Sums::from_receipt(receipt);
+                let part = Part::from_receipt(receipt, &sums);
                 if self.asks_for(&part)
                     && (self.session.is_none() || self.session.as_ref() == session)
                 {
-                    report.add(Some(account), session, &part)?;
+                    for report in &mut *reports {
+                        report.add(Some(account), session, &part)?;
+                    }
                 }
             }
             after = page.next;
             if after.is_none() {
                 return Ok(());
             }
-            // The embedded ledgers answer without waiting, so the task yields to let other tasks run.
+            // The embedded ledgers reply without waiting, so the task yields to let other tasks run.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Returns whether a part of the sums matches every filter; the filter for sessions is not checked.
+    /// Returns whether a part of the roll-up's sums passes all filters except the session filter.
     fn asks_for(&self, part: &Part<'_>) -> bool {
         self.key.as_ref().is_none_or(|key| Some(key) == part.key)
             && (self.model.as_ref()).is_none_or(|model| *model == part.model)
@@ -267,7 +281,8 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
         .map_err(|error: EndpointError| error.to_string())
 }
 
-fn groups(text: &str) -> Result<Vec<Dimension>, String> {
+/// Parses the fields by which one report is grouped.
+fn group(text: &str) -> Result<Vec<Dimension>, String> {
     let mut groups = Vec::new();
     for word in text.split(',') {
         let group = match word {
@@ -283,8 +298,7 @@ fn groups(text: &str) -> Result<Vec<Dimension>, String> {
             "hour" => Dimension::Hour,
             _ => {
                 return Err(
-                    "must be a comma-separated list of account, key, group, model, vendor, session, endpoint, month, day, hour, with \
-                     commas between"
+                    "must be a comma-separated list of account, key, group, model, vendor, session, endpoint, month, day, hour"
                         .into(),
                 );
             }
@@ -295,6 +309,14 @@ fn groups(text: &str) -> Result<Vec<Dimension>, String> {
         groups.push(group);
     }
     Ok(groups)
+}
+
+/// The response: the report, or a list if several were requested.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Reports {
+    One(Box<Report>),
+    Several { reports: Vec<Report> },
 }
 
 /// A usage report, with all rows and totals.
@@ -309,14 +331,15 @@ struct Report {
     total: rollup::Sums,
 }
 
-/// Sums of receipts, by the values of the fields by which the report is grouped, in the order of these fields.
+/// Sums of receipts by row. The map's key contains the values of the fields by which the report is grouped, in the
+/// order of these fields.
 type Rows = BTreeMap<Vec<(Dimension, String)>, rollup::Sums>;
 
-/// Sums in the form in which the answer shows them.
+/// Sums of receipts, as the API returns them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct Sums {
     calls: u64,
-    /// The number of calls that a vendor aborted or failed.
+    /// The number of calls that failed at the vendor or that the vendor cut off.
     failed_calls: u64,
     usage: Usage,
     charged_rub: Rubles,
@@ -327,11 +350,11 @@ struct Sums {
     cost_known_calls: u64,
     /// Sum of the vendor costs; null if no call has a known one.
     vendor_cost_rub: Option<Rubles>,
-    /// Charges for the calls with a known vendor cost, less this cost.
+    /// The charges for the calls with a known vendor cost, minus the vendor cost of these calls.
     margin_rub: Option<Rubles>,
-    /// Time from the request to the end of the answer; null if no receipt contains this time.
+    /// Time from the request to the end of the response; null if no receipt contains this time.
     whole: Option<Latency>,
-    /// Time from the request to the first byte of the answer; null if no receipt contains this time.
+    /// Time from the request to the first byte of the response; null if no receipt contains this time.
     first_byte: Option<Latency>,
 }
 
@@ -357,17 +380,18 @@ impl Latency {
 }
 
 impl Report {
-    fn of(query: &UsageQuery) -> Self {
+    fn new(query: &UsageQuery, group: &[Dimension]) -> Self {
         Self {
             since: query.since_ms.map(rfc3339),
             until: query.until_ms.map(rfc3339),
-            group: query.group.clone(),
+            group: group.to_vec(),
             rows: Rows::new(),
             total: rollup::Sums::default(),
         }
     }
 
-    /// Adds the totals. They are computed from the rows, because there are fewer rows than parts.
+    /// Adds the totals. They are computed from the rows, because there are fewer rows than parts of the
+    /// roll-up's sums.
     fn added_up(mut self) -> Self {
         for sums in self.rows.values() {
             self.total.add(sums);
@@ -409,7 +433,7 @@ impl Report {
             return Err(Refusal::invalid(
                 "group",
                 format!(
-                    "has more than {ROWS_MAX} rows; group by fewer fields, or choose one account or a shorter period"
+                    "the report has more than {ROWS_MAX} rows; group by fewer fields, or choose one account or a shorter period"
                 ),
             ));
         }
@@ -440,7 +464,7 @@ fn total<S: Serializer>(sums: &rollup::Sums, serializer: S) -> Result<S::Ok, S::
     Sums::from(sums).serialize(serializer)
 }
 
-/// Serializes each row with a field per grouping and the sums.
+/// Serializes each row: one field for each field by which the report is grouped, then the sums.
 fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Default, Serialize)]
     struct Row<'a> {
@@ -512,18 +536,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn usage_parameters_are_read_and_invalid_ones_are_named() {
+    fn usage_report_parameters_are_parsed_and_errors_name_invalid_ones() {
         let query =
             UsageQuery::parse(Some("group=day,model&since=2026-01-31&until=2026-02-01")).unwrap();
-        assert_eq!(query.group, [Dimension::Day, Dimension::Model]);
+        assert_eq!(query.groups, [[Dimension::Day, Dimension::Model]]);
         assert_eq!(
             query.until_ms.unwrap() - query.since_ms.unwrap(),
             86_400_000
         );
         let query = UsageQuery::parse(None).unwrap();
         assert_eq!(
-            query.group,
-            [Dimension::Account, Dimension::Key, Dimension::Model]
+            query.groups,
+            [[Dimension::Account, Dimension::Key, Dimension::Model]]
+        );
+        let query = UsageQuery::parse(Some("group=day,model;vendor")).unwrap();
+        assert_eq!(
+            query.groups,
+            [
+                vec![Dimension::Day, Dimension::Model],
+                vec![Dimension::Vendor]
+            ]
         );
         for (query, begins) in [
             (
@@ -536,7 +568,7 @@ mod tests {
             ),
             ("group=day,", "group: must be a comma-separated list"),
             ("group=day,day", "group: has day twice"),
-            ("account=a/b", "account: an id is"),
+            ("account=a/b", "account: an id must have"),
             (
                 "endpoint=/v1/messages",
                 "endpoint: must be one of chat/completions, messages,",
@@ -544,7 +576,7 @@ mod tests {
             ("since=31.01.2026", "since: must be a date"),
             (
                 "since=2026-02-01&until=2026-02-01",
-                "until: must be after since",
+                "until: must be later than the parameter since",
             ),
         ] {
             let message = UsageQuery::parse(Some(query)).unwrap_err().message();
@@ -554,7 +586,8 @@ mod tests {
 
     #[test]
     fn usage_rows_are_sorted_by_the_values_that_they_are_grouped_by() {
-        let mut report = Report::of(&UsageQuery::parse(Some("group=day,model")).unwrap());
+        let query = UsageQuery::parse(None).unwrap();
+        let mut report = Report::new(&query, &[Dimension::Day, Dimension::Model]);
         for (at_ms, model, charged, estimated, vendor_cost) in [
             (86_400_000, "a", 5, false, Some(7)),
             (0, "b", 1_000_000, true, Some(400_000)),
@@ -586,8 +619,8 @@ mod tests {
                     ..Item::new(model, "v", End::Finished)
                 },
             };
-            let sums = rollup::Sums::of(&receipt);
-            let part = Part::of(&receipt, &sums);
+            let sums = rollup::Sums::from_receipt(&receipt);
+            let part = Part::from_receipt(&receipt, &sums);
             report.add(Some(&receipt.account), None, &part).unwrap();
         }
         let sums = |calls: u64,

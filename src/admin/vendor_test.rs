@@ -1,4 +1,4 @@
-//! Calls a vendor without a gateway: one plain call and one stream.
+//! Test calls to a vendor without a running gateway: one plain call and one stream.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,19 +27,20 @@ use crate::{
     text::{causes::chain, similar::hint, time::now_ms},
 };
 
-/// Makes the service that calls one vendor.
+/// A function that makes the service for calls to one vendor.
 pub(crate) type OneVendor = fn(Upstream) -> BoxedService<Attempt>;
 
-/// The maximum output tokens of a test call: the lowest ceiling that every format accepts.
+/// The maximum number of output tokens of a test call: the lowest maximum that vendors of every format accept.
 const OUTPUT_TOKENS: u64 = 16;
 const CALL_TIME_MAX: Duration = Duration::from_secs(60);
-/// The maximum characters of an answer that are shown.
+/// The maximum number of characters of a vendor's response that are shown.
 const TEXT_CHARS_MAX: usize = 40;
 
-/// Returns the first route to a vendor; `model` is the model's id, or the vendor's name of it.
+/// Returns the first route to a vendor. `model` is the model's id or the vendor's name of the model; `None` matches any
+/// model.
 ///
 /// # Errors
-/// If no model has such a route.
+/// An error if no model has a route to the vendor.
 pub(crate) fn target<'c>(
     config: &'c Config,
     vendor: &str,
@@ -65,8 +66,8 @@ pub(crate) fn target<'c>(
     })
 }
 
-/// Makes the test calls of each route, and describes each result as JSON: `result` is `ok` or `failed`, then with
-/// `problem` and `advice`.
+/// Makes the test calls of each route, and describes each result as JSON. `result` is `ok` or `failed`; a failed call
+/// also has `problem` and `advice`.
 pub(crate) async fn calls(
     one_vendor: OneVendor,
     targets: &[(&ModelConfig, &Arc<Route>)],
@@ -144,7 +145,7 @@ async fn call(
     shown
 }
 
-/// Returns the text of the vendor's answer.
+/// Returns the text of the vendor's response.
 async fn answer(
     service: &BoxedService<Attempt>,
     model: &ModelConfig,
@@ -200,7 +201,7 @@ async fn answer(
     Ok(text.replace(|c: char| c.is_control(), " "))
 }
 
-/// Returns the text of a stream of the chat format.
+/// Returns the text of a stream of the Chat Completions format.
 fn streamed_text(body: &[u8]) -> String {
     let body = String::from_utf8_lossy(body);
     let events = body.lines().filter_map(|line| line.strip_prefix("data: "));
@@ -212,7 +213,7 @@ fn streamed_text(body: &[u8]) -> String {
     texts.collect()
 }
 
-/// Returns the model's prices in their own currency instead of rubles.
+/// Returns the model's base prices as they are configured: not converted to rubles, and without the multiplier.
 fn base_prices(model: &ModelConfig) -> Option<PriceList> {
     let markup = Markup {
         tariff: Tariff::AT_COST,
@@ -221,7 +222,7 @@ fn base_prices(model: &ModelConfig) -> Option<PriceList> {
     markup.rubles(&BasePrices::from(model), Decimal::ONE)
 }
 
-/// Returns advice to the operator: the setting or the fact to change.
+/// Returns advice for the operator: what to change in the settings or at the vendor.
 fn advice(error: &Error, route: &Route) -> String {
     let model = &route.model;
     match error {
@@ -231,37 +232,39 @@ fn advice(error: &Error, route: &Route) -> String {
         Error::VendorKeyRefused {
             status: StatusCode::FORBIDDEN,
         } => format!(
-            "allow the key the model {model:?}, or call from a country that the vendor serves (proxy)"
+            "allow the key to call the model {model:?}, or call from a country that the vendor serves (proxy)"
         ),
-        Error::VendorKeyRefused { .. } => "check key or login of the vendor".to_owned(),
+        Error::VendorKeyRefused { .. } => "check the vendor's key or login".to_owned(),
         Error::VendorLimit { .. } => "raise the limit at the vendor, or try again later".to_owned(),
         Error::VendorUnavailable(cause) => {
             if let Some(answered) = cause.downcast_ref::<VendorAnswered>() {
                 return match answered.status {
                     StatusCode::NOT_FOUND => {
-                        format!("check url, path and the route's model {model:?}")
+                        format!("check the vendor's url and path, and the route's model {model:?}")
                     }
-                    _ => "try again later; the vendor reports a fault of its own".to_owned(),
+                    _ => "try again later; the vendor reports an internal fault".to_owned(),
                 };
             }
             match cause.downcast_ref::<VendorUnreached>() {
                 Some(VendorUnreached(text)) if text.starts_with("login: ") => {
-                    "check login of the vendor".to_owned()
+                    "check the vendor's login".to_owned()
                 }
                 Some(VendorUnreached(text)) if text.contains("certificate") => {
-                    "give the authority that issued the certificate in ca_file".to_owned()
+                    "set ca_file to the PEM file of the authority that issued the vendor's certificate".to_owned()
                 }
-                Some(_) => "check url, proxy and the firewall".to_owned(),
-                None => "try again later; the connection broke".to_owned(),
+                Some(_) => "check the vendor's url and proxy, and the firewall".to_owned(),
+                None => "try again later; the connection to the vendor broke".to_owned(),
             }
         }
-        Error::VendorTimeout { .. } => "check url and proxy, or try again later".to_owned(),
+        Error::VendorTimeout { .. } => {
+            "check the vendor's url and proxy, or try again later".to_owned()
+        }
         Error::VendorRefused { .. } => {
             "check the model's fields, such as output_field, system_role and sampling".to_owned()
         }
         Error::VendorBroken(_) => {
-            "check format and url: the answer is not one of this format".to_owned()
+            "check the vendor's format and url: the response is not in this format".to_owned()
         }
-        _ => "see the problem".to_owned(),
+        _ => "the problem text names the cause".to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! Endpoints for vendors: their state, a switch to disable them, and their names in paths.
+//! Endpoints for vendors: show their state and disable them; and the encoding of their names in paths.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -39,7 +39,8 @@ impl Admin {
     async fn change_vendor(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let none = || {
             Refusal::NotFound(
-                "no such vendor: `tollgate vendor list` (GET /admin/v1/vendors) shows them".into(),
+                "no such vendor: `tollgate vendor list` (GET /admin/v1/vendors) lists the vendors"
+                    .into(),
             )
         };
         let name = name_of(request.named());
@@ -93,7 +94,7 @@ struct RouteAnswer<'a> {
 struct ErrorAnswer {
     at: String,
     status: Option<u16>,
-    /// A description of the vendor's last error, for people.
+    /// A readable description of the vendor's last error.
     text: String,
 }
 
@@ -144,9 +145,9 @@ impl<'a> RouteAnswer<'a> {
     }
 }
 
-/// Returns the state of a route for operators, if its vendor is not disabled. The route gets calls, or it gets only
-/// calls that have no other route (after failures), or a single probe call, or none. A route that gets calls but has
-/// not answered one yet is not reported as answering.
+/// Returns the state of a route whose vendor is not disabled, as operators see it. A route gets all calls; or, after
+/// failures, only calls that have no other route; or a single probe call; or none. A route that gets calls but has not
+/// answered one yet is not reported as answering.
 const fn state(route: &RouteState) -> &'static str {
     match route.breaker {
         BreakerState::Open => "shut",
@@ -159,16 +160,16 @@ const fn state(route: &RouteState) -> &'static str {
     }
 }
 
-/// Describes a vendor's failure, so that a misspelt model does not look like an outage.
+/// Describes a vendor's failure by its status, so that a misspelt model name is not mistaken for an outage.
 fn words(status: Option<StatusCode>) -> String {
     let Some(status) = status else {
         return "no answer".into();
     };
     let what = match status.as_u16() {
-        401 | 402 => "our key refused",
+        401 | 402 => "gateway's key refused",
         403 => "forbidden",
         404 => "model not found",
-        429 => "at its limit",
+        429 => "vendor at its limit",
         _ => "failed",
     };
     format!("{what} ({})", status.as_u16())
@@ -186,12 +187,12 @@ fn enabled(value: &Value) -> Result<bool, String> {
     }
 }
 
-/// Returns a vendor's name as one path segment (RFC 3986, section 2): the configuration allows any text as a name.
+/// Percent-encodes a vendor's name as one path segment (RFC 3986, section 2). The name can be any text.
 pub(crate) fn path_segment(name: &str) -> String {
     percent::encoded(name)
 }
 
-/// Returns the vendor's name in a path segment; `None` if the segment is not valid.
+/// Decodes a vendor's name from a path segment; `None` if the segment is not valid.
 fn name_of(segment: &str) -> Option<String> {
     percent::decoded(segment)
 }
@@ -203,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vendor_list_shows_state_failures_and_latency() {
+    fn vendor_list_shows_the_state_and_failures_and_latency_of_each_vendor() {
         let mut route = RouteState {
             model: "m-1".into(),
             breaker: BreakerState::Open,
@@ -264,8 +265,8 @@ mod tests {
     fn last_error_of_a_vendor_is_shown_as_text() {
         for (status, reported) in [
             (Some(404), "model not found (404)"),
-            (Some(429), "at its limit (429)"),
-            (Some(402), "our key refused (402)"),
+            (Some(429), "vendor at its limit (429)"),
+            (Some(402), "gateway's key refused (402)"),
             (Some(403), "forbidden (403)"),
             (Some(529), "failed (529)"),
             (None, "no answer"),

@@ -17,12 +17,12 @@ use super::{
 };
 use crate::{admin::Refusal, api::ceilings::CEILINGS, text::percent::encoded};
 
-/// The maximum number of accounts on a page, and the maximum number of keys.
+/// The maximum number of accounts that a page shows, and also the maximum number of keys.
 const SHOWN_MAX: usize = 200;
-/// The maximum number of accounts that are searched for a key. Each account takes one request to the API.
+/// The maximum number of accounts whose keys are searched. Each account takes one request to the API.
 const KEYS_LOOKED_AT_MAX: usize = 500;
 
-/// The levels of an account's balance at which a low-balance event is emitted.
+/// The alert levels of an account's balance.
 #[derive(Deserialize)]
 struct Alerts {
     levels_rub: Vec<MicroRub>,
@@ -46,7 +46,8 @@ struct FoundKeys {
 struct AccountsHtml<'a> {
     page: Frame<'a>,
     q: &'a str,
-    /// The beginning of the key to search for; if empty, accounts are searched.
+    /// The beginning of a key's id or secret, as typed into the search form; if empty, the page lists accounts, not
+    /// keys.
     key: &'a str,
     rows: Vec<AccountView>,
     found: usize,
@@ -66,7 +67,7 @@ struct AccountHtml<'a> {
 }
 
 impl AccountHtml<'_> {
-    /// Returns the label and name of the input of each ceiling.
+    /// For each ceiling, returns the label and the name of its input field in the form.
     fn ceilings(&self) -> Vec<(&'static str, &'static str)> {
         let ceilings = CEILINGS.iter();
         ceilings.map(|it| (it.labels.0, it.field())).collect()
@@ -77,14 +78,14 @@ impl AccountHtml<'_> {
         self.groups.iter().any(|group| group.status == "active")
     }
 
-    /// Returns the columns of the amounts spent and of their ceilings.
+    /// For each period, returns the headings of two columns: the amount spent, and the ceiling.
     fn ceiling_columns(&self) -> Vec<(&'static str, &'static str)> {
         let ceilings = CEILINGS.iter();
         ceilings.map(|it| (it.labels.2, it.labels.1)).collect()
     }
 }
 
-/// The fields of the form for a payment or a correction.
+/// The contents of the form for a payment or a correction.
 struct Entry {
     id: String,
     amount_rub: String,
@@ -104,13 +105,13 @@ struct KeyHtml<'a> {
     tokens: String,
     at_once: String,
     expires: String,
-    /// The account's groups.
+    /// The key groups of the key's account.
     groups: Vec<Group>,
     alerts: String,
 }
 
 impl KeyHtml<'_> {
-    /// Returns the label, name and value of the input of each ceiling.
+    /// For each ceiling, returns the label, the name and the value of its input field in the form.
     fn ceilings(&self) -> Vec<(&'static str, &'static str, String)> {
         let rows = self.key.spending.rows().into_iter();
         rows.map(|(ceiling, value, _)| {
@@ -120,7 +121,7 @@ impl KeyHtml<'_> {
         .collect()
     }
 
-    /// Returns the current values of the form's fields, encoded as a form.
+    /// Returns the values with which the form's fields are shown, form-urlencoded.
     fn shown(&self) -> String {
         let others = [
             ("name", &*self.key.name),
@@ -163,14 +164,15 @@ struct KeyMadeHtml<'a> {
     secret: String,
 }
 
-/// Returns the id of a booking, generated before its form is shown: a form that is submitted twice is booked once.
+/// Returns a new id for a booking. It is generated before the form is shown, so that a form that is submitted twice is
+/// booked once.
 fn entry_id() -> Result<String, Refusal> {
     let random = random().map_err(Refusal::fault)?;
     Ok(format!("console-{}", &random[..16]))
 }
 
 impl Visit {
-    /// Returns the accounts that a filter offers.
+    /// Returns the accounts that an operator can choose in a page's filter.
     pub(super) async fn offered_accounts(&self) -> Result<Vec<AccountView>, Refusal> {
         let accounts = self.api.get::<Accounts>("/admin/v1/accounts").await?;
         let mut accounts = accounts.map_or_else(|_| Vec::new(), |it| it.accounts);
@@ -223,7 +225,7 @@ impl Visit {
         )))
     }
 
-    /// Returns the keys of these accounts whose id or secret begins with `begins`.
+    /// Returns those keys of these accounts whose id or secret begins with `begins`.
     async fn keys_like(
         &self,
         begins: &str,
@@ -253,7 +255,7 @@ impl Visit {
         Ok(groups.map(|Groups { groups }| groups))
     }
 
-    /// Returns the levels at which a low-balance event is emitted, as the form shows them.
+    /// Returns the alert levels of the account or key at the API's path `what`, as a text for the form.
     async fn alerts_of(&self, what: &str) -> Result<Result<String, Refused>, Refusal> {
         let path = format!("/admin/v1/{what}/alerts");
         let alerts = self.api.get::<Alerts>(&path).await?;
@@ -302,8 +304,8 @@ impl Visit {
         )))
     }
 
-    /// Returns the fields of a booking's form: empty, with a new id. After a failed booking they keep what was typed
-    /// and the same id: the booking may have been made, and the ledger books an id only once.
+    /// Returns the contents of a booking's form: empty fields, and a new id. After a failed booking the form keeps what
+    /// was typed and the same id, because the booking may have been made, and the ledger books an id only once.
     fn entry(&self, requested: &str, problem: Option<&Refused>) -> Result<Entry, Refusal> {
         let typed = |name: &str| self.form.get(name).to_owned();
         if problem.is_some() && self.form.get("do") == requested {
@@ -363,7 +365,7 @@ impl Visit {
         )))
     }
 
-    /// Shows the secret of a new key; no other page does.
+    /// Shows the page with the secret of a new key. No other page shows the secret.
     pub(super) fn key_made(&self, answer: Value) -> Result<Answer, Refusal> {
         let key: Key = serde_json::from_value(answer).map_err(Refusal::fault)?;
         let page = self.frame(self.fill(english("Key {0}"), &[&key.id]), "Accounts", None);

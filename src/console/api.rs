@@ -34,7 +34,7 @@ impl Api {
         Self { service, operator }
     }
 
-    /// Sends a GET request and returns the answer as text.
+    /// Sends a GET request and returns the response as text.
     ///
     /// # Errors
     /// The outer error is a fault of the gateway; the inner one is the API's refusal.
@@ -43,7 +43,7 @@ impl Api {
         Ok(answer.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// Sends a GET request and returns the answer's bytes.
+    /// Sends a GET request and returns the response's bytes.
     ///
     /// # Errors
     /// The outer error is a fault of the gateway; the inner one is the API's refusal.
@@ -51,7 +51,7 @@ impl Api {
         self.send(Method::GET, path, Bytes::new()).await
     }
 
-    /// Sends a GET request and parses the answer's JSON.
+    /// Sends a GET request and parses the response's JSON.
     ///
     /// # Errors
     /// The outer error is a fault of the gateway; the inner one is the API's refusal.
@@ -63,7 +63,7 @@ impl Api {
         json(answer)
     }
 
-    /// Sends a request that changes something, and parses the answer's JSON.
+    /// Sends a request that changes something, and parses the response's JSON.
     ///
     /// # Errors
     /// The outer error is a fault of the gateway; the inner one is the API's refusal.

@@ -1,6 +1,6 @@
-//! The page of a call, for example for a dispute about its charge: what was held and charged, how the charge was
-//! computed, what the vendor reported, and the times. If the call has no receipt, the page shows this gateway's record
-//! of the call.
+//! The page of a call, for example for a dispute about its charge. It shows what was held and charged, how the charge
+//! was computed, what the vendor reported, and the times. If the call has no receipt, the page shows this gateway's
+//! record of the call.
 
 use std::borrow::Borrow;
 
@@ -49,7 +49,7 @@ struct Attempt {
 }
 
 impl Timeline {
-    /// Returns the status and code that the caller received; `None` if the caller had left.
+    /// Returns the status and code that the caller received; `None` if the caller had disconnected.
     fn answer(&self) -> Option<String> {
         Some(match (self.status?, &self.code) {
             (status, Some(code)) => format!("{status} {code}"),
@@ -57,18 +57,18 @@ impl Timeline {
         })
     }
 
-    /// Returns a time of the call on a scale from 0 to 1000.
+    /// Returns a time of the call on a scale from 0 (the request's arrival) to 1000 (the call's end).
     fn place(&self, ms: impl Borrow<u32>) -> u64 {
         let whole = u64::from(self.whole_ms.max(1));
         (u64::from(*ms.borrow()) * 1000 / whole).min(1000)
     }
 
-    /// Returns the width of a span of the call on the same scale, at least wide enough to be visible.
+    /// Returns the width of a part of the call on the scale from 0 to 1000, at least wide enough to be visible.
     fn width(&self, ms: impl Borrow<u32>) -> u64 {
         self.place(ms).max(4)
     }
 
-    /// Returns the time from the first byte to the end, in milliseconds.
+    /// Returns the time from the response's first byte to its end, in milliseconds.
     fn answer_ms(&self) -> u32 {
         let first = self.first_byte_ms.unwrap_or(self.whole_ms);
         self.whole_ms.saturating_sub(first)
@@ -127,90 +127,83 @@ impl Booked {
     }
 }
 
-/// A line of the computation of a charge: `count` units at `rate` each, or per million.
+/// A line of a charge's computation: `count` units at `rate`, which is the price of one unit or of a million units.
 pub(crate) struct Line {
     pub(crate) label: &'static str,
     pub(crate) count: u64,
     pub(crate) rate: Rate,
-    /// Whether the rate is per unit, not per million.
+    /// Whether `rate` is the price of one unit, not of a million.
     pub(crate) is_each: bool,
-    /// The count that the vendor reported, if the charge is for a lower count.
+    /// The count that the vendor reported, if a lower count was charged.
     pub(crate) vendor: Option<u64>,
     /// The price of all units, in millionths of a micro-ruble.
     pub(crate) sum: u128,
 }
 
 impl Line {
+    fn new(
+        label: &'static str,
+        count: u64,
+        rate: Rate,
+        is_each: bool,
+        vendor: Option<u64>,
+    ) -> Self {
+        let micro = u128::from(count) * u128::from(rate.micro());
+        let sum = match is_each {
+            true => micro.saturating_mul(1_000_000),
+            false => micro,
+        };
+        Self {
+            label,
+            count,
+            rate,
+            is_each,
+            vendor,
+            sum,
+        }
+    }
+
     pub(crate) fn rubles(&self, language: impl Borrow<Language>) -> String {
         exact(self.sum, *language.borrow())
     }
 }
 
-/// Returns the lines of a charge, and their exact sum. The cost is the sum, rounded up to a micro-ruble.
+/// A function that reads the number of tokens of one rate class from a usage.
+type Count = fn(&Usage) -> u64;
+
+/// Returns the lines of a charge and their exact sum. The call's cost is this sum, rounded up to a micro-ruble.
 pub(crate) fn computation(
     price: &Price,
     usage: &Usage,
     vendor: Option<&Usage>,
 ) -> (Vec<Line>, u128) {
-    let four = |usage: &Usage| {
-        [
-            usage.input,
-            usage.cached_input,
-            usage.cache_write,
-            usage.output,
-        ]
-    };
-    let rates = [
-        price.input,
-        price.cached_input,
-        price.cache_write,
-        price.output,
+    let usual: [(&str, Count, Rate); 4] = [
+        (english("Input tokens"), |it| it.input, price.input),
+        (
+            english("Input tokens from the cache"),
+            |it| it.cached_input,
+            price.cached_input,
+        ),
+        (
+            english("Input tokens written to the cache"),
+            |it| it.cache_write,
+            price.cache_write,
+        ),
+        (english("Output tokens"), |it| it.output, price.output),
     ];
-    let labels = [
-        english("Input tokens"),
-        english("Input tokens from the cache"),
-        english("Input tokens written to the cache"),
-        english("Output tokens"),
-    ];
-    let reported = vendor.map(four);
-    let counts = four(usage);
-    let mut lines = Vec::new();
-    for at in 0..counts.len() {
-        let vendor = reported.map(|counts| counts[at]);
-        lines.push((labels[at], counts[at], rates[at], false, vendor));
-    }
-    for class in Class::ALL {
-        let vendor = vendor.map(|usage| usage.classes.get(class));
-        let rate = price.classes.get(class).unwrap_or_default();
-        let is_each = class.kind() == Kind::Call;
-        lines.push((
-            class_in_words(class),
-            usage.classes.get(class),
-            rate,
-            is_each,
-            vendor,
-        ));
-    }
-    let lines: Vec<Line> = lines
+    let usual = usual
         .into_iter()
-        .filter(|(_, count, _, _, vendor)| *count > 0 || vendor.is_some_and(|count| count > 0))
-        .map(|(label, count, rate, is_each, vendor)| {
-            let micro = u128::from(count) * u128::from(rate.micro());
-            let sum = if is_each {
-                micro.saturating_mul(1_000_000)
-            } else {
-                micro
-            };
-            Line {
-                label,
-                count,
-                rate,
-                is_each,
-                vendor,
-                sum,
-            }
-        })
-        .collect();
+        .map(|(label, count, rate)| Line::new(label, count(usage), rate, false, vendor.map(count)));
+    let classes = Class::ALL.into_iter().map(|class| {
+        let rate = price.classes.get(class).unwrap_or_default();
+        let vendor = vendor.map(|usage| usage.classes.get(class));
+        let is_each = class.kind() == Kind::Call;
+        let label = class_in_words(class);
+        Line::new(label, usage.classes.get(class), rate, is_each, vendor)
+    });
+    let lines = usual.chain(classes);
+    let lines = lines.filter(|it| it.count > 0 || it.vendor.is_some_and(|count| count > 0));
+    let lines: Vec<Line> = lines.collect();
     let sum = lines
         .iter()
         .fold(0, |sum: u128, line| sum.saturating_add(line.sum));
@@ -224,7 +217,7 @@ pub(super) fn class_in_words(class: Class) -> &'static str {
         Class::CachedInputAudio => english("Audio input tokens from the cache"),
         Class::CachedInputImage => english("Image input tokens from the cache"),
         Class::OutputReasoning => english("Reasoning tokens"),
-        Class::RequestCall => english("Fee for the call"),
+        Class::RequestCall => english("Fee per call"),
         Class::InputAudio => english("Audio input tokens"),
         Class::InputImage => english("Image input tokens"),
         Class::OutputAudio => english("Audio output tokens"),
@@ -250,7 +243,7 @@ struct CallHtml<'a> {
     page: Frame<'a>,
     receipt: Booked,
     lines: Vec<Line>,
-    /// The exact sum of the lines.
+    /// The exact sum of the charge's lines.
     sum: String,
     /// Attempts and durations; absent on receipts of earlier versions.
     timeline: Option<Timeline>,
@@ -299,7 +292,7 @@ impl Visit {
         )))
     }
 
-    /// Shows a call without a receipt in the ledger: it was refused, cost nothing, or is still running.
+    /// Shows a call that has no receipt in the ledger, because it was refused, cost nothing, or is in flight.
     async fn unbooked(
         &self,
         number: &str,
@@ -333,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_a_charge_add_up_to_its_cost() {
+    fn lines_of_a_cost_computation_add_up_to_the_cost() {
         let price = Price {
             input: Rate::new(28_280_000),
             cached_input: Rate::new(2_828_000),

@@ -1,11 +1,13 @@
-//! The list of all calls: receipts of the ledger, and calls without a receipt of which this gateway has a record,
-//! merged by time; as a page and as CSV.
+//! The list of all calls: receipts and calls without a receipt, merged by time. It is shown as a page and exported as
+//! CSV.
 
 use std::cmp::Reverse;
 
 use askama::Template;
 use serde::Deserialize;
-use tollgate_layers::{money::MicroRub, reserve::ledger::AccountView, usage::Usage};
+use tollgate_layers::{
+    facts::RequestNumber, money::MicroRub, reserve::ledger::AccountView, usage::Usage,
+};
 
 use super::{
     Answer, Visit,
@@ -26,7 +28,8 @@ use crate::{
     },
 };
 
-/// The states of calls: the API's name, and words for people. Calls with the last three states have no receipt.
+/// The states of calls: the API's name, and the words that the page shows. Calls in the last three states have no
+/// receipt.
 const STATES: [(&str, &str); 8] = [
     ("finished", english("finished")),
     ("client_left", english("client disconnected")),
@@ -37,22 +40,22 @@ const STATES: [(&str, &str); 8] = [
     ("released", english("cost nothing")),
     ("running", english("running")),
 ];
-/// How many of `STATES` are ends of calls that have a receipt.
+/// The number of `STATES` in which a call has a receipt.
 const ENDS: usize = 5;
 const FILTERS: [&str; 9] = [
     "account", "key", "model", "vendor", "session", "end", "code", "since", "until",
 ];
-/// Value of a cursor whose list has ended.
+/// The value of a cursor of a list that has ended.
 const ENDED: &str = "ended";
-/// The maximum number of receipts, and of calls without a receipt, on a page of the console.
+/// The maximum number of receipts on a page of the console, and the maximum number of calls without a receipt.
 const ON_A_PAGE: usize = 50;
-/// The maximum number of receipts, and of calls without a receipt, that one step of the CSV reads: the most that the
-/// API returns.
+/// The maximum number of receipts, and of calls without a receipt, that one step of the CSV export reads: the most that
+/// the API returns.
 const IN_A_STEP: usize = 500;
 /// The maximum number of calls in a CSV file.
 const CSV_ROWS_MAX: usize = 10_000;
 
-/// Returns the state in words, to be translated.
+/// Returns the English words for the state, to be translated.
 pub(crate) fn state_in_words(state: &str) -> &str {
     let found = STATES.iter().find(|(name, _)| *name == state);
     found.map_or(state, |(_, words)| words)
@@ -60,7 +63,7 @@ pub(crate) fn state_in_words(state: &str) -> &str {
 
 /// A call in the list: with a receipt, or without one.
 pub(super) struct Row {
-    /// When the call was booked, or, without a receipt, when it arrived; in Unix milliseconds.
+    /// The time in Unix milliseconds: of the booking if the call has a receipt, of the arrival otherwise.
     at_ms: u64,
     pub(super) at: String,
     pub(super) number: String,
@@ -70,9 +73,9 @@ pub(super) struct Row {
     pub(super) vendor: Option<String>,
     pub(super) session: Option<String>,
     state: String,
-    /// The status with which a call without a receipt was answered.
+    /// The HTTP status that a call without a receipt got.
     pub(super) status: Option<u16>,
-    /// The code of the error with which the call was refused.
+    /// The error code with which the call was refused.
     pub(super) code: Option<String>,
     pub(super) error: Option<String>,
     pub(super) usage: Option<Usage>,
@@ -206,8 +209,8 @@ impl From<WithoutReceipt> for Row {
     }
 }
 
-/// Where the next page begins in each of the two lists: receipts, and calls without a receipt. Empty: at the latest
-/// call.
+/// The cursors at which the next page begins in each of the two lists: receipts, and calls without a receipt. An empty
+/// cursor means that the list begins with its latest item.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Cursors {
     receipts: String,
@@ -220,16 +223,16 @@ impl Cursors {
     }
 }
 
-/// A page of the merged list, latest first.
+/// A page of the merged list of calls, latest first.
 struct Merged {
     rows: Vec<Row>,
     next: Cursors,
-    /// This page and the pages before it contain all calls since this time.
+    /// The time since which this page and the earlier pages contain all calls.
     searched_since: Option<String>,
 }
 
-/// Merges a page of each list. If a list has a next page, its older calls are not known yet, so older rows of the other
-/// list are left for the next merged page.
+/// Merges a page of receipts with a page of calls without a receipt. If a list has a next page, its calls before this
+/// page are not known yet. Rows of the other list from that earlier time are therefore left for the next merged page.
 fn merge(receipts: Receipts, unbooked: Unbooked, from: &Cursors) -> Merged {
     let searched_ms = |since: &Option<String>| {
         let ms = since.as_deref().and_then(parse_rfc3339_ms);
@@ -241,11 +244,8 @@ fn merge(receipts: Receipts, unbooked: Unbooked, from: &Cursors) -> Merged {
     };
     let booked: Vec<Row> = receipts.receipts.into_iter().map(Row::from).collect();
     let others: Vec<Row> = unbooked.calls.into_iter().map(Row::from).collect();
-    let others_since_ms = match unbooked.next {
-        Some(_) => others.last().map_or(0, |call| call.at_ms),
-        None => 0,
-    };
-    // If the page of receipts ends at a later time than the other list's page, all of its receipts are shown now.
+    let others_since_ms = unbooked.next.as_deref().map_or(0, time_of);
+    // If the page of receipts ends at a later time than the page of the other calls, all of the receipts are shown now.
     let receipts_since_ms = match others_since_ms > booked_since_ms {
         true => others_since_ms,
         false => 0,
@@ -261,13 +261,13 @@ fn merge(receipts: Receipts, unbooked: Unbooked, from: &Cursors) -> Merged {
     let (others, others_wait) = split(others, booked_since_ms);
     let next = Cursors {
         receipts: match (receipts_wait, receipts.next) {
-            // Receipts that are left for the next page are read again there.
+            // Receipts that are left for the next page are read again when that page is requested.
             (true, _) => ReceiptsCursor::before(receipts_since_ms).to_string(),
             (false, next) => next.unwrap_or_else(|| ENDED.to_owned()),
         },
-        unbooked: match (others_wait, &unbooked.next) {
-            (false, None) => ENDED.to_owned(),
-            _ => match others.last() {
+        unbooked: match (others_wait, unbooked.next) {
+            (false, next) => next.unwrap_or_else(|| ENDED.to_owned()),
+            (true, _) => match others.last() {
                 Some(last) => last.number.clone(),
                 None => from.unbooked.clone(),
             },
@@ -282,7 +282,13 @@ fn merge(receipts: Receipts, unbooked: Unbooked, from: &Cursors) -> Merged {
     }
 }
 
-/// A span of time that the page offers: label, first day, and the day after the last.
+/// Returns the time in Unix milliseconds that a call's number contains.
+fn time_of(number: &str) -> u64 {
+    let number = number.parse::<RequestNumber>();
+    number.map_or(0, |number| number.unix_ms())
+}
+
+/// A period that the page offers as a link: its label, its first day, and the day after its last day.
 struct Preset {
     label: &'static str,
     query: String,
@@ -301,7 +307,7 @@ struct CallsHtml<'a> {
     searched_since: Option<String>,
     /// The query of the next page; empty if this is the last page.
     next: String,
-    /// The query that the link to the CSV file has.
+    /// The query of the link to the CSV file.
     query: String,
     csv_rows_max: u64,
 }
@@ -352,8 +358,8 @@ impl Visit {
         )))
     }
 
-    /// Returns all calls that the filters find, at most [`CSV_ROWS_MAX`]. If there are more, the name of the file has
-    /// that limit.
+    /// Returns all calls that match the filters, at most [`CSV_ROWS_MAX`]. If more calls match, the file's name
+    /// contains that limit.
     pub(super) async fn calls_csv(&self) -> Result<Result<Answer, Refused>, Refusal> {
         let (mut from, mut lines) = (Cursors::default(), vec![CSV_HEAD.to_owned()]);
         while !from.have_ended() && lines.len() <= CSV_ROWS_MAX {
@@ -375,7 +381,7 @@ impl Visit {
         Ok(Ok(download("text/csv; charset=utf-8", text, &name)))
     }
 
-    /// Returns the calls after `from` that pass the form's filters.
+    /// Returns the calls from the cursors `from` on that match the form's filters.
     async fn merged(
         &self,
         from: &Cursors,
@@ -393,7 +399,7 @@ impl Visit {
             "" => String::new(),
             cursor => format!("&after={}", encoded(cursor)),
         };
-        // A call with a receipt has no code, so receipts are skipped if a code is requested.
+        // A call with a receipt has no error code, so receipts are skipped if an error code is requested.
         let wants_receipts = !is_state && form.get("code").is_empty() && from.receipts != ENDED;
         let wants_others = !is_end && from.unbooked != ENDED;
         let mut receipts = Receipts {
@@ -444,7 +450,7 @@ impl Visit {
         Ok(Ok(merge(receipts, unbooked, from)))
     }
 
-    /// Returns the spans of time that the page offers: today, the last days, this month.
+    /// Returns the periods that the page offers: today, the last days, this month.
     fn presets(&self) -> Vec<Preset> {
         let today = now_ms() - now_ms() % DAY_MS;
         let days_ago = |days: u64| day(today.saturating_sub(days * DAY_MS));
@@ -478,12 +484,20 @@ mod tests {
 
     use super::*;
 
-    /// Returns a page of receipts and a page of calls without a receipt, built from times in seconds.
+    /// Returns the number of a call without a receipt that arrived at this second.
+    fn number(second: u64) -> String {
+        let at = parse_rfc3339_ms(&format!("2026-11-29T07:00:{second:02}Z")).unwrap();
+        let number: RequestNumber = format!("{at:012x}70008{second:015}").parse().unwrap();
+        number.to_string()
+    }
+
+    /// Returns a page of receipts and a page of calls without a receipt, built from times in seconds. The search for
+    /// calls without a receipt has reached the second `others_more`.
     fn pages(
         booked: &[u64],
         more: Option<u64>,
         others: &[u64],
-        has_more: bool,
+        others_more: Option<u64>,
     ) -> (Receipts, Unbooked) {
         let at = |second: &u64| format!("2026-11-29T07:00:{second:02}Z");
         let receipts = booked.iter().map(|second| {
@@ -492,16 +506,15 @@ mod tests {
                 "vendor": "v", "end": "finished", "charged_rub": "1", "usage": Usage::default(),
             })
         });
-        let calls = others.iter().map(|second| {
-            json!({ "number": format!("u{second}"), "at": at(second), "state": "refused" })
-        });
+        let calls = others.iter().map(
+            |second| json!({ "number": number(*second), "at": at(second), "state": "refused" }),
+        );
         let receipts = json!({
             "receipts": receipts.collect::<Vec<_>>(), "next": more.map(|_| "next"),
             "searched_since": more.as_ref().map(at),
         });
-        let next = others.last().filter(|_| has_more);
         let unbooked = json!({
-            "calls": calls.collect::<Vec<_>>(), "next": next.map(|second| format!("u{second}")),
+            "calls": calls.collect::<Vec<_>>(), "next": others_more.map(number),
         });
         (
             serde_json::from_value(receipts).unwrap(),
@@ -510,74 +523,91 @@ mod tests {
     }
 
     #[test]
-    fn merged_page_of_calls_skips_none_before_the_next_page() {
+    fn merged_pages_of_calls_contain_every_call() {
         let from = Cursors {
             receipts: String::new(),
-            unbooked: "u59".to_owned(),
+            unbooked: number(59),
         };
         let before = ReceiptsCursor::before;
         let of = |second: u64| parse_rfc3339_ms(&format!("2026-11-29T07:00:{second:02}Z")).unwrap();
-        for ((booked, more, others, has_more), shown, receipts, unbooked) in [
+        let label = |row: &Row| match row.usage {
+            Some(_) => row.number.clone(),
+            None => format!("u{}", row.at_ms / 1000 % 60),
+        };
+        for ((booked, more, others, others_more), shown, receipts, unbooked) in [
             // Neither list has a further page.
             (
-                (&[9, 5][..], None, &[8, 3][..], false),
+                (&[9, 5][..], None, &[8, 3][..], None),
                 "r9 u8 r5 u3",
                 ENDED.to_owned(),
-                ENDED,
+                ENDED.to_owned(),
             ),
-            // The receipts continue before 5, so refusals before 5 are left for the next page.
+            // The receipts continue before second 5, so refusals before second 5 are left for the next page.
             (
-                (&[9, 5], Some(5), &[8, 3], false),
+                (&[9, 5], Some(5), &[8, 3], None),
                 "r9 u8 r5",
                 "next".to_owned(),
-                "u8",
+                number(8),
             ),
-            // No receipt was found since 4, and all refusals are older, so the refusals of this page are read again.
-            ((&[], Some(4), &[3, 2], false), "", "next".to_owned(), "u59"),
-            // The refusals continue before 7, so the next page reads receipts before 7 again.
+            // No receipt was found since second 4, and all refusals are older, so the next page reads the refusals
+            // again.
             (
-                (&[9, 5], None, &[8, 7], true),
+                (&[], Some(4), &[3, 2], None),
+                "",
+                "next".to_owned(),
+                number(59),
+            ),
+            // The refusals continue before second 7, so the next page reads receipts before second 7 again.
+            (
+                (&[9, 5], None, &[8, 7], Some(7)),
                 "r9 u8 u7",
                 before(of(7)).to_string(),
-                "u7",
+                number(7),
             ),
-            // The refusals continue before 6, and the receipts before 2.
+            // The receipts continue before second 2, but the refusals before second 6, so receipt 5 is left for the
+            // next page.
             (
-                (&[9, 5], Some(2), &[8, 6], true),
+                (&[9, 5], Some(2), &[8, 6], Some(6)),
                 "r9 u8 u6",
                 before(of(6)).to_string(),
-                "u6",
+                number(6),
             ),
             (
-                (&[9], Some(2), &[8, 6], true),
+                (&[9], Some(2), &[8, 6], Some(6)),
                 "r9 u8 u6",
                 "next".to_owned(),
-                "u6",
+                number(6),
+            ),
+            // The search for refusals has reached second 4 and continues, although it found none since second 8.
+            (
+                (&[9, 3], None, &[8], Some(4)),
+                "r9 u8",
+                before(of(4)).to_string(),
+                number(4),
             ),
             // The page of receipts ends within a second; the next page has the other receipts of that second.
             (
-                (&[9, 9], Some(10), &[8], false),
+                (&[9, 9], Some(10), &[8], None),
                 "r9 r9",
                 "next".to_owned(),
-                "u59",
+                number(59),
             ),
         ] {
-            let (of_ledger, of_gateway) = pages(booked, more, others, has_more);
+            let (of_ledger, of_gateway) = pages(booked, more, others, others_more);
             let merged = merge(of_ledger, of_gateway, &from);
-            let numbers: Vec<&str> = merged.rows.iter().map(|row| &*row.number).collect();
-            assert_eq!(numbers.join(" "), shown);
-            let unbooked = unbooked.to_owned();
+            let labels: Vec<String> = merged.rows.iter().map(label).collect();
+            assert_eq!(labels.join(" "), shown);
             assert_eq!(merged.next, Cursors { receipts, unbooked }, "{shown}");
         }
     }
 
     #[test]
     fn csv_cells_of_calls_cannot_be_spreadsheet_formulas() {
-        let (_, unbooked) = pages(&[], None, &[3], false);
+        let (_, unbooked) = pages(&[], None, &[3], None);
         let mut row = Row::from(unbooked.calls.into_iter().next().unwrap());
         (row.model, row.error) = (Some("=1+1".into()), Some("model \"x\", or none".into()));
         assert_eq!(
-            row.csv(),
+            row.csv().replace(&number(3), "u3"),
             "u3,2026-11-29T07:00:03Z,,,'=1+1,,,refused,,,\"model \"\"x\"\", or none\",,,,"
         );
         assert_eq!(

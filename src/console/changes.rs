@@ -1,4 +1,4 @@
-//! Translates posted forms into calls of the admin API, and names the message to show after each change.
+//! Translates posted forms into requests to the admin API, and names the message to show after each change.
 
 use http::Method;
 use serde_json::{Map, Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{form::Form, texts::english};
 use crate::{api::ceilings, text::percent::encoded};
 
-/// Changes that cannot be undone. A change is made only if the box `sure` in its form is ticked.
+/// Changes that cannot be undone. Such a change is made only if the checkbox `sure` in its form is ticked.
 const FINAL: [&str; 4] = [
     "delete",
     "auto-topup-remove",
@@ -14,17 +14,17 @@ const FINAL: [&str; 4] = [
     "remove-operator",
 ];
 
-/// Returns whether the form requests a change that cannot be undone and does not confirm it.
+/// Returns whether the form requests a change that cannot be undone, but does not confirm this change.
 pub(super) fn is_unconfirmed(form: &Form) -> bool {
     FINAL.contains(&form.get("do")) && form.get("sure").is_empty()
 }
 
-/// A call of the admin API that makes a change.
+/// A request to the admin API that makes a change.
 pub(super) struct Change {
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) body: Option<Value>,
-    /// The word for the change's result, which the next page turns into a message.
+    /// The word for the change's result. The next page turns it into a message.
     pub(super) done: &'static str,
 }
 
@@ -47,6 +47,15 @@ impl Change {
         })
     }
 
+    fn delete(path: String, done: &'static str) -> Option<Self> {
+        Some(Self {
+            method: Method::DELETE,
+            path,
+            body: None,
+            done,
+        })
+    }
+
     fn patch(path: String, body: Value, done: &'static str) -> Option<Self> {
         Some(Self {
             method: Method::PATCH,
@@ -57,7 +66,7 @@ impl Change {
     }
 }
 
-/// Returns the change that a form on the page of this path requests; `None` if there is no such form.
+/// Returns the change that a form on the page at this path requests; `None` if the page has no such form.
 pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
     let text = |name: &str| Value::from(form.get(name));
     match (segments, form.get("do")) {
@@ -90,12 +99,10 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
             let body = json!({ "name": text("name"), "role": text("role") });
             Change::post("/admin/v1/operators".into(), body, "invited")
         }
-        (["console", "operators"], "remove-operator") => Some(Change {
-            method: Method::DELETE,
-            path: format!("/admin/v1/operators/{}", encoded(form.get("name"))),
-            body: None,
-            done: "operator-removed",
-        }),
+        (["console", "operators"], "remove-operator") => {
+            let path = format!("/admin/v1/operators/{}", encoded(form.get("name")));
+            Change::delete(path, "operator-removed")
+        }
         (["console", "audit"], _) => Some(Change {
             method: Method::POST,
             path: "/admin/v1/audit".into(),
@@ -106,7 +113,7 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
     }
 }
 
-/// Returns a change of an account, or a new key for it.
+/// Returns the request to the admin API that changes an account or creates a key of the account.
 fn of_account(id: &str, action: &str, form: &Form) -> Option<Change> {
     let text = |name: &str| Value::from(form.get(name));
     let path = format!("/admin/v1/accounts/{id}");
@@ -118,21 +125,14 @@ fn of_account(id: &str, action: &str, form: &Form) -> Option<Change> {
             entry["reason"] = text("reason");
             Change::post(format!("{path}/adjustments"), entry, "adjust")
         }
-        "auto-topup" => Some(Change {
-            method: Method::PUT,
-            path: format!("{path}/auto_topup"),
-            body: Some(json!({
+        "auto-topup" => {
+            let rule = json!({
                 "below_rub": form.rubles("below_rub"), "amount_rub": form.rubles("charge_rub"),
                 "month_max_rub": form.rubles("month_max_rub"),
-            })),
-            done: "auto-topup",
-        }),
-        "auto-topup-remove" => Some(Change {
-            method: Method::DELETE,
-            path: format!("{path}/auto_topup"),
-            body: None,
-            done: "auto-topup-removed",
-        }),
+            });
+            Change::put(format!("{path}/auto_topup"), rule, "auto-topup")
+        }
+        "auto-topup-remove" => Change::delete(format!("{path}/auto_topup"), "auto-topup-removed"),
         "auto-topup-resume" => Some(Change {
             method: Method::POST,
             path: format!("{path}/auto_topup/resume"),
@@ -144,36 +144,35 @@ fn of_account(id: &str, action: &str, form: &Form) -> Option<Change> {
         "resume" => Change::patch(path, json!({ "status": "active" }), "resumed"),
         "alerts" => Change::put(format!("{path}/alerts"), levels(form), "saved"),
         "create-key" => {
-            let mut body = Map::new();
+            let mut body = with_ceilings(form);
             body.insert("name".into(), text("name"));
-            for ceiling in ceilings::fields() {
-                body.insert(ceiling.into(), or_null(&form.rubles(ceiling)));
-            }
             if !form.get("owner").is_empty() {
                 body.insert("kind".into(), "owner".into());
             }
             Change::post(format!("{path}/keys"), body.into(), "key")
         }
         "create-group" => {
-            let mut body = Map::new();
+            let mut body = with_ceilings(form);
             body.insert("id".into(), text("id"));
             body.extend(match form.get("name") {
                 "" => None,
                 name => Some(("name".into(), name.into())),
             });
-            for ceiling in ceilings::fields() {
-                body.insert(ceiling.into(), or_null(&form.rubles(ceiling)));
-            }
             Change::post(format!("{path}/groups"), body.into(), "group")
         }
-        "remove-group" => Some(Change {
-            method: Method::DELETE,
-            path: format!("{path}/groups/{}", encoded(form.get("group"))),
-            body: None,
-            done: "group-removed",
-        }),
+        "remove-group" => {
+            let group = encoded(form.get("group"));
+            Change::delete(format!("{path}/groups/{group}"), "group-removed")
+        }
         _ => None,
     }
+}
+
+/// Returns the body of a request that creates a key or a group, with the ceilings of the form.
+fn with_ceilings(form: &Form) -> Map<String, Value> {
+    ceilings::fields()
+        .map(|ceiling| (ceiling.into(), or_null(&form.rubles(ceiling))))
+        .collect()
 }
 
 fn of_key(id: &str, action: &str, form: &Form) -> Option<Change> {
@@ -183,12 +182,7 @@ fn of_key(id: &str, action: &str, form: &Form) -> Option<Change> {
         "alerts" => Change::put(format!("{path}/alerts"), levels(form), "saved"),
         "disable" => Change::patch(path, json!({ "status": "disabled" }), "disabled"),
         "enable" => Change::patch(path, json!({ "status": "active" }), "enabled"),
-        "delete" => Some(Change {
-            method: Method::DELETE,
-            path,
-            body: None,
-            done: "deleted",
-        }),
+        "delete" => Change::delete(path, "deleted"),
         _ => None,
     }
 }
@@ -206,9 +200,9 @@ fn of_receiver(action: &str, form: &Form) -> Option<Change> {
     }
 }
 
-/// Returns the limits of a key that were edited: that differ from the values that the form was shown with. If the form
-/// did not send these values, all limits are returned. An empty field removes the limit. Limits that were not edited
-/// are not sent, because somebody else may have changed them since, or their values are no longer accepted by the API.
+/// Returns the key limits that the operator edited: those that differ from the values with which the form was shown. If
+/// the form did not send these values, returns all limits. An empty field removes the limit. Unedited limits are not
+/// sent, because somebody else may have changed them since, or the API may no longer accept their values.
 fn limits(form: &Form) -> Value {
     let shown = Form::parse(form.exact("shown"));
     let is_new = |name: &&str| form.exact("shown").is_empty() || form.get(name) != shown.get(name);
@@ -236,7 +230,7 @@ fn limits(form: &Form) -> Value {
     body.into()
 }
 
-/// Returns the levels at which a low-balance event is emitted; an empty list disables them.
+/// Returns the alert levels; an empty list turns alerts off.
 fn levels(form: &Form) -> Value {
     json!({ "levels_rub": words(form.get("levels_rub")) })
 }
@@ -246,7 +240,7 @@ pub(super) fn words(text: &str) -> Vec<&str> {
     words.filter(|word| !word.is_empty()).collect()
 }
 
-/// Returns a number. Other text is passed on as typed, so that the API's refusal names the field.
+/// Parses a JSON number. Text that is not a number is passed on as typed, so that the API's refusal names the field.
 fn number(text: &str) -> Value {
     text.parse::<u64>()
         .map_or_else(|_| or_null(text), Value::from)
@@ -275,18 +269,20 @@ pub(super) fn after(segments: &[&str], form: &Form, done: &str) -> String {
     format!("{page}?done={done}")
 }
 
-/// Returns the message about the change that the next page shows.
+/// Returns the message that the next page shows about the change.
 pub(super) fn reported(done: &str) -> Option<&'static str> {
     Some(match done {
         "account" => english("The account was created."),
         "topup" => english("The payment is booked."),
         "adjust" => english("The correction is booked."),
-        "repeated" => english("This ID was booked before: nothing was booked now."),
-        "auto-topup" => english("Send the payer the link below to give consent."),
+        "repeated" => english("This ID was booked before, so nothing was booked this time."),
+        "auto-topup" => english("Send the payer the link below: paying through it gives consent."),
         "auto-topup-removed" => english("The card was deleted."),
         "auto-topup-resumed" => english("Automatic top-up was resumed."),
-        "group" => english("The group was created. Add keys to it on the keys’ pages."),
-        "group-removed" => english("The group was removed."),
+        "group" => {
+            english("The key group was created. To add a key, choose the group on the key’s page.")
+        }
+        "group-removed" => english("The key group was removed."),
         "saved" => english("Saved."),
         "suspended" => english("The account is suspended."),
         "resumed" => english("The account is active again."),
@@ -298,11 +294,13 @@ pub(super) fn reported(done: &str) -> Option<&'static str> {
         "operator-removed" => english("The operator was removed."),
         "configured" => english("The configuration file was changed, and the change is in force."),
         "configured-later" => english(
-            "The configuration file was changed. The gateway applies it with the next check of its files.",
+            "The configuration file was changed. The gateway applies the change at its next check of the file.",
         ),
-        "replayed" => english("The event was sent again and accepted."),
-        "stopped" => english("The receiver is stopped: its events are kept until it is resumed."),
-        "going" => english("The receiver gets events again."),
+        "replayed" => english("The event was sent again, and the receiver accepted it."),
+        "stopped" => {
+            english("The event receiver is stopped. Its events are kept until it is resumed.")
+        }
+        "going" => english("The event receiver gets events again."),
         _ => return None,
     })
 }
@@ -312,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn console_form_makes_the_same_api_call_as_the_command() {
+    fn each_console_form_makes_the_same_api_call_as_the_matching_command() {
         let form = |text: &str| Form::parse(text);
         let requested = |path: &[&str], text: &str| {
             let Change {

@@ -1,4 +1,4 @@
-//! Pages that change the configuration file: a vendor, a model, and what a change would write.
+//! Pages that change the configuration file: a vendor's page, a model's page, and the preview of a change.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,15 @@ use super::{
     api::Refused,
     call::class_in_words,
     changes::words,
+    form::Form,
     pages::{Frame, status_of, unknown, written},
     see,
     texts::english,
-    views::{Configuration, Vendor, Vendors},
+    views::{Configuration, Login, Preset, PresetValue, Vendor, Vendors},
 };
 use crate::{
     admin::Refusal,
-    config::edit::{DescribedModel, DescribedVendor},
+    config::described::{DescribedModel, DescribedVendor},
     text::{
         difference::Hunk,
         percent::{decoded, encoded},
@@ -39,6 +40,7 @@ struct Change {
     difference: Vec<Hunk>,
     notes: Vec<String>,
     key_file: Option<String>,
+    key_field: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -67,9 +69,10 @@ struct VendorHtml<'a> {
     page: Frame<'a>,
     hash: String,
     settings: DescribedVendor,
-    /// The state of the vendor; `None`: it has no model that is in force.
+    /// The state of the vendor; `None` if no model in force uses the vendor.
     vendor: Option<Vendor>,
     models: Vec<DescribedModel>,
+    form: &'a Form,
     tested: Vec<TestCall>,
 }
 
@@ -90,7 +93,7 @@ struct ModelRoute {
 }
 
 impl ModelHtml<'_> {
-    /// Returns the field, the label and the value of each price, in the usual order.
+    /// For each price, returns the field, the label and the value. The basic rate classes are first.
     fn prices<'p>(&self, prices: &'p BTreeMap<String, String>) -> Vec<[&'p str; 3]> {
         let rows = prices.iter();
         let mut rows: Vec<_> = rows
@@ -102,7 +105,7 @@ impl ModelHtml<'_> {
     }
 }
 
-/// The classes that each chat model has, in the order of the page of prices.
+/// The rate classes that each chat model has, in the order of the prices page.
 const FIRST: [&str; 4] = ["input", "cached_input", "output", "cache_write"];
 
 fn label(class: &str) -> &'static str {
@@ -124,13 +127,18 @@ fn label(class: &str) -> &'static str {
 struct ConfigurationHtml<'a> {
     page: Frame<'a>,
     change: Change,
-    /// The fields of the form, to send them again.
+    /// The fields of the form that requested the change, so that they can be sent again.
     fields: Vec<(&'a str, &'a str)>,
     back: String,
 }
 
 impl ConfigurationHtml<'_> {
-    /// Returns the lines to copy into the file.
+    /// Returns whether the key to enter is a service account's JSON, which has several lines.
+    fn key_is_json(&self) -> bool {
+        self.change.key_field.as_deref() == Some("key_file")
+    }
+
+    /// Returns the lines to copy into the configuration file.
     fn added(&self) -> String {
         let hunks = self.change.difference.iter();
         let lines = hunks
@@ -140,12 +148,36 @@ impl ConfigurationHtml<'_> {
     }
 }
 
+#[derive(Template)]
+#[template(path = "new_vendor.html", config = "src/console/templates/askama.toml")]
+struct NewVendorHtml<'a> {
+    page: Frame<'a>,
+    hash: String,
+    form: &'a Form,
+    preset: &'a Preset,
+    login: &'a Login,
+}
+
+impl NewVendorHtml<'_> {
+    /// Returns the text that was typed for a value of the preset.
+    fn typed(&self, value: &PresetValue) -> &str {
+        self.form.get(&format!("value_{}", value.name))
+    }
+
+    /// Returns a text with its first letter in upper case.
+    fn begun(&self, text: &str) -> String {
+        let mut letters = text.chars();
+        let first = letters.next().into_iter().flat_map(char::to_uppercase);
+        first.chain(letters).collect()
+    }
+}
+
 impl Visit {
     pub(super) async fn configuration(&self) -> Result<Result<Configuration, Refused>, Refusal> {
         self.api.get(API).await
     }
 
-    /// Shows a vendor. `tested` has the answers of test calls that were just made.
+    /// Shows a vendor's page. `tested` has the results of test calls that were just made.
     pub(super) async fn vendor(
         &self,
         segment: &str,
@@ -181,8 +213,40 @@ impl Visit {
                 hash,
                 vendor: vendors.into_iter().find(|it| it.name == name),
                 models: described.models.into_iter().filter(is_here).collect(),
+                form: &self.form,
                 tested: tested.map_or_else(Vec::new, |tested| tested.calls),
                 settings,
+            },
+        )))
+    }
+
+    /// Shows the form for a new vendor. It has the fields that the chosen preset and login need, filled with what was
+    /// typed before.
+    pub(super) async fn new_vendor(
+        &self,
+        problem: Option<&Refused>,
+    ) -> Result<Result<Answer, Refused>, Refusal> {
+        let configuration = match self.configuration().await? {
+            Ok(configuration) => configuration,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let (preset, login) = (self.form.get("preset"), self.form.get("login"));
+        let preset = configuration.presets.iter().find(|it| it.name == preset);
+        let login = preset.and_then(|it| it.logins.iter().find(|it| it.word() == login));
+        let Some((preset, login)) = preset.zip(login) else {
+            return Ok(Err(unknown()));
+        };
+        let title = self.fill(english("New vendor: {0}"), &[&preset.title]);
+        let mut page = self.frame(title, "Vendors", problem);
+        page.kept_query = self.form.query(&["preset", "login"]) + "&";
+        Ok(Ok(written(
+            status_of(problem),
+            &NewVendorHtml {
+                page,
+                hash: configuration.hash,
+                form: &self.form,
+                preset,
+                login,
             },
         )))
     }
@@ -211,8 +275,12 @@ impl Visit {
             }
         });
         let currency = match model.currency.as_deref() {
-            Some("rub_mtok") => english("Rubles per million tokens, before the multiplier"),
-            _ => english("USDT per million tokens, before rate and multiplier"),
+            Some("rub_mtok") => {
+                english("Rubles per million tokens, before the multiplier is applied")
+            }
+            _ => english(
+                "USDT per million tokens, before the exchange rate and the multiplier are applied",
+            ),
         };
         Ok(Ok(written(
             StatusCode::OK,
@@ -230,7 +298,7 @@ impl Visit {
         )))
     }
 
-    /// Shows what a posted change would write, or writes it.
+    /// Shows a preview of a posted change, or writes the change to the file.
     pub(super) async fn configure(&self) -> Result<Answer, Refusal> {
         let is_applied = self.form.get("step") == "apply";
         let body = self.requested(is_applied);
@@ -248,6 +316,10 @@ impl Visit {
                 return Ok(see(&format!("{}?done={done}", self.changed_page())));
             }
             Ok(change) => change,
+            Err(refused) if self.form.get("change") == "add_vendor" => {
+                let form = self.new_vendor(Some(&refused)).await?;
+                return Ok(form.unwrap_or_else(|_| self.refused(english("Not done"), &refused)));
+            }
             Err(refused) => return Ok(self.refused(english("Not done"), &refused)),
         };
         let problem = change.problem.clone().map(|text| Refused {
@@ -259,9 +331,10 @@ impl Visit {
         Ok(written(
             status_of(problem.as_ref()),
             &ConfigurationHtml {
-                page: self.frame(english("Change of the configuration"), "", problem.as_ref()),
+                page: self.frame(english("Configuration change"), "", problem.as_ref()),
                 fields: self.form.pairs().filter(is_resent).collect(),
                 back: match self.form.get("model") {
+                    "" if self.form.get("change") == "restore" => "/console/changes".to_owned(),
                     "" => "/console/vendors".to_owned(),
                     model => format!("/console/models/{}", encoded(model)),
                 },
@@ -270,9 +343,9 @@ impl Visit {
         ))
     }
 
-    /// Returns the change that the form requests, as the API takes it.
+    /// Returns the change that the posted form requests, as the JSON that the API accepts.
     fn requested(&self, is_applied: bool) -> Value {
-        let (mut body, mut prices) = (Map::new(), Map::new());
+        let (mut body, mut prices, mut values) = (Map::new(), Map::new(), Map::new());
         for (name, _) in self.form.pairs() {
             let text = self.form.get(name);
             match (name, text) {
@@ -280,20 +353,25 @@ impl Visit {
                 (_, "") => {}
                 ("models", models) => drop(body.insert(name.into(), words(models).into())),
                 ("key_in_file", _) => drop(body.insert(name.into(), true.into())),
-                (name, text) => match name.strip_prefix("price_") {
-                    Some(class) => drop(prices.insert(class.into(), self.form.rubles(name).into())),
-                    None => drop(body.insert(name.into(), text.into())),
-                },
+                (name, text) => drop(match name.split_once('_') {
+                    Some(("price", class)) => {
+                        prices.insert(class.into(), self.form.rubles(name).into())
+                    }
+                    Some(("value", value)) => values.insert(value.into(), text.into()),
+                    _ => body.insert(name.into(), text.into()),
+                }),
             }
         }
-        if !prices.is_empty() {
-            body.insert("prices".into(), prices.into());
+        for (name, texts) in [("prices", prices), ("values", values)] {
+            if !texts.is_empty() {
+                body.insert(name.into(), texts.into());
+            }
         }
         body.insert("preview".into(), (!is_applied).into());
         body.into()
     }
 
-    /// Returns the page of what was changed.
+    /// Returns the path of the page to show after the change: the page of the changed vendor or model, or a list page.
     fn changed_page(&self) -> String {
         let text = |name: &str| encoded(self.form.get(name));
         let name = match self.form.get("name") {
@@ -305,6 +383,7 @@ impl Visit {
             "change_vendor" | "add_models" => format!("/console/vendors/{}", text("vendor")),
             "change_price" => format!("/console/models/{}", text("model")),
             "remove_model" => "/console/prices".to_owned(),
+            "restore" => "/console/changes".to_owned(),
             _ => "/console/vendors".to_owned(),
         }
     }

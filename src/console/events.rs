@@ -1,4 +1,4 @@
-//! The page of events: the events emitted, their receivers, and the dead letters.
+//! The events page: the emitted events, their receivers, and the dead letters.
 
 use askama::Template;
 use http::StatusCode;
@@ -18,10 +18,10 @@ use crate::{admin::Refusal, text::percent::encoded};
 
 /// The number of events that a page shows.
 const SHOWN_MAX: usize = 50;
-/// How many event numbers one request scans if there are filters. A page makes at most `LOOKS_MAX` requests.
+/// The number of event numbers that one request scans if there are filters. A page makes at most `LOOKS_MAX` requests.
 const LOOKED_AT: u64 = 1000;
 const LOOKS_MAX: usize = 10;
-/// How many of a receiver's dead letters are shown, latest first.
+/// The number of a receiver's dead letters that are shown, latest first.
 const DEAD_SHOWN_MAX: usize = 20;
 const FILTERS: [&str; 2] = ["kind", "account"];
 
@@ -31,7 +31,7 @@ struct Events {
     last: u64,
 }
 
-/// An event; fields that only its kind has are in `more`.
+/// An event. The fields that only events of its kind have are in `more`.
 #[derive(Deserialize)]
 struct Told {
     number: u64,
@@ -101,18 +101,18 @@ struct EventsHtml<'a> {
     accounts: Vec<AccountView>,
     kinds: &'static [&'static str],
     events: Vec<Told>,
-    /// The query of the previous page; empty on the page with the oldest event that is kept.
+    /// The query of the page with older events; empty if this page has the oldest stored event.
     older: String,
     receivers: Vec<Receiver>,
 }
 
-/// Returns the refusal to show after a replay that the receiver did not accept.
+/// Returns the refusal to show if an event was sent to a receiver again and the receiver did not accept it.
 pub(super) fn not_taken(answer: &Value) -> Option<Refused> {
     let why = answer["error"].as_str()?;
     Some(Refused {
         status: StatusCode::BAD_GATEWAY,
         text: format!(
-            "The receiver did not take event {}, which stays a dead letter: {why}",
+            "The receiver did not accept event {}, which remains undelivered: {why}",
             answer["number"]
         ),
     })
@@ -160,14 +160,14 @@ impl Visit {
         )))
     }
 
-    /// Returns the filters in the page's query. After a posted form there are none, so all events are shown.
+    /// Returns the filters in the page's query. After a posted form there are no filters, so all events are shown.
     fn filters(&self) -> &Form {
         const NONE: &Form = &Form::EMPTY;
         if self.posted { NONE } else { &self.form }
     }
 
-    /// Returns the latest events that pass the filters, and the number from which the next page searches backwards. The
-    /// API reads only forwards, so each request starts as many numbers back as one request can read.
+    /// Returns the latest events that match the filters, and the number from which the next page searches backwards.
+    /// The API reads only forwards, so each request begins further back by as many numbers as one request can read.
     async fn latest_events(&self) -> Result<Result<(Vec<Told>, Option<u64>), Refused>, Refusal> {
         let form = self.filters();
         let filters = form.query(&FILTERS);

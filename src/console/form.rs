@@ -1,4 +1,4 @@
-//! Parses what a browser sends of a form: `application/x-www-form-urlencoded`.
+//! Parses the forms that a browser sends: `application/x-www-form-urlencoded`.
 
 use crate::text::percent::{decoded, encoded};
 
@@ -31,8 +31,9 @@ impl Form {
         found.map_or("", |(_, value)| value.trim())
     }
 
-    /// Returns an amount in the API's form. People put spaces between thousands, and a comma before the kopecks. A
-    /// comma before three digits is ambiguous, so it is passed on, and the API refuses the amount.
+    /// Returns an amount in the form that the API accepts. People put spaces between thousands, and a comma before the
+    /// kopecks. A comma before three digits is ambiguous, so such an amount is passed on unchanged, and the API refuses
+    /// it.
     pub(crate) fn rubles(&self, name: &str) -> String {
         let text: String = self.get(name).split_whitespace().collect();
         match text.split_once(',') {
@@ -48,7 +49,7 @@ impl Form {
         found.map_or("", |(_, value)| value)
     }
 
-    /// Returns the non-empty ones of these fields, as a query.
+    /// Returns a query with the named fields that are not empty.
     pub(crate) fn query(&self, names: &[&str]) -> String {
         let given = names.iter().filter(|name| !self.get(name).is_empty());
         let pairs: Vec<String> = given

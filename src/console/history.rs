@@ -1,4 +1,4 @@
-//! Former prices on the page of prices: what each tariff version changed, and the margin that its prices left.
+//! Earlier prices on the prices page: what each tariff version changed, and the margin at its prices.
 
 use std::collections::BTreeSet;
 
@@ -31,12 +31,12 @@ pub(super) struct Former {
     pub(super) version: u64,
     pub(super) since: String,
     pub(super) multiplier: Cell,
-    /// Whether the previous version is known. If it is known, only the changes are listed.
+    /// Whether the previous version is known. If so, only the changes are listed; otherwise all prices are listed.
     pub(super) compared: bool,
     pub(super) rows: Vec<FormerRow>,
 }
 
-/// The prices of a model in this version.
+/// The prices of a model in a tariff version.
 pub(super) struct FormerRow {
     pub(super) model: String,
     /// `new` or `gone` if this version added or removed the model, otherwise empty.
@@ -44,7 +44,7 @@ pub(super) struct FormerRow {
     pub(super) cells: Vec<(&'static str, Cell)>,
 }
 
-/// A value, and the previous value if it was different.
+/// A value in this version, and the value in the previous version if the two differ.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) was: Option<String>,
@@ -61,7 +61,7 @@ impl Cell {
 }
 
 impl Visit {
-    /// Returns all tariff versions that the ledger has kept, newest first.
+    /// Returns all tariff versions that the ledger has recorded, newest first.
     pub(super) async fn tariffs(&self) -> Result<Result<Vec<Numbered>, Refused>, Refusal> {
         let answer = self.api.get::<Tariffs>("/admin/v1/tariffs").await?;
         Ok(answer.map(|Tariffs { tariffs }| tariffs))
@@ -81,7 +81,7 @@ pub(super) fn former_prices(tariffs: &[Numbered]) -> Vec<Former> {
         .collect()
 }
 
-/// Returns the multipliers and the times (ms) at which they came into force, earliest first.
+/// Returns the tariff multipliers with the times (ms) at which they came into force, earliest first.
 pub(super) fn multipliers(tariffs: &[Numbered]) -> Vec<(u64, config::Tariff)> {
     let earliest_first = tariffs.iter().rev();
     let changes = earliest_first.map(|it| {
@@ -152,7 +152,7 @@ fn former(it: &Numbered, before: Option<&Tariff>) -> Former {
     }
 }
 
-/// Returns the multiplier of prices in USDT, and that of prices in rubles if it is not 1.
+/// Returns the multiplier for USDT prices, and the multiplier for ruble prices if it is not 1.
 fn shown_multipliers(tariff: &Tariff) -> String {
     match tariff.rub_multiplier == Decimal::ONE {
         true => tariff.multiplier.to_string(),
@@ -174,7 +174,7 @@ fn cells_of(prices: &Prices, tariff: &Tariff) -> [(&'static str, String); 6] {
         Currency::Rub => format!("{rate} {currency}"),
     };
     let margin = |rate: Decimal, cost: fn(&Rates) -> Decimal| {
-        // The rate of a former day is not known, so that only amounts in one currency are compared.
+        // The exchange rate at that time is not known, so only amounts in the same currency are compared.
         let known = prices.cost.as_ref().filter(|it| it.currency == currency);
         let cost = known.map(cost);
         cost.and_then(|cost| margin(rate, multiplier, cost))

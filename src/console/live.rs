@@ -1,7 +1,7 @@
-//! Live numbers of the overview page: the gateway sends this node's counters repeatedly while the page is open.
+//! Live numbers of the overview page: while the page is open, the gateway sends this node's counters at intervals.
 //!
-//! A script of the page shows the numbers. Without scripts the page shows the numbers at the time when the page was
-//! made.
+//! A script shows the numbers on the page. Without scripts, the page shows the numbers at the time when it was
+//! rendered.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ pub(super) const SCRIPT: &str = include_str!("live.js");
 
 /// The interval at which the numbers are sent.
 const EVERY: Duration = Duration::from_secs(2);
-/// The stream ends after this many events, a quarter of an hour. Without an end, a page that is left open would keep
-/// its session for ever.
+/// The number of events after which the stream ends: a quarter of an hour at one event per `EVERY`. Without this limit,
+/// a page that is left open would keep its session open for ever.
 const TIMES_MAX: u32 = 450;
 
-/// Returns a stream of events that continues while `is_in` returns true: while the operator is signed in. The events do
-/// not count as activity of the session.
+/// Returns a stream of counters that continues while `is_in` returns true, which means that the operator is still
+/// signed in. The stream does not count as activity of the session.
 pub(super) fn answer(api: Api, is_in: impl Fn() -> bool + Send + 'static) -> Answer {
     let events = stream::unfold((api, is_in, 0), |(api, is_in, message_page)| async move {
         if message_page > TIMES_MAX {
@@ -32,7 +32,7 @@ pub(super) fn answer(api: Api, is_in: impl Fn() -> bool + Send + 'static) -> Ans
             tokio::time::sleep(EVERY).await;
         }
         if message_page == TIMES_MAX || !is_in() {
-            // When the script receives this event, it does not reconnect any more.
+            // After this event, the script does not reconnect.
             let last = Bytes::from_static(b"event: end\ndata:\n\n");
             return Some((Ok(last), (api, is_in, TIMES_MAX + 1)));
         }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn live_numbers_end_after_a_while() {
+    async fn stream_of_live_numbers_ends_after_its_maximum_number_of_events() {
         let mut answer = answer(api(), || true);
         let mut events = 0;
         while next(&mut answer).await.is_some() {

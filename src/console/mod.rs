@@ -1,8 +1,8 @@
-//! Pages for operators, on the operators' listener: `/` and everything below `/console/`.
+//! The operators' pages, on the operators' listener: `/` and everything below `/console/`.
 //!
-//! The pages show the admin API's answers and make changes through it. Each page calls the API inside this process, in
-//! the name of the signed-in operator. The API refuses what that operator's role does not allow. Pages are rendered on
-//! the server and need no script; only the overview has one, which updates its numbers.
+//! The pages show the admin API's responses and make changes through the API. Each page calls the API inside this
+//! process, in the name of the signed-in operator. The API refuses what that operator's role does not allow. Pages are
+//! rendered on the server and need no script; only the overview has a script, which updates its numbers.
 
 mod accounts;
 mod api;
@@ -15,7 +15,9 @@ pub(crate) mod form;
 mod history;
 mod live;
 mod oidc;
+mod overview;
 pub(crate) mod pages;
+mod past_changes;
 mod people;
 pub(crate) mod plots;
 mod prices;
@@ -26,6 +28,7 @@ pub(crate) mod shown;
 pub(crate) mod sign_in;
 pub(crate) mod statements;
 pub(crate) mod texts;
+mod usage;
 mod views;
 mod what_if;
 
@@ -57,11 +60,11 @@ use crate::{
     operators::Operator,
 };
 
-/// Allows the console's own styles, forms and script files and an inline empty icon, and nothing else: no script that
-/// is injected into a page's text runs.
+/// Content security policy that allows only the console's own styles, forms and script files and an inline empty icon.
+/// A script that is injected into a page's text does not run.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
-/// The style sheet of all pages of the gateway, and the console's additions.
+/// The style sheet that all pages of the gateway share, followed by the console's additions.
 const STYLE: &str = concat!(
     include_str!("../endpoints/design.css"),
     include_str!("style.css")
@@ -69,7 +72,7 @@ const STYLE: &str = concat!(
 
 type Answer = Response<AnswerBody>;
 
-/// Answers the paths of the console, and passes all other requests to the inner service.
+/// Layer that serves the console's paths and passes all other requests to the inner service.
 #[derive(Clone)]
 pub struct ConsoleLayer {
     sign_in: Arc<SignIn>,
@@ -77,8 +80,8 @@ pub struct ConsoleLayer {
 }
 
 impl ConsoleLayer {
-    /// Creates a layer that accepts the holder of the admin key, the operators whom the file names, and those whom the
-    /// OpenID provider authenticates. Prices are read from `live`.
+    /// Creates a layer that accepts the holder of the admin key, the operators in the operators file, and the operators
+    /// whom the OpenID provider authenticates. Prices are read from `live`.
     #[must_use]
     pub fn new(admin: &AdminConfig, live: Arc<Live>) -> Self {
         let key = digest(admin.key.expose_secret().as_bytes());
@@ -165,34 +168,17 @@ impl Console {
         let posted = match head.method {
             Method::GET | Method::HEAD => false,
             Method::POST => true,
-            _ => {
-                let mut res = pages::message_page(
-                    StatusCode::METHOD_NOT_ALLOWED,
-                    english("This page accepts only GET and POST."),
-                );
-                let allow = HeaderValue::from_static("GET, HEAD, POST");
-                res.headers_mut().insert(header::ALLOW, allow);
-                return Ok(res);
-            }
+            _ => return Ok(method_refused()),
         };
         let path = head.uri.path();
-        if matches!(path, "/console" | "/console/") && !posted {
-            return Ok(see("/"));
-        }
-        if path == "/console/style.css" && !posted {
-            return Ok(page(StatusCode::OK, "text/css; charset=utf-8", STYLE));
-        }
-        if path == "/console/live.js" && !posted {
-            let kind = "text/javascript; charset=utf-8";
-            return Ok(page(StatusCode::OK, kind, live::SCRIPT));
+        if let Some(file) = file(path).filter(|_| !posted) {
+            return Ok(file);
         }
         if posted && !sign_in::is_from_here(&head.headers) {
             tracing::warn!(target: "audit", what = "console.foreign", path);
             return Ok(pages::message_page(
                 StatusCode::FORBIDDEN,
-                english(
-                    "This form was sent from a page outside the console, and nothing was changed.",
-                ),
+                english("This form was sent from outside the console, so nothing was changed."),
             ));
         }
         let form = if posted {
@@ -217,6 +203,17 @@ impl Console {
         {
             return Ok(answer);
         }
+        self.answer_signed_in(&head, form, posted).await
+    }
+
+    /// Serves a page that only signed-in operators see.
+    async fn answer_signed_in(
+        self,
+        head: &Parts,
+        form: Form,
+        posted: bool,
+    ) -> Result<Answer, Refusal> {
+        let (path, sign_in) = (head.uri.path(), self.layer.sign_in);
         let Some((token, session, operator)) = sign_in.who(&head.headers).await else {
             return Ok(see("/console/sign-in"));
         };
@@ -228,16 +225,15 @@ impl Console {
             return Ok(pages::message_page(
                 StatusCode::FORBIDDEN,
                 english(
-                    "This form does not belong to your session, and nothing was changed. Load the page again.",
+                    "This form belongs to another session, so nothing was changed. Reload the page.",
                 ),
             ));
         }
         if path == "/console/sign-out" && posted {
-            return Ok(sign_in.leave(&head, &token, &session, !form.get("everywhere").is_empty()));
+            return Ok(sign_in.leave(head, &token, &session, !form.get("everywhere").is_empty()));
         }
         let api = Api::new(self.inner, operator.clone());
         if path == "/console/live" && !posted {
-            let sign_in = Arc::clone(sign_in);
             return Ok(live::answer(api, move || sign_in.is_in(&token)));
         }
         let requested = Visit {
@@ -252,6 +248,29 @@ impl Console {
         };
         let segments: Vec<&str> = path.split('/').skip(1).collect();
         requested.answer(&segments).await
+    }
+}
+
+fn method_refused() -> Answer {
+    let mut res = pages::message_page(
+        StatusCode::METHOD_NOT_ALLOWED,
+        english("This page accepts only GET and POST."),
+    );
+    let allow = HeaderValue::from_static("GET, HEAD, POST");
+    res.headers_mut().insert(header::ALLOW, allow);
+    res
+}
+
+/// Returns a file or a redirect that does not depend on the visitor.
+fn file(path: &str) -> Option<Answer> {
+    match path {
+        "/console" | "/console/" => Some(see("/")),
+        "/console/style.css" => Some(page(StatusCode::OK, "text/css; charset=utf-8", STYLE)),
+        "/console/live.js" => {
+            let kind = "text/javascript; charset=utf-8";
+            Some(page(StatusCode::OK, kind, live::SCRIPT))
+        }
+        _ => None,
     }
 }
 
@@ -270,7 +289,7 @@ struct Visit {
 }
 
 impl Visit {
-    /// Fills a text with values, in the language of the visit.
+    /// Translates an English text into the visit's language, and replaces `{0}` and `{1}` by the values.
     fn fill(&self, text: &str, values: &[&str]) -> String {
         let values: Vec<&dyn fmt::Display> = values.iter().map(|it| it as _).collect();
         filled(text, self.language, &values)
@@ -313,7 +332,7 @@ fn download(kind: &'static str, content: impl Into<Bytes>, name: &str) -> Answer
 fn see(path: &str) -> Answer {
     let mut res = Response::new(AnswerBody::from(Bytes::new()));
     *res.status_mut() = StatusCode::SEE_OTHER;
-    let to = HeaderValue::from_str(path).expect("paths of the console are valid header values");
+    let to = HeaderValue::from_str(path).expect("a console path is a valid header value");
     res.headers_mut().insert(header::LOCATION, to);
     res
 }

@@ -1,4 +1,4 @@
-//! The page of operators, and the page on which an invited person becomes one.
+//! The page of operators, and the page on which an invited person becomes an operator.
 
 use std::path::Path;
 
@@ -43,9 +43,9 @@ struct Person {
 struct OperatorsHtml<'a> {
     page: Frame<'a>,
     people: Vec<Person>,
-    /// The link of an invitation that was just made.
+    /// The link of the invitation that was just created.
     link: Option<String>,
-    /// Why there is no list.
+    /// The reason why there is no list of operators.
     note: Option<String>,
 }
 
@@ -60,7 +60,7 @@ struct InvitationHtml<'a> {
 }
 
 impl Visit {
-    /// Shows the operators. `invited` has the answer about an invitation that was just made.
+    /// Shows the operators. `invited` is the API's response if an invitation was just created.
     pub(super) async fn operators(
         &self,
         problem: Option<&Refused>,
@@ -93,7 +93,7 @@ impl Visit {
 }
 
 impl SignIn {
-    /// Shows an invitation to the person who has its link, or accepts it with the password that was typed.
+    /// Shows an invitation to the person who has its link; or accepts it with the password that the person chose.
     pub(super) async fn invitation(&self, head: &Parts, form: &Form, posted: bool) -> Answer {
         let address = head.extensions.get().map(ClientAddr::block);
         if let Some(res) = self.too_often(address).await {
@@ -106,7 +106,7 @@ impl SignIn {
             return pages::message_page(
                 StatusCode::NOT_FOUND,
                 english(
-                    "This invitation is not valid: it was used, has expired or was replaced. Ask for a new one.",
+                    "This invitation is not valid: it was used, has expired or was replaced. Ask for a new invitation.",
                 ),
             );
         };
@@ -133,7 +133,7 @@ impl SignIn {
         }
         let Some(proof) = self.accept(token, password).await else {
             let problem =
-                english("The invitation was not accepted. Try again, or ask for a new one.");
+                english("The invitation was not accepted. Try again, or ask for a new invitation.");
             return shown(StatusCode::CONFLICT, Some(problem));
         };
         let name = &invited.name;
@@ -144,8 +144,8 @@ impl SignIn {
         }
     }
 
-    /// Turns an invitation into an operator with this password. Returns the digest that the password proves; `None` if
-    /// the invitation is no longer open, or the file cannot be written.
+    /// Turns an invitation into an operator with this password, and returns the digest that the session stores as proof
+    /// of the password. `None` if the invitation is no longer open, or if the file cannot be written.
     async fn accept(&self, token: &str, password: &str) -> Option<[u8; 32]> {
         let _permit = self.tried.try_acquire().ok()?;
         let path = self.operators.clone()?;
@@ -167,7 +167,7 @@ fn accepted(path: &Path, token: &str, password: &str) -> Option<[u8; 32]> {
         Ok(Ok(())) => proof,
         Ok(Err(())) => None,
         Err(error) => {
-            tracing::error!(%error, "an invitation cannot be accepted: admin.operators_file cannot be changed");
+            tracing::error!(%error, "an invitation cannot be accepted, because admin.operators_file cannot be changed");
             None
         }
     }

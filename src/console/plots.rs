@@ -1,6 +1,6 @@
-//! Sums over time as bars: drawn on the server as SVG, with a scale and the names of times.
+//! Bar charts of sums over time, drawn on the server as SVG, with a scale and a time axis.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt::Write as _};
 
 use tollgate_layers::respond::Language;
 
@@ -12,13 +12,15 @@ use super::{
 };
 use crate::text::time::{day, rfc3339};
 
-/// The height of the highest bar, in units of the drawing; the end of the scale has the same height.
+/// The maximum height of a bar, in SVG units. The upper end of the scale is at this height.
 const HEIGHT: u64 = 100;
-/// The width of a bar with the space after it, in units of the drawing.
+/// The y coordinate of the bottom of the bars, in SVG units.
+const BASE: u64 = HEIGHT + 2;
+/// The width of a bar and the space after it, in SVG units.
 const STEP: usize = 10;
-/// A drawing has room for at least this many bars, so that a few bars do not fill it.
+/// A chart has room for at least this number of bars, so that a few bars do not fill it.
 const BARS_MIN: usize = 12;
-/// A span of time for which sums are drawn, with the titles of its table and plots.
+/// A period for which sums are drawn, with the titles of its table and its charts.
 #[derive(Debug)]
 pub(crate) struct Span {
     pub(crate) table: &'static str,
@@ -31,42 +33,58 @@ pub(crate) const HOURS: &Span = &Span {
     table: english("Table by hour"),
     charged: english("Charged per hour, last 24 hours, ₽"),
     calls: english("Calls per hour, last 24 hours"),
-    latency: english("Latency of calls per hour, last 24 hours, ms"),
+    latency: english("Call latency per hour, last 24 hours, ms"),
 };
 pub(crate) const DAYS: &Span = &Span {
     table: english("Table by day"),
     charged: english("Charged per day, last 30 days, ₽"),
     calls: english("Calls per day, last 30 days"),
-    latency: english("Latency of calls per day, last 30 days, ms"),
+    latency: english("Call latency per day, last 30 days, ms"),
 };
 pub(crate) const MONTHS: &Span = &Span {
     table: english("Table by month"),
     charged: english("Charged per month, last 12 months, ₽"),
     calls: english("Calls per month, last 12 months"),
-    latency: english("Latency of calls per month, last 12 months, ms"),
+    latency: english("Call latency per month, last 12 months, ms"),
 };
 
-/// Two series over time. The exact numbers are in a table below the plot and in the bars' titles.
+/// A bar chart of one or two series over time, optionally compared with the previous period. The exact numbers are in a
+/// table below the chart and in the bars' titles.
 pub(crate) struct Plot {
     pub(crate) title: &'static str,
-    /// Names the two series; empty for a single series.
-    pub(crate) legend: &'static str,
-    /// Labels of the scale: its upper end and its middle.
+    /// The style class and the name of each series; empty for a single series.
+    pub(crate) legend: Vec<(&'static str, &'static str)>,
+    /// The labels of the scale: at its upper end and in its middle.
     pub(crate) scale: [String; 2],
     pub(crate) bars: Vec<Bar>,
-    /// Labels of the time axis: its first, its middle and its last time.
+    /// The SVG path of the marks for the previous period; empty if that period had no values.
+    pub(crate) before: String,
+    /// The labels of the time axis: its first, its middle and its last time.
     pub(crate) times: Vec<String>,
 }
 
-/// The two bars of one time. The second bar is drawn in front of the first.
+/// The two bars at one time. The second bar is drawn in front of the first.
 pub(crate) struct Bar {
     pub(crate) title: String,
     pub(crate) x: usize,
-    /// The style class and the height of each bar.
+    /// The CSS class and the height of each of the two bars.
     pub(crate) parts: [(&'static str, u64); 2],
 }
 
-/// A series' unit and how its values are written.
+/// The values at one time.
+struct Point {
+    at: String,
+    /// The title of the bar, which a browser shows when the pointer is over it.
+    title: String,
+    values: [i128; 2],
+    /// The value of the first series in the previous period.
+    before: i128,
+}
+
+/// The CSS class of the marks for the previous period.
+const BEFORE: &str = "before";
+
+/// The unit of a series, and the way in which its values are written.
 #[derive(Clone, Copy)]
 enum Unit {
     /// The values are micro-rubles, written as rubles.
@@ -80,58 +98,106 @@ impl Plot {
         STEP * self.bars.len().max(BARS_MIN)
     }
 
-    /// Draws values by time. `times` has the names of all times to draw, with or without a value.
+    /// Draws values by time. `classes` are the CSS classes of the two series.
     fn new(
         title: &'static str,
         unit: Unit,
         classes: [&'static str; 2],
-        values: &[(String, String, [i128; 2])],
+        points: &[Point],
         language: Language,
     ) -> Self {
-        let most = values.iter().flat_map(|(_, _, values)| values).max();
-        let top = scale_end(most.copied().unwrap_or(0), unit);
-        let bar = |(index, (_, title, values)): (usize, &(String, String, [i128; 2]))| Bar {
-            title: title.clone(),
+        let most = points
+            .iter()
+            .flat_map(|it| [it.values[0], it.values[1], it.before]);
+        let top = scale_end(most.max().unwrap_or(0), unit);
+        let bar = |(index, point): (usize, &Point)| Bar {
+            title: point.title.clone(),
             x: index * STEP,
-            parts: [0, 1].map(|part| (classes[part], height(values[part], top))),
+            parts: [0, 1].map(|part| (classes[part], height(point.values[part], top))),
         };
-        let name = |index: usize| values.get(index).map(|(name, ..)| short(name, language));
-        let last = values.len().saturating_sub(1);
-        let times = match values.len() {
-            0..3 => values
-                .iter()
-                .map(|(name, ..)| short(name, language))
-                .collect(),
-            _ => [0, last / 2, last].into_iter().filter_map(name).collect(),
-        };
+        let mut before = String::new();
+        for (index, point) in points.iter().enumerate().filter(|(_, it)| it.before > 0) {
+            let (x, y) = (index * STEP, BASE - height(point.before, top));
+            let _ = write!(before, "M{x} {y}h{STEP}");
+        }
         Self {
             title,
-            legend: "",
+            legend: Vec::new(),
             scale: [unit.label(top, language), unit.label(top / 2, language)],
-            bars: values.iter().enumerate().map(bar).collect(),
-            times,
+            bars: points.iter().enumerate().map(bar).collect(),
+            before,
+            times: labels(points, language),
         }
     }
 
-    /// Draws the charges by time.
+    /// Returns the chart with the names of its series. If the previous period has values, its name is added.
+    fn with_legend(mut self, series: &[(&'static str, &'static str)]) -> Self {
+        self.legend = series.to_vec();
+        if !self.before.is_empty() {
+            self.legend.push((BEFORE, english("previous period")));
+        }
+        self
+    }
+
+    /// Draws the charges by time. `times` has the names of all times to draw, including those without a charge.
     pub(crate) fn charged(
         title: &'static str,
         times: &[String],
         rows: &[(String, String)],
         language: Language,
     ) -> Self {
-        let found: HashMap<&str, &str> = rows.iter().map(|(at, sum)| (&**at, &**sum)).collect();
-        let values: Vec<_> = times
-            .iter()
-            .map(|at| {
-                let sum = found.get(&**at).copied().unwrap_or("0.00");
-                let shown = shown::short(micro(sum), language);
-                let title = format!("{}: {shown} ₽", moment(at, language));
-                (at.clone(), title, [micro(sum).max(0), 0])
-            })
-            .collect();
-        Self::new(title, Unit::Rubles, ["bar", "bar"], &values, language)
+        Self::compared(title, times, rows, &[], language)
     }
+
+    /// Draws the charges by time, compared with those of the previous period. `before` has one amount for each of
+    /// `times`, or is empty.
+    pub(crate) fn compared(
+        title: &'static str,
+        times: &[String],
+        rows: &[(String, String)],
+        before: &[String],
+        language: Language,
+    ) -> Self {
+        let found: HashMap<&str, &str> = rows.iter().map(|(at, sum)| (&**at, &**sum)).collect();
+        let point = |(index, at): (usize, &String)| {
+            let sum = micro(found.get(&**at).copied().unwrap_or("0.00"));
+            let earlier = before.get(index).map_or(0, |sum| micro(sum));
+            let mut title = format!(
+                "{}: {} ₽",
+                moment(at, language),
+                shown::short(sum, language)
+            );
+            if earlier > 0 {
+                let text = english("{0}; previous period: {1} ₽");
+                title = filled(text, language, &[&title, &shown::short(earlier, language)]);
+            }
+            Point {
+                at: at.clone(),
+                title,
+                values: [sum.max(0), 0],
+                before: earlier,
+            }
+        };
+        let points: Vec<Point> = times.iter().enumerate().map(point).collect();
+        let plot = Self::new(title, Unit::Rubles, ["bar", "bar"], &points, language);
+        match plot.before.is_empty() {
+            true => plot,
+            false => plot.with_legend(&[("bar", english("this period"))]),
+        }
+    }
+}
+
+/// Returns the labels of the time axis.
+fn labels(points: &[Point], language: Language) -> Vec<String> {
+    let last = points.len().saturating_sub(1);
+    let shown = match points.len() {
+        0..3 => (0..points.len()).collect(),
+        _ => vec![0, last / 2, last],
+    };
+    let shown = shown.into_iter();
+    shown
+        .map(|index| short(&points[index].at, language))
+        .collect()
 }
 
 impl Unit {
@@ -149,8 +215,8 @@ impl Unit {
     }
 }
 
-/// Returns the end of a scale that includes `most`: 1, 2, 4 or 10 times a power of ten, so that half of it is round,
-/// too.
+/// Returns the upper end of a scale that includes `most`: 1, 2, 4 or 10 times a power of ten, so that the middle of the
+/// scale is a round number, too.
 fn scale_end(most: i128, unit: Unit) -> i128 {
     let mut power = match unit {
         Unit::Rubles => 10_000,
@@ -164,13 +230,13 @@ fn scale_end(most: i128, unit: Unit) -> i128 {
     }
 }
 
-/// Returns the height of a value. A value above zero is visible.
+/// Returns the height of a bar for a value. A value above zero gets a visible bar.
 fn height(value: i128, top: i128) -> u64 {
     let height = value.max(0) * i128::from(HEIGHT) / top;
     u64::try_from(height).map_or(HEIGHT, |height| height.max(u64::from(value > 0)))
 }
 
-/// Formats a time as the axis shows it: `20:00`, `28 Nov`, `Nov 2026`.
+/// Formats a time for the time axis: `20:00`, `28 Nov`, `Nov 2026`.
 fn short(name: &str, language: Language) -> String {
     match name.len() {
         10 => {
@@ -183,7 +249,7 @@ fn short(name: &str, language: Language) -> String {
     }
 }
 
-/// Formats a time as a bar's title shows it: an hour with its day.
+/// Formats a time for a bar's title: an hour with its day.
 fn moment(name: &str, language: Language) -> String {
     match name.len() {
         16.. => format!("{}, {}", shown::day(&name[..10], language), &name[11..16]),
@@ -191,7 +257,7 @@ fn moment(name: &str, language: Language) -> String {
     }
 }
 
-/// Returns the names of all hours that begin in `from_ms..=until_ms`, as reports name them.
+/// Returns the names of all hours that begin in `from_ms..=until_ms`, in the form that reports use.
 pub(crate) fn hours(from_ms: u64, until_ms: u64) -> Vec<String> {
     let first = from_ms - from_ms % HOUR_MS;
     (first..=until_ms)
@@ -200,7 +266,7 @@ pub(crate) fn hours(from_ms: u64, until_ms: u64) -> Vec<String> {
         .collect()
 }
 
-/// Returns the names of all days in `from_ms..=until_ms`, as reports name them.
+/// Returns the names of all days in `from_ms..=until_ms`, in the form that reports use.
 pub(crate) fn days(from_ms: u64, until_ms: u64) -> Vec<String> {
     let first = from_ms - from_ms % DAY_MS;
     (first..=until_ms)
@@ -209,7 +275,7 @@ pub(crate) fn days(from_ms: u64, until_ms: u64) -> Vec<String> {
         .collect()
 }
 
-/// Returns the names of all months in `from_ms..=until_ms`, as reports name them.
+/// Returns the names of all months in `from_ms..=until_ms`, in the form that reports use.
 pub(crate) fn months(from_ms: u64, until_ms: u64) -> Vec<String> {
     let mut names = days(from_ms, until_ms);
     names.iter_mut().for_each(|name| name.truncate(7));
@@ -217,34 +283,41 @@ pub(crate) fn months(from_ms: u64, until_ms: u64) -> Vec<String> {
     names
 }
 
-/// A development over time: plots of charges, number of calls, and latency, with the table of their numbers.
+/// Charts of charges, number of calls and latency over a period, with a table of the numbers.
 pub(super) struct Course {
     pub(super) span: &'static Span,
     pub(super) plots: Vec<Plot>,
-    /// The table's rows: only the times in which there were calls.
-    pub(super) rows: Vec<(String, Sums)>,
+    /// The rows of the table: only the times at which there were calls.
+    pub(super) rows: Vec<CourseRow>,
+}
+
+/// The sums at one time, and the charges at the corresponding time of the previous period.
+pub(super) struct CourseRow {
+    pub(super) at: String,
+    pub(super) sums: Sums,
+    pub(super) before_rub: Option<String>,
 }
 
 impl Course {
+    /// `times` has the names of the times of the period, and `before` those of the previous period; `before` is empty
+    /// if the periods are not compared. `rows` has the sums of both periods.
     pub(super) fn new(
         span: &'static Span,
         times: &[String],
+        before: &[String],
         rows: &[UsageRow],
         language: Language,
     ) -> Self {
-        let name = |row: &UsageRow| {
-            let names = [&row.hour, &row.day, &row.month];
-            names
-                .into_iter()
-                .flatten()
-                .next()
-                .cloned()
-                .unwrap_or_default()
+        let found: HashMap<&str, &Sums> = rows.iter().map(|row| (row.time(), &row.sums)).collect();
+        let earlier = |index: usize| found.get(&**before.get(index)?).copied();
+        let row = |(index, at): (usize, &String)| {
+            Some(CourseRow {
+                at: at.clone(),
+                sums: (*found.get(&**at)?).clone(),
+                before_rub: earlier(index).map(|sums| sums.charged_rub.clone()),
+            })
         };
-        let rows: Vec<(String, Sums)> = rows
-            .iter()
-            .map(|row| (name(row), row.sums.clone()))
-            .collect();
+        let rows: Vec<CourseRow> = times.iter().enumerate().filter_map(row).collect();
         if rows.is_empty() {
             return Self {
                 span,
@@ -252,70 +325,72 @@ impl Course {
                 rows,
             };
         }
-        let found: HashMap<&str, &Sums> = rows.iter().map(|(at, sums)| (&**at, sums)).collect();
-        let values = |value: fn(&Sums, Language) -> (String, [i128; 2])| -> Vec<_> {
-            times
-                .iter()
-                .map(|at| {
-                    let none = || (translated(english("no calls"), language).to_owned(), [0, 0]);
-                    let (reported, values) = found
-                        .get(&**at)
-                        .map_or_else(none, |sums| value(sums, language));
-                    (
-                        at.clone(),
-                        format!("{}: {reported}", moment(at, language)),
-                        values,
-                    )
-                })
-                .collect()
+        let points = |value: fn(&Sums, Language) -> (String, [i128; 2])| -> Vec<Point> {
+            let point = |(index, at): (usize, &String)| {
+                let none = || (translated(english("no calls"), language).to_owned(), [0, 0]);
+                let sums = found.get(&**at);
+                let (reported, values) = sums.map_or_else(none, |sums| value(sums, language));
+                Point {
+                    at: at.clone(),
+                    title: format!("{}: {reported}", moment(at, language)),
+                    values,
+                    before: earlier(index).map_or(0, |sums| value(sums, language).1[0]),
+                }
+            };
+            times.iter().enumerate().map(point).collect()
         };
-        let charged: Vec<(String, String)> = rows
+        let charged: Vec<_> = rows
             .iter()
-            .map(|(at, sums)| (at.clone(), sums.charged_rub.clone()))
+            .map(|it| (it.at.clone(), it.sums.charged_rub.clone()))
             .collect();
-        let calls = values(|sums, language| {
-            let (calls, failed) = (sums.calls, sums.failed_calls);
-            let text = english("{0} calls, {1} cut or failed");
-            (
-                filled(text, language, &[&calls, &failed]),
-                [calls.into(), failed.into()],
-            )
-        });
+        let charged_before = (0..times.len())
+            .map(|index| earlier(index).map_or_else(String::new, |sums| sums.charged_rub.clone()));
+        let charged_before: Vec<String> = charged_before.collect();
         let mut plots = vec![
-            Plot::charged(span.charged, times, &charged, language),
-            Plot {
-                legend: english("All calls; cut or failed ones in red."),
-                ..Plot::new(
-                    span.calls,
-                    Unit::Count,
-                    ["bar", "bar failed"],
-                    &calls,
-                    language,
-                )
-            },
+            Plot::compared(span.charged, times, &charged, &charged_before, language),
+            calls_plot(span, &points(calls), language),
         ];
-        if rows.iter().any(|(_, sums)| sums.whole.is_some()) {
-            let latency = values(|sums, language| {
-                let (p99, p50) = sums.whole.map_or((0, 0), |it| (it.p99_ms, it.p50_ms));
-                let text = english("half within {0} ms, 99 % within {1} ms");
-                (
-                    filled(text, language, &[&p50, &p99]),
-                    [p99.into(), p50.into()],
-                )
-            });
-            plots.push(Plot {
-                legend: english("Dark part: the median (p50). Light part: 99 % of the calls took at most this long (p99)."),
-                ..Plot::new(
-                    span.latency,
-                    Unit::Milliseconds,
-                    ["bar most", "bar"],
-                    &latency,
-                    language,
-                )
-            });
+        if rows.iter().any(|row| row.sums.whole.is_some()) {
+            plots.push(latency_plot(span, points(latency), language));
         }
         Self { span, plots, rows }
     }
+}
+
+fn calls(sums: &Sums, language: Language) -> (String, [i128; 2]) {
+    let (calls, failed) = (sums.calls, sums.failed_calls);
+    let text = english("{0} calls, {1} of them cut off or failed");
+    let title = filled(text, language, &[&calls, &failed]);
+    (title, [calls.into(), failed.into()])
+}
+
+fn calls_plot(span: &Span, points: &[Point], language: Language) -> Plot {
+    let classes = ["bar", "bar failed"];
+    let plot = Plot::new(span.calls, Unit::Count, classes, points, language);
+    plot.with_legend(&[
+        ("bar", english("all calls")),
+        ("bar failed", english("cut off or failed")),
+    ])
+}
+
+fn latency(sums: &Sums, language: Language) -> (String, [i128; 2]) {
+    let (p99, p50) = sums.whole.map_or((0, 0), |it| (it.p99_ms, it.p50_ms));
+    let text = english("p50: {0} ms, p99: {1} ms");
+    let title = filled(text, language, &[&p50, &p99]);
+    (title, [p99.into(), p50.into()])
+}
+
+/// Draws two percentiles. The previous period has no marks, because they would be taken for a third percentile.
+fn latency_plot(span: &Span, mut points: Vec<Point>, language: Language) -> Plot {
+    for point in &mut points {
+        point.before = 0;
+    }
+    let classes = ["bar most", "bar"];
+    let plot = Plot::new(span.latency, Unit::Milliseconds, classes, &points, language);
+    plot.with_legend(&[
+        ("bar", english("median (p50)")),
+        ("bar most", english("99th percentile (p99)")),
+    ])
 }
 
 #[cfg(test)]
@@ -334,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn hours_without_calls_are_drawn_empty() {
+    fn hours_without_calls_are_plotted_as_empty() {
         let times = hours(7 * HOUR_MS + 1, 10 * HOUR_MS);
         let rows = [
             row(
@@ -345,7 +420,7 @@ mod tests {
             ),
             row(&times[3], 10, 0, &Value::Null),
         ];
-        let course = Course::new(HOURS, &times, &rows, Language::En);
+        let course = Course::new(HOURS, &times, &[], &rows, Language::En);
         let heights = |plot: &Plot| -> Vec<[u64; 2]> {
             let bars = plot.bars.iter();
             bars.map(|bar| bar.parts.map(|(_, height)| height))
@@ -362,16 +437,46 @@ mod tests {
         assert_eq!(charged.times, ["07:00", "08:00", "10:00"]);
         assert_eq!(course.rows.len(), 2);
         assert_eq!(
-            Course::new(HOURS, &times, &rows[1..], Language::En)
+            Course::new(HOURS, &times, &[], &rows[1..], Language::En)
                 .plots
                 .len(),
             2
         );
         assert!(
-            Course::new(HOURS, &times, &[], Language::En)
+            Course::new(HOURS, &times, &[], &[], Language::En)
                 .plots
                 .is_empty()
         );
+    }
+
+    #[test]
+    fn previous_period_is_marked_at_corresponding_times_and_included_in_the_scale() {
+        let times = hours(7 * HOUR_MS, 8 * HOUR_MS);
+        let before = hours(5 * HOUR_MS, 6 * HOUR_MS);
+        let rows = [
+            row(&before[1], 80, 0, &Value::Null),
+            row(&times[0], 40, 4, &Value::Null),
+            row(&times[1], 20, 0, &Value::Null),
+        ];
+        let course = Course::new(HOURS, &times, &before, &rows, Language::En);
+        let [charged, calls] = &course.plots[..] else {
+            panic!("two plots");
+        };
+        assert_eq!(charged.before, "M10 27h10");
+        assert!(
+            charged.bars[1]
+                .title
+                .ends_with("1.50 ₽; previous period: 1.50 ₽")
+        );
+        assert_eq!((&*calls.before, &*calls.scale[0]), ("M10 22h10", "100"));
+        let legend: Vec<_> = calls.legend.iter().map(|(class, _)| *class).collect();
+        assert_eq!(legend, ["bar", "bar failed", BEFORE]);
+        let table: Vec<_> = course
+            .rows
+            .iter()
+            .map(|it| it.before_rub.as_deref())
+            .collect();
+        assert_eq!(table, [None, Some("1.50")], "only the times of this period");
     }
 
     #[test]
@@ -398,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn every_plot_range_has_a_label() {
+    fn plot_periods_include_every_day_and_month_and_have_short_labels() {
         let november = 1_795_824_000_000; // 2026-11-28
         assert_eq!(
             days(november, november + 3 * DAY_MS)[2..],

@@ -1,4 +1,4 @@
-//! The page of prices: current and earlier prices, and what sales would have been with another multiplier.
+//! The prices page: current and earlier prices, and what the sales would have been with another multiplier.
 
 use std::ops::Range;
 
@@ -22,9 +22,9 @@ use crate::{
     text::time::{now_ms, rfc3339},
 };
 
-/// The number of days for which the page computes another multiplier, by default.
+/// The default number of days for which the page computes sales with another multiplier.
 const DAYS_BACK: u64 = 30;
-/// The maximum number of reports that a page requests from the ledger concurrently.
+/// The maximum number of reports that the page requests from the ledger concurrently.
 const REPORTS_AT_ONCE: usize = 4;
 /// The maximum number of receipts that are summed up for an hour in which the multiplier changed.
 const RECEIPTS_SUMMED_MAX: u64 = 2_000;
@@ -37,7 +37,7 @@ struct PricesHtml<'a> {
     days_max: u64,
     now_has: String,
     then_has: String,
-    /// The multiplier of prices in rubles; `None` if no model has such a price.
+    /// The multiplier for ruble prices; `None` if no model is priced in rubles.
     then_has_rub: Option<String>,
     sold: Vec<WhatIf>,
     version: u64,
@@ -45,7 +45,7 @@ struct PricesHtml<'a> {
     rate: Option<String>,
     rows: Vec<PriceRow>,
     former: Vec<Former>,
-    /// Whether the models are in a file that can be changed.
+    /// Whether the gateway has a configuration file, so that models have pages.
     has_file: bool,
 }
 
@@ -55,11 +55,11 @@ struct PriceRow {
     vendors: String,
 }
 
-/// Sales by model, and the multipliers at which they were made.
+/// Sales by model, with the multipliers at which they were made.
 type SoldAt = (Vec<UsageRow>, Tariff);
 
 impl Visit {
-    /// Shows the page of prices, with what the sales of the last days would have been at another multiplier.
+    /// Shows the prices page, with what the sales of the last days would have been at another multiplier.
     pub(super) async fn prices(&self) -> Result<Result<Answer, Refused>, Refusal> {
         let form = &self.form;
         let snapshot = self.live.snapshot();

@@ -1,5 +1,5 @@
-//! The sessions of signed-in operators. A session exists only in this process, and ends at sign-out, after inactivity,
-//! at a maximum age, or with the process.
+//! The sessions of signed-in operators. A session exists only in this process. It ends at sign-out, after inactivity,
+//! at its maximum age, or when the process ends.
 
 use std::{
     collections::HashMap,
@@ -14,12 +14,12 @@ use tollgate_layers::error::BoxError;
 
 use crate::operators::Role;
 
-/// The maximum number of sessions. A further session evicts the one that has been idle longest.
+/// The maximum number of sessions. A further session evicts the session that has been idle longest.
 const SESSIONS_MAX: usize = 1000;
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Sessions by the digest of their token: nobody can sign in with a stored digest.
+/// Sessions by the digest of their token. Nobody can sign in with a digest that leaks from this map.
 #[derive(Clone, Default)]
 pub(crate) struct Sessions(Arc<Mutex<HashMap<[u8; 32], Session>>>);
 
@@ -27,7 +27,8 @@ pub(crate) struct Sessions(Arc<Mutex<HashMap<[u8; 32], Session>>>);
 #[derive(Clone)]
 pub(crate) struct Session {
     pub(crate) name: Arc<str>,
-    /// The digest of the password or key at sign-in; when that changes, the session ends.
+    /// The digest of the password or key used at sign-in. If the operator's password or the key changes, the session
+    /// ends.
     pub(crate) proof: [u8; 32],
     /// The role that the OpenID provider gave at sign-in; `None` for other sign-ins.
     pub(crate) role: Option<Role>,
@@ -55,7 +56,7 @@ impl Sessions {
     /// Begins a session and returns its new token. A token that the browser had before is never reused.
     ///
     /// # Errors
-    /// If the system has no random bytes.
+    /// An error if the system has no random bytes.
     pub(crate) fn begin(
         &self,
         name: &str,
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_session_ends_when_it_is_idle_or_old_and_not_before() {
+    async fn console_session_ends_only_when_it_is_idle_or_old() {
         let sessions = Sessions::default();
         let token = sessions.begin("anna", [0; 32], None).unwrap();
         for _ in 0..(AGE_MAX.as_secs() / IDLE_MAX.as_secs()) {
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sessions_of_one_operator_end_together() {
+    async fn all_sessions_of_one_operator_and_no_others_can_be_ended_at_once() {
         let sessions = Sessions::default();
         let [one, two, other] =
             ["anna", "anna", "boris"].map(|name| sessions.begin(name, [0; 32], None).unwrap());

@@ -1,7 +1,7 @@
-//! How the pages show amounts, counts and times to people.
+//! Formats amounts, counts and times for the pages.
 //!
-//! An amount is shown with two decimals, and with its exact value in the title; an amount below a kopeck is shown
-//! exactly. Times are UTC, like the days of reports and ceilings.
+//! An amount is shown with two decimals, and its exact value is in the HTML attribute `title`. An amount below a kopeck
+//! is shown exactly. Times are in UTC, like the days of reports and ceilings.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::{
     text::{rubles::Rubles, time::parse_rfc3339_ms},
 };
 
-/// Micro-rubles in a kopeck.
+/// The number of micro-rubles in a kopeck.
 const KOPECK: u128 = 10_000;
 const MONTHS: [[&str; 2]; 12] = [
     ["янв", "Jan"],
@@ -55,7 +55,7 @@ pub(crate) fn rubles(amount: &impl fmt::Display, language: Language) -> Safe {
     })
 }
 
-/// Formats an amount of rubles as plain text: two decimals, or all of them if it is below a kopeck.
+/// Formats an amount of rubles as plain text: with two decimals, or with all decimals if the amount is below a kopeck.
 pub(crate) fn short(micro: i128, language: Language) -> String {
     let size = micro.unsigned_abs();
     let rounded = match size < KOPECK {
@@ -64,6 +64,16 @@ pub(crate) fn short(micro: i128, language: Language) -> String {
     };
     let rounded = i128::try_from(rounded).unwrap_or(i128::MAX);
     decimal(rounded * micro.signum(), language)
+}
+
+/// Formats a change in percent, with its sign.
+pub(super) fn change(percent: i128) -> String {
+    let sign = match percent.signum() {
+        1 => "+",
+        -1 => "−",
+        _ => "",
+    };
+    format!("{sign}{}\u{a0}%", percent.unsigned_abs())
 }
 
 /// Formats an amount with all of its decimals, at least two.
@@ -78,9 +88,13 @@ fn decimal(micro: i128, language: Language) -> String {
     format!("{sign}{}{point}{fraction}", grouped(digits, language))
 }
 
-/// Formats a decimal number with all of its digits, in the language's form. Other text is unchanged.
+/// Formats a decimal number or percentage with all of its digits, in the form of the page's language. Other text is
+/// returned unchanged.
 pub(crate) fn exact(number: &impl fmt::Display, language: Language) -> String {
     let text = number.to_string();
+    if let Some(percent) = text.strip_suffix(" %") {
+        return format!("{} %", exact(&percent, language));
+    }
     let (sign, size) = match text.strip_prefix('-') {
         Some(size) => ("-", size),
         None => ("", &*text),
@@ -102,7 +116,7 @@ pub(crate) fn count(number: u64, language: Language) -> Safe {
     Safe(grouped(&number.to_string(), language))
 }
 
-/// Formats a moment of RFC 3339, a day or a month: `29 Nov 2026, 07:15:04`. Markup is removed from any other text.
+/// Formats an RFC 3339 time, a day or a month: `29 Nov 2026, 07:15:04`. Any other text is returned without markup.
 pub(crate) fn moment(at: &str, language: Language) -> Safe {
     let Some((date, time)) = parse_rfc3339_ms(at).and(at.split_at_checked(10)) else {
         let month = day(at, language);
@@ -115,7 +129,7 @@ pub(crate) fn moment(at: &str, language: Language) -> Safe {
     Safe(format!("<time datetime=\"{at}\">{shown}</time>"))
 }
 
-/// Formats a date of RFC 3339: `29 Nov 2026`.
+/// Formats an RFC 3339 date: `29 Nov 2026`.
 pub(crate) fn day(date: &str, language: Language) -> String {
     let (year, month) = (date.get(..4), date.get(5..7));
     let month = month.and_then(|month| month.parse::<usize>().ok());
@@ -124,14 +138,14 @@ pub(crate) fn day(date: &str, language: Language) -> String {
         (Some(year), Some(month), Some(day)) => {
             format!("{}\u{a0}{month} {year}", day.trim_start_matches('0'))
         }
-        // In Russian only the name of May differs if there is no day.
+        // Without a day, only the Russian name of May has another form.
         (Some(year), Some("мая"), None) => format!("май {year}"),
         (Some(year), Some(month), None) => format!("{month} {year}"),
         _ => date.to_owned(),
     }
 }
 
-/// Returns the short name of a month, from 1.
+/// Returns the short name of a month; January is 1.
 fn month_name(month: usize, language: Language) -> Option<&'static str> {
     let [ru, en] = MONTHS.get(month.wrapping_sub(1))?;
     Some(say(language, ru, en))
@@ -177,6 +191,7 @@ mod tests {
             ("-1234.5", "-1\u{202f}234,5", "-1,234.5"),
             ("90.1234567890", "90,1234567890", "90.1234567890"),
             ("104", "104", "104"),
+            ("30.4 %", "30,4 %", "30.4 %"),
             ("—", "—", "—"),
             ("<b>", "<b>", "<b>"),
         ] {

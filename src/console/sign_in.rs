@@ -1,4 +1,5 @@
-//! Sign-in and sign-out: by the admin key, by name and password, or by an OpenID provider; the session is in a cookie.
+//! Sign-in and sign-out: by the admin key, by name and password, or through an OpenID provider. The session's token is
+//! in a cookie.
 
 use std::{net::IpAddr, path::PathBuf, sync::OnceLock, time::Duration};
 
@@ -25,14 +26,14 @@ use crate::{
 };
 
 const COOKIE: &str = "tollgate_console";
-/// Wrong passwords and keys allowed per address: five at once, then one every twelve seconds.
+/// Wrong passwords and keys allowed per IP address: five at once, then one every twelve seconds.
 const GUESSES: Quota = Quota {
     count: 5,
     per: Duration::from_secs(60),
     burst: 5,
 };
 const ADDRESSES_MAX: usize = 10_000;
-/// The maximum number of concurrent checks of passwords: each check takes 19 MiB.
+/// The maximum number of concurrent password checks. Each check takes 19 MiB of memory.
 const TRIED_AT_ONCE_MAX: usize = 2;
 
 /// The credentials that the console accepts, and its sessions.
@@ -45,8 +46,8 @@ pub(super) struct SignIn {
     pub(super) tried: Semaphore,
 }
 
-/// Returns an operator to check the password against if the name is unknown: otherwise the time of an answer would
-/// reveal which names exist.
+/// Returns a made-up operator, whose password is checked if the typed name is unknown. Without this check, the time of
+/// a response would reveal which names exist.
 fn nobody() -> Option<&'static Named> {
     static NOBODY: OnceLock<Option<Named>> = OnceLock::new();
     let made = || {
@@ -72,7 +73,8 @@ impl SignIn {
         }
     }
 
-    /// Returns the session of a request: its token, and the operator with the role that the operator has now.
+    /// Returns the session of a request: its token, and the operator with the role that the operator has at this
+    /// moment.
     pub(super) async fn who(&self, headers: &HeaderMap) -> Option<(String, Session, Operator)> {
         let token = token(headers)?;
         let session = self.sessions.find(&token)?;
@@ -96,7 +98,7 @@ impl SignIn {
         self.sessions.is_open(token)
     }
 
-    /// Returns the role of an operator, and the digest of the password that is valid now.
+    /// Returns the role of an operator, and the digest of the operator's current password.
     async fn proof(&self, name: &str) -> Option<(Role, [u8; 32])> {
         if name == ADMIN {
             return Some((Role::Admin, self.key_digest));
@@ -106,7 +108,7 @@ impl SignIn {
         Some((one.role, digest(one.password.as_bytes())))
     }
 
-    /// Reads the operators' file at each request, so that an operator who was removed is signed out at once.
+    /// Reads the operators file. Called at each request, so that a removed operator is signed out immediately.
     pub(super) async fn read(&self) -> Option<Operators> {
         let path = self.operators.clone()?;
         let read = tokio::task::spawn_blocking(move || Operators::read(&path)).await;
@@ -115,7 +117,7 @@ impl SignIn {
             Ok(Err(error)) => {
                 tracing::error!(
                     %error,
-                    "admin.operators_file cannot be read: sign-in by name is not possible"
+                    "admin.operators_file cannot be read, so operators cannot sign in by name"
                 );
                 None
             }
@@ -136,7 +138,9 @@ impl SignIn {
         let Ok(proof) = self.check(name, form.exact("password")).await else {
             return self.page(
                 StatusCode::SERVICE_UNAVAILABLE,
-                Some(english("Too many sign-ins at the moment. Try again.")),
+                Some(english(
+                    "Too many people are signing in at the moment. Try again.",
+                )),
             );
         };
         let Some(proof) = proof else {
@@ -146,7 +150,7 @@ impl SignIn {
             tracing::warn!(target: "audit", what = "console.refused", name, address);
             return self.page(
                 StatusCode::UNAUTHORIZED,
-                Some(english("The name or the password is wrong.")),
+                Some(english("The name or password is wrong.")),
             );
         };
         match self.begin(head, name, proof, None) {
@@ -160,14 +164,14 @@ impl SignIn {
         self.page(StatusCode::INTERNAL_SERVER_ERROR, Some(reported))
     }
 
-    /// Counts a wrong guess of an address.
+    /// Counts a wrong guess that came from an IP address.
     pub(super) fn guessed(&self, address: Option<IpAddr>) {
         if let Some(address) = address {
             self.guesses.take(&address, 1);
         }
     }
 
-    /// Returns the refusal for an address that has guessed too often.
+    /// Returns the refusal for an IP address from which too many wrong guesses came.
     pub(super) async fn too_often(&self, address: Option<IpAddr>) -> Option<Answer> {
         let wait = self.guesses.admit(address?, GUESSES).await.err()?;
         let seconds = wait.as_secs() + 1;
@@ -179,8 +183,8 @@ impl SignIn {
         Some(res)
     }
 
-    /// Begins a session and returns its token. The browser's old session ends, so that a token that was stolen before
-    /// the sign-in is useless afterwards.
+    /// Begins a session and returns its token. The browser's old session ends, so a token that was stolen before the
+    /// sign-in is useless afterwards.
     pub(super) fn begin(
         &self,
         head: &Parts,
@@ -194,7 +198,7 @@ impl SignIn {
         let token = match self.sessions.begin(name, proof, role) {
             Ok(token) => token,
             Err(error) => {
-                tracing::error!(%error, "no session can be created");
+                tracing::error!(%error, "a console session cannot be created");
                 return None;
             }
         };
@@ -214,7 +218,7 @@ impl SignIn {
         pages::sign_in(status, problem, provider)
     }
 
-    /// Returns the sign-in page after signing out, according to its query.
+    /// Returns the sign-in page that is shown after signing out. The page depends on the query of the request.
     pub(super) fn page_after(&self, form: &Form) -> Answer {
         match &self.oidc {
             Some(_) if form.get("left") == "oidc" => {
@@ -224,7 +228,7 @@ impl SignIn {
         }
     }
 
-    /// Answers a path of the sign-in by a provider; `None` if there is no such page.
+    /// Serves a path of the sign-in through an OpenID provider; `None` if the path has no such page.
     pub(super) async fn by_provider(
         &self,
         segment: &str,
@@ -262,8 +266,8 @@ impl SignIn {
         }
     }
 
-    /// Returns the digest that the password proves; `None` if it is wrong. `Err` if it was not checked because too
-    /// many checks run.
+    /// Returns the digest that the session stores as proof of the password; `None` if the password is wrong. `Err` if
+    /// the password was not checked, because too many checks are running.
     async fn check(&self, name: &str, password: &str) -> Result<Option<[u8; 32]>, ()> {
         if name == ADMIN {
             let shown = digest(password.trim().as_bytes());
@@ -312,7 +316,7 @@ fn token(headers: &HeaderMap) -> Option<String> {
     cookie(headers, COOKIE)
 }
 
-/// Returns the value of a cookie. `None` if the cookie occurs twice, because another site has set one of them.
+/// Returns the value of a cookie. `None` if the cookie occurs twice, because then another site has set one of the two.
 pub(crate) fn cookie(headers: &HeaderMap, name: &str) -> Option<String> {
     let cookies = headers.get_all(header::COOKIE).iter();
     let mut tokens = cookies
@@ -326,8 +330,8 @@ pub(crate) fn cookie(headers: &HeaderMap, name: &str) -> Option<String> {
     }
 }
 
-/// Sets the session's cookie: the browser sends it only with requests of this origin, hides it from scripts, and, if it
-/// was set over TLS, sends it only over TLS.
+/// Sets the session's cookie. The browser sends the cookie only with requests of this origin and hides it from scripts.
+/// A cookie that was set over TLS is sent only over TLS.
 pub(super) fn with_cookie(
     mut res: Answer,
     headers: &HeaderMap,
@@ -344,8 +348,8 @@ pub(super) fn with_cookie(
     res
 }
 
-/// Returns whether the browser uses TLS. The listener itself has no TLS, so this is what a proxy in front of it
-/// reports. A false header harms only its sender, whose cookie is sent in fewer cases.
+/// Returns whether the browser uses TLS. The listener itself has no TLS, so a proxy in front of it reports this in a
+/// header. A false header harms only its sender, whose browser then sends the cookie in fewer cases.
 pub(crate) fn is_tls(headers: &HeaderMap) -> bool {
     let scheme = headers.get("x-forwarded-proto");
     scheme.is_some_and(|scheme| scheme.as_bytes().eq_ignore_ascii_case(b"https"))
@@ -360,7 +364,7 @@ pub(super) fn origin(headers: &HeaderMap) -> String {
     format!("{scheme}://{}", host.unwrap_or_default())
 }
 
-/// Returns whether a form comes from a page of this host, as far as the browser reports its origin.
+/// Returns whether a form comes from a page of this host. If the browser reports no origin, the form is accepted.
 pub(crate) fn is_from_here(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
     if !matches!(
@@ -407,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn form_of_another_origin_is_detected_by_its_headers() {
+    fn form_sent_from_another_origin_is_detected_by_its_headers() {
         for (given, here) in [
             (&[][..], true),
             (

@@ -1,4 +1,5 @@
-//! The page of an account's month: its payments, corrections and spending, and the statement as files.
+//! Two statements pages. One shows an account's month: payments, corrections and spending, and the statement as files.
+//! The other shows all accounts in a month.
 
 use askama::Template;
 use http::StatusCode;
@@ -14,6 +15,7 @@ use super::{
 };
 use crate::{
     admin::Refusal,
+    endpoints::page::HTML,
     text::{
         csv::shown,
         percent::encoded,
@@ -21,7 +23,12 @@ use crate::{
     },
 };
 
-/// The number of months that the page offers, the current one included.
+/// The number of accounts on a page, and in one response of the API while a file is written. To show an account, its
+/// statement of the month is computed.
+const ACCOUNTS_SHOWN: usize = 20;
+const ACCOUNTS_READ: usize = 500;
+
+/// The number of months that the page offers, including the current one.
 const MONTHS_OFFERED: usize = 13;
 
 #[derive(Deserialize)]
@@ -89,7 +96,7 @@ struct StatementHtml<'a> {
     statement: Option<Statement>,
 }
 
-/// A month of all accounts, in pages.
+/// A page of accounts with their sums in a month, and the cursor of the next page.
 #[derive(Default, Deserialize)]
 struct MonthOfAll {
     accounts: Vec<OfAccount>,
@@ -135,10 +142,12 @@ struct PaymentsHtml<'a> {
     /// Payments and corrections, latest first.
     booked: Vec<Booked>,
     accounts: Vec<OfAccount>,
+    /// Whether the page has only some of the accounts.
+    is_part: bool,
     next_after: Option<String>,
 }
 
-/// Returns this month and those before it, latest first.
+/// Returns the current month and the months before it, latest first.
 pub(crate) fn months() -> Vec<String> {
     let mut at_ms = now_ms();
     let mut months = Vec::new();
@@ -151,14 +160,20 @@ pub(crate) fn months() -> Vec<String> {
     months
 }
 
+fn newest_first(booked: &mut [Booked]) {
+    booked.sort_by(|a, b| b.at.cmp(&a.at));
+}
+
 impl Visit {
-    /// Shows the payments and sums of all accounts in a month, or the entries with an id.
+    /// Shows the payments and the sums of accounts in a month, page by page. If an id was entered, shows the payments and
+    /// corrections with this id instead.
     pub(super) async fn payments(&self) -> Result<Result<Answer, Refused>, Refusal> {
         let (months, id) = (months(), self.form.get("id"));
         let month = self.month_of(&months);
         let (mut all, mut booked, mut problem) = (MonthOfAll::default(), Vec::new(), None);
         if id.is_empty() {
-            match self.month_of_all(&month).await? {
+            let after = self.form.get("after");
+            match self.month_of_all(&month, after, ACCOUNTS_SHOWN).await? {
                 Ok((found, entries)) => (all, booked) = (found, entries),
                 Err(refused) => problem = Some(refused),
             }
@@ -179,18 +194,26 @@ impl Visit {
                 months,
                 booked,
                 accounts: all.accounts,
+                is_part: all.next_after.is_some() || !self.form.get("after").is_empty(),
                 next_after: all.next_after,
             },
         )))
     }
 
-    /// Returns the payments and corrections of a month as CSV.
+    /// Returns the payments and corrections of all accounts in a month as CSV.
     pub(super) async fn payments_csv(&self) -> Result<Result<Answer, Refused>, Refusal> {
         let month = self.month_of(&months());
-        let booked = match self.month_of_all(&month).await? {
-            Ok((_, booked)) => booked,
-            Err(refused) => return Ok(Err(refused)),
-        };
+        let (mut booked, mut after) = (Vec::new(), Some(String::new()));
+        while let Some(from) = after {
+            match self.month_of_all(&month, &from, ACCOUNTS_READ).await? {
+                Ok((all, entries)) => {
+                    booked.extend(entries);
+                    after = all.next_after;
+                }
+                Err(refused) => return Ok(Err(refused)),
+            }
+        }
+        newest_first(&mut booked);
         let mut text = String::from("at,account,id,amount_rub,reason\r\n");
         for it in &booked {
             let at = it.at.as_deref().unwrap_or_default();
@@ -213,15 +236,20 @@ impl Visit {
         }
     }
 
-    /// Returns a page of accounts, and their entries, latest first.
+    /// Returns a page of accounts with their sums, and these accounts' payments and corrections, latest first.
     async fn month_of_all(
         &self,
         month: &str,
+        after: &str,
+        limit: usize,
     ) -> Result<Result<(MonthOfAll, Vec<Booked>), Refused>, Refusal> {
+        let after = match after {
+            "" => String::new(),
+            after => format!("&after={}", encoded(after)),
+        };
         let path = format!(
-            "/admin/v1/statements/{}?{}",
-            encoded(month),
-            self.form.query(&["after"])
+            "/admin/v1/statements/{}?limit={limit}{after}",
+            encoded(month)
         );
         let mut all = match self.api.get::<MonthOfAll>(&path).await? {
             Ok(all) => all,
@@ -235,11 +263,11 @@ impl Visit {
                 ..entry
             }));
         }
-        booked.sort_by(|a, b| b.at.cmp(&a.at));
+        newest_first(&mut booked);
         Ok(Ok((all, booked)))
     }
 
-    /// Shows the month of an account that the form names; by default the current month.
+    /// Shows an account's month: the month that the form names, or the current one.
     pub(super) async fn statement(
         &self,
         account: &str,
@@ -290,12 +318,42 @@ impl Visit {
     }
 }
 
+/// An invoice, as the API returns it.
+#[derive(Deserialize)]
+struct Invoice {
+    number: String,
+    date: String,
+}
+
+impl Visit {
+    /// Returns an invoice as a file, in the format that the form names.
+    pub(super) async fn invoice(&self, account: &str) -> Result<Result<Answer, Refused>, Refusal> {
+        let amount = encoded(&self.form.rubles("amount_rub"));
+        let path = format!("/admin/v1/accounts/{account}/invoice?amount_rub={amount}");
+        let invoice = match self.api.get::<Invoice>(&path).await? {
+            Ok(invoice) => invoice,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let (kind, ending) = match self.form.get("format") {
+            "html" => (HTML, "html"),
+            _ => ("application/pdf", "pdf"),
+        };
+        let path = format!("{path}&date={}&format={ending}", invoice.date);
+        let bytes = match self.api.bytes(&path).await? {
+            Ok(bytes) => bytes,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let name = format!("{}.{ending}", invoice.number);
+        Ok(Ok(download(kind, bytes, &name)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn offered_months_are_consecutive() {
+    fn months_offered_for_a_statement_are_consecutive() {
         let months = months();
         assert_eq!(months.len(), MONTHS_OFFERED);
         assert_eq!(months[0], day(now_ms())[..7]);

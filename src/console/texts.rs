@@ -1,5 +1,5 @@
-//! The texts of the pages. They are written in English in the templates and in the code, where [`english`] marks them; the
-//! tables in `russian.rs` and `russian_cabinet.rs` have the Russian ones.
+//! The texts of the pages. Templates and code have them in English; in code, [`english`] marks them. The tables in
+//! `russian.rs` and `russian_cabinet.rs` have the Russian texts.
 
 use std::{collections::HashMap, fmt, sync::LazyLock};
 
@@ -8,7 +8,7 @@ use tollgate_layers::respond::Language;
 
 use super::{russian::RUSSIAN, russian_cabinet};
 
-/// The cookie with the chosen language.
+/// The cookie that stores the chosen language.
 const COOKIE: &str = "tollgate_language";
 
 static TABLE: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
@@ -17,11 +17,11 @@ static TABLE: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
 });
 
 tokio::task_local! {
-    /// The language of the request that the task answers.
+    /// The language of the request that this task serves.
     pub(crate) static LANGUAGE: Language;
 }
 
-/// Marks a text that a page translates later.
+/// Marks an English text that a page translates later.
 pub(crate) const fn english(text: &'static str) -> &'static str {
     text
 }
@@ -34,14 +34,14 @@ pub(crate) fn translated(text: &str, language: Language) -> &str {
     }
 }
 
-/// Returns the language of the request that this task answers.
+/// Returns the language of the request that this task serves.
 pub(crate) fn chosen() -> Language {
     LANGUAGE
         .try_with(|language| *language)
         .unwrap_or(Language::En)
 }
 
-/// Returns the language with this code.
+/// Returns the language with this code, `ru` or `en`; `None` for any other text.
 pub(crate) fn named(code: &str) -> Option<Language> {
     match code {
         "ru" => Some(Language::Ru),
@@ -50,8 +50,8 @@ pub(crate) fn named(code: &str) -> Option<Language> {
     }
 }
 
-/// Returns the language in the browser's cookie, or else the language that the browser prefers; English if the request
-/// names no language.
+/// Returns the language that the browser's cookie names, or else the language that the browser prefers. Returns English
+/// if the request names no language.
 pub(crate) fn of_browser(headers: &HeaderMap) -> Language {
     let cookies = headers.get_all(header::COOKIE).iter();
     let cookies = cookies.filter_map(|value| value.to_str().ok());
@@ -80,7 +80,7 @@ pub(crate) fn cookie(language: Language) -> HeaderValue {
     })
 }
 
-/// Fills a translated text: `{0}`, `{1}` are replaced by the values.
+/// Translates a text and replaces `{0}` and `{1}` by the values.
 pub(crate) fn filled(text: &str, language: Language, values: &[&dyn fmt::Display]) -> String {
     let mut filled = String::new();
     let mut rest = translated(text, language);
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the texts that follow `begin` as literals, in all files of a folder with this extension.
+    /// Returns the string literals that follow one of `begins` in all files of a folder with this extension.
     fn literals(folder: &str, extension: &str, begins: &[&str]) -> BTreeSet<String> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
         let mut found = BTreeSet::new();
@@ -122,7 +122,7 @@ mod tests {
             let code = fs::read_to_string(&path).unwrap();
             for begin in begins {
                 for after in code.split(begin).skip(1) {
-                    // If a call has several lines, its text is in the next line.
+                    // The literal may be on the line after `begin`.
                     if let Some(literal) = after.trim_start().strip_prefix('"') {
                         let end = literal.find('"').unwrap();
                         assert!(!literal[..end].contains('\\'), "{}", &literal[..end]);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn every_console_text_has_a_russian_one_and_the_table_has_no_unused_text() {
+    fn every_console_text_has_a_russian_translation_and_no_translation_is_unused() {
         let mut texts = BTreeSet::new();
         for folder in ["src/console", "src/cabinet"] {
             let templates = format!("{folder}/templates");
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// Returns words of the API and of other modules that the pages show.
+    /// Returns texts that the pages show but that the API or other modules define.
     fn words_of_the_api() -> Vec<String> {
         let states = [
             "active",
@@ -198,11 +198,18 @@ mod tests {
         ];
         let ceilings = crate::api::ceilings::CEILINGS.iter();
         let labels = ceilings.flat_map(|it| [it.labels.0, it.labels.1, it.labels.2]);
-        labels.chain(states).map(str::to_owned).collect()
+        let presets = crate::config::presets().iter().map(|it| &it.about);
+        let of_presets = presets.flat_map(|about| {
+            let values = about.values.values();
+            let values = values.flat_map(|it| [&*it.title, &*it.find]);
+            values.chain(about.logins.values().map(|it| &*it.title))
+        });
+        let all = labels.chain(states).chain(of_presets);
+        all.map(str::to_owned).collect()
     }
 
     #[test]
-    fn console_language_is_the_chosen_language_or_else_the_browsers() {
+    fn console_language_is_the_chosen_one_or_else_the_language_of_the_browser() {
         for (cookie, accepted, language) in [
             ("", "ru-RU,ru;q=0.9,en;q=0.8", Language::Ru),
             ("", "de, en-GB;q=0.8, ru;q=0.5", Language::En),
@@ -225,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_inserted_into_a_text_only_once() {
+    fn placeholders_in_inserted_values_are_not_replaced() {
         let filled = |english| filled(english, Language::En, &[&"{1}", &2]);
         assert_eq!(filled("{1} of {0}, {1}"), "2 of {1}, 2");
         assert_eq!(filled("none"), "none");

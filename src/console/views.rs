@@ -1,18 +1,22 @@
-//! The admin API's answers, with the fields that the console's pages show.
+//! The admin API's responses, with the fields that the console's pages show.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tollgate_layers::{money::MicroRub, reserve::ledger::AccountView, usage::Usage};
 
 use super::texts::english;
-use crate::{api::ceilings::Spending, config::edit::Described, text::rubles::Rubles};
+use crate::{
+    api::ceilings::Spending,
+    config::{described::Described, sections::KEY_FILE},
+    text::rubles::Rubles,
+};
 
 #[derive(Deserialize)]
 pub(super) struct Accounts {
     pub(super) accounts: Vec<AccountView>,
 }
 
-/// An account with its keys, as a page shows it.
+/// An account with its keys, with the fields that a page shows.
 #[derive(Deserialize)]
 pub(super) struct Account {
     #[serde(flatten)]
@@ -41,7 +45,7 @@ pub(super) struct AutoTopup {
 
 #[derive(Deserialize)]
 pub(super) struct Key {
-    /// The secret; only in the answer that created the key.
+    /// The key's secret; present only in the response to the request that created the key.
     #[serde(default)]
     pub(super) key: Option<String>,
     pub(super) id: String,
@@ -61,7 +65,7 @@ pub(super) struct Key {
     pub(super) requests_per_minute: Option<u32>,
     pub(super) tokens_per_minute: Option<u32>,
     pub(super) group: Option<String>,
-    /// The largest number of concurrent calls.
+    /// The maximum number of concurrent calls with the key.
     pub(super) concurrency: Option<u32>,
     pub(super) idempotency: bool,
     pub(super) growing_holds: bool,
@@ -71,8 +75,8 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Returns whether the key's id or secret begins with `begins`. Only the first letters of the secret are known, so
-    /// a longer text matches if it begins with them.
+    /// Returns whether the key's id or secret begins with `begins`. Only the first characters of the secret are known,
+    /// so a longer text matches if it begins with these characters.
     pub(super) fn is_like(&self, begins: &str) -> bool {
         let known = self.prefix.trim_end_matches('…');
         let is_longer = !known.is_empty() && begins.starts_with(known);
@@ -85,7 +89,7 @@ pub(super) struct Groups {
     pub(super) groups: Vec<Group>,
 }
 
-/// The groups of keys with shared ceilings.
+/// A group of an account's keys.
 #[derive(Deserialize)]
 pub(super) struct Group {
     pub(super) id: String,
@@ -96,7 +100,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Returns the amount spent and its ceiling per period, each after its label.
+    /// For each period, returns the amount spent and its ceiling, each with its label.
     pub(super) fn columns(&self) -> Vec<(&'static str, MicroRub, &'static str, Option<MicroRub>)> {
         let rows = self.spending.rows().into_iter();
         rows.map(|(ceiling, value, spent)| (ceiling.labels.2, spent, ceiling.labels.1, value))
@@ -108,6 +112,8 @@ impl Group {
 #[derive(Deserialize)]
 pub(super) struct Configuration {
     pub(super) hash: String,
+    /// Whether a previous version of the file is kept.
+    pub(super) previous: bool,
     #[serde(flatten)]
     pub(super) described: Described,
     pub(super) presets: Vec<Preset>,
@@ -117,7 +123,47 @@ pub(super) struct Configuration {
 pub(super) struct Preset {
     pub(super) name: String,
     pub(super) title: String,
-    pub(super) key_variable: String,
+    pub(super) key_page: Option<String>,
+    pub(super) logins: Vec<Login>,
+}
+
+/// A login (authentication method) of a preset's vendor.
+#[derive(Deserialize)]
+pub(super) struct Login {
+    /// The login's name; `None` for the preset's default login.
+    pub(super) name: Option<String>,
+    title: Option<String>,
+    pub(super) key_variable: Option<String>,
+    key_setting: Option<String>,
+    pub(super) values: Vec<PresetValue>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct PresetValue {
+    pub(super) name: String,
+    pub(super) title: String,
+    pub(super) find: String,
+    pub(super) example: String,
+}
+
+impl Login {
+    /// Returns the login's name; empty for the preset's default login.
+    pub(super) fn word(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn label(&self) -> &str {
+        let usual = match self.needs_file() {
+            true => english("a service account's JSON file"),
+            false => english("an API key"),
+        };
+        self.title.as_deref().unwrap_or(usual)
+    }
+
+    /// Returns whether the key is a service account's JSON file.
+    pub(super) fn needs_file(&self) -> bool {
+        self.key_setting.as_deref() == Some(KEY_FILE)
+    }
 }
 
 #[derive(Deserialize)]
@@ -147,7 +193,7 @@ pub(super) struct Route {
 }
 
 impl Route {
-    /// Whether the route gets calls, as far as is known.
+    /// Returns whether the route gets calls as usual: it is answering, or has not been tried yet.
     pub(super) fn is_well(&self) -> bool {
         matches!(&*self.state, "answering" | "untried")
     }
@@ -160,6 +206,11 @@ pub(super) struct LastError {
 }
 
 #[derive(Deserialize)]
+pub(super) struct Reports {
+    pub(super) reports: Vec<Usages>,
+}
+
+#[derive(Deserialize)]
 pub(super) struct Usages {
     pub(super) rows: Vec<UsageRow>,
     pub(super) total: Sums,
@@ -169,6 +220,8 @@ pub(super) struct Usages {
 pub(super) struct UsageRow {
     pub(super) day: Option<String>,
     pub(super) model: Option<String>,
+    pub(super) vendor: Option<String>,
+    pub(super) key: Option<String>,
     pub(super) group: Option<String>,
     pub(super) hour: Option<String>,
     pub(super) month: Option<String>,
@@ -176,14 +229,27 @@ pub(super) struct UsageRow {
     pub(super) sums: Sums,
 }
 
+impl UsageRow {
+    /// Returns the name of the row's hour, day or month; empty if the report is not grouped by time.
+    pub(super) fn time(&self) -> &str {
+        let time = self
+            .hour
+            .as_ref()
+            .or(self.day.as_ref())
+            .or(self.month.as_ref());
+        time.map_or("", String::as_str)
+    }
+}
+
 #[derive(Clone, Deserialize)]
 pub(super) struct Sums {
     pub(super) calls: u64,
     pub(super) failed_calls: u64,
     pub(super) usage: Usage,
-    /// A text and not an amount, because sums over many accounts may exceed the maximum of one account.
+    /// The sum as a text. It is not an amount type, because a sum over many accounts may exceed the maximum of one
+    /// account.
     pub(super) charged_rub: String,
-    /// The number of calls whose cost at the vendor is known; the margin covers only these.
+    /// The number of calls whose vendor cost is known. The margin covers only these calls.
     pub(super) cost_known_calls: u64,
     pub(super) margin_rub: Option<String>,
     pub(super) vendor_cost_rub: Option<String>,
@@ -191,20 +257,20 @@ pub(super) struct Sums {
     pub(super) first_byte: Option<Latency>,
 }
 
-/// The latency of calls.
+/// The latency percentiles of the calls.
 #[derive(Clone, Copy, Deserialize)]
 pub(super) struct Latency {
     pub(super) p50_ms: u64,
     pub(super) p99_ms: u64,
 }
 
-/// Facts of a receipt that the page shows together, under a title.
+/// Fields of a receipt that the page shows together under one title.
 pub(super) struct Chapter {
     pub(super) title: &'static str,
     pub(super) facts: Vec<(String, String)>,
 }
 
-/// Returns all facts of a receipt, by chapter. Facts that belong to no named chapter come first.
+/// Returns all fields of a receipt, by chapter. Fields that belong to no other chapter are in the first one.
 pub(super) fn story(receipt: &Value) -> Vec<Chapter> {
     const MONEY: [&str; 9] = [
         "held_rub",
@@ -261,7 +327,7 @@ pub(super) fn facts(name: &str, value: &Value, into: &mut Vec<(String, String)>)
     }
 }
 
-/// This node's counters since its start, parsed from the text of `/metrics`.
+/// This node's counters since the process started, parsed from the text of `/metrics`.
 #[derive(Default, Serialize)]
 pub(super) struct Counters {
     pub(super) calls: u64,
@@ -297,12 +363,12 @@ impl Counters {
     }
 }
 
-/// The sum of the rows.
+/// The sums over some rows of a usage report.
 pub(super) struct Total {
     pub(super) calls: u64,
     pub(super) failed_calls: u64,
     pub(super) charged_rub: String,
-    /// The number of calls whose cost at the vendor is known; the margin covers only these.
+    /// The number of calls whose vendor cost is known. The margin covers only these calls.
     pub(super) cost_known_calls: u64,
     pub(super) margin_rub: Option<String>,
 }
@@ -330,7 +396,7 @@ impl Total {
     }
 }
 
-/// Parses a sum of rubles into micro-rubles; it may exceed the maximum of one account.
+/// Parses a sum of rubles into micro-rubles. The sum may exceed the maximum of one account.
 pub(super) fn micro(rubles: &str) -> i128 {
     let (whole, fraction) = rubles.split_once('.').unwrap_or((rubles, ""));
     let digits = format!("{whole}{fraction:0<6}");
@@ -387,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn key_is_found_by_prefix_of_id_or_secret() {
+    fn key_is_found_by_the_beginning_of_its_id_or_of_its_secret() {
         let key: Key = serde_json::from_value(json!({
             "id": "kAbc", "account": "acme", "kind": "caller", "prefix": "tg-5X8JaF…", "name": "ci",
             "status": "active", "ceiling_rub": null, "spent_rub": "0", "ceiling_month_rub": null,

@@ -1,9 +1,9 @@
-//! Computes what the sales of a span of time would have been with other multipliers of the tariff: one of prices in USDT,
-//! one of prices in rubles.
+//! Computes what the sales of a period would have been with other tariff multipliers: one for USDT prices, one for
+//! ruble prices.
 //!
-//! A price is the vendor's base price times the exchange rate times the multiplier, rounded up in its sixth digit, so a
-//! charge is proportional to the multiplier. Each interval is scaled from the multiplier that was in force in it.
-//! Customers with a multiplier of their own are treated as if theirs changed in proportion.
+//! A price is the vendor's base price times the exchange rate times the multiplier, rounded up at its sixth decimal, so
+//! a charge is proportional to the multiplier. Each interval is scaled from the multiplier that was in force in it. For
+//! customers with their own multiplier, the computation assumes that this multiplier changes in proportion.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -31,7 +31,7 @@ pub(super) struct WhatIf {
     pub(super) then_margin: Option<String>,
 }
 
-/// Returns the multiplier that the form has; if it has none, the multiplier in force.
+/// Returns the multiplier that was entered in the form, or the multiplier in force if none was entered.
 pub(super) fn asked_for(text: &str, now_has: Decimal) -> Result<Decimal, Refused> {
     if text.is_empty() {
         return Ok(now_has);
@@ -41,18 +41,21 @@ pub(super) fn asked_for(text: &str, now_has: Decimal) -> Result<Decimal, Refused
         .filter(|it| *it > Decimal::ZERO && *it <= MULTIPLIER_MAX.into())
         .ok_or_else(|| Refused {
             status: StatusCode::UNPROCESSABLE_ENTITY,
-            text: format!("Multiplier: a number above 0, at most {MULTIPLIER_MAX}, such as 1.25."),
+            text: format!(
+                "Multiplier: enter a number above 0 and at most {MULTIPLIER_MAX}, for example 1.25."
+            ),
         })
 }
 
 pub(super) fn beyond_reckoning() -> Refused {
     Refused {
         status: StatusCode::UNPROCESSABLE_ENTITY,
-        text: "Multiplier: the sums would be too large.".into(),
+        text: "Multiplier: enter a smaller number, because the sums would be too large.".into(),
     }
 }
 
-/// A part of the requested time, with the multipliers that were in force in it, in order. Most intervals have only one.
+/// An interval of the requested period, with the multipliers that were in force in it, in order of time. Most intervals
+/// have only one multiplier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PricedInterval<M = Tariff>(Vec<(Range<u64>, M)>);
 
@@ -66,17 +69,16 @@ impl<M: Copy> PricedInterval<M> {
         &self.0
     }
 
-    /// Returns the multipliers that were in force for most of the interval.
+    /// Returns the multipliers that were in force for the longest part of the interval.
     pub(super) fn mostly(&self) -> M {
         let longest = self.0.iter().max_by_key(|(part, _)| part.end - part.start);
-        longest.expect("an interval has at least one part").1
+        longest.expect("a priced interval has at least one part").1
     }
 }
 
-/// Splits a span of time into intervals by the multipliers in force. `changes` has each multiplier with the time at
-/// which it came into force, earliest first; the first multiplier also applies to the time before it. Days and hours in
-/// which the multiplier changes become intervals of their own, so that all other intervals can be read as whole days
-/// and hours.
+/// Splits a period into intervals by the multipliers in force. `changes` has each multiplier with the time at which it
+/// came into force, earliest first; the first multiplier also applies to the time before it. A day or an hour in which
+/// the multiplier changes becomes an interval of its own, so that all other intervals consist of whole days and hours.
 pub(super) fn intervals<M: Copy + PartialEq>(
     time: Range<u64>,
     changes: &[(u64, M)],
@@ -107,7 +109,7 @@ pub(super) fn intervals<M: Copy + PartialEq>(
     pairs.filter_map(|pair| parts(pair[0]..pair[1])).collect()
 }
 
-/// Returns the ends that are within the time or at its end, sorted, each once.
+/// Returns those of the interval ends that are within the period or at its end, sorted and without duplicates.
 fn ordered(ends: impl IntoIterator<Item = u64>, time: &Range<u64>) -> Vec<u64> {
     let ends = ends.into_iter();
     let mut ends: Vec<u64> = ends
@@ -134,8 +136,8 @@ struct Sums {
 }
 
 impl Reckoning {
-    /// Adds a model's sales that were made at the multiplier `from`; `None` if their value at `to` is too large to
-    /// compute.
+    /// Adds a model's sales that were made at the multiplier `from`. Returns `None` if their value at the multiplier
+    /// `to` is too large to compute.
     pub(super) fn add(&mut self, row: &UsageRow, from: Decimal, to: Decimal) -> Option<()> {
         let charged = micro(&row.sums.charged_rub);
         let margin = row.sums.margin_rub.as_deref().map(micro);
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn each_interval_is_scaled_from_the_multiplier_in_force_then() {
+    fn charges_of_an_interval_are_scaled_from_the_multiplier_that_was_then_in_force() {
         let parts = [(row(true), "1.15"), (row(true), "2.30"), (row(false), "1")];
         let then = reckoned(&parts, "2.30").unwrap();
         assert_eq!((then.calls, &*then.charged), (9, "345.00"));
@@ -241,18 +243,19 @@ mod tests {
     }
 
     #[test]
-    fn time_is_split_at_multiplier_changes_and_their_hour_and_day() {
+    fn period_is_split_where_the_day_and_the_hour_of_a_multiplier_change_begin_and_end() {
         let [one, two] = [Decimal::ONE, Decimal::TWO];
         let noon = 10 * DAY_MS + DAY_MS / 2;
         let past_noon = noon + HOUR_MS / 4;
         let days = |days: Range<u64>| days.start * DAY_MS..days.end * DAY_MS;
         let whole = |time, multiplier| PricedInterval(vec![(time, multiplier)]);
-        // Each row has changes of the multiplier, and the intervals of ten days from the fifth on.
+        // Each row has changes of the multiplier, and the intervals into which these changes split the period of ten
+        // days (5 to 14).
         for (changes, found) in [
             (vec![], vec![]),
             (vec![(noon, one)], vec![whole(days(5..15), one)]),
             (vec![(0, one)], vec![whole(days(5..15), one)]),
-            // The new version has other prices, but the same multiplier.
+            // The new version of the tariff has other prices, but the same multiplier.
             (vec![(0, two), (noon, two)], vec![whole(days(5..15), two)]),
             (
                 vec![(0, one), (noon, two)],
@@ -276,7 +279,7 @@ mod tests {
                     whole(days(11..15), two),
                 ],
             ),
-            // The multiplier changed at midnight, so no day is split, and once long before these days.
+            // The multiplier changed at a midnight, which splits no day, and once long before these days.
             (
                 vec![(0, one), (DAY_MS, two), (10 * DAY_MS, one)],
                 vec![whole(days(5..10), two), whole(days(10..15), one)],
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn interval_with_several_multipliers_uses_that_of_its_longest_part() {
+    fn interval_with_several_multipliers_uses_the_one_that_was_in_force_longest() {
         let [one, two] = [Decimal::ONE, Decimal::TWO];
         for (until, mostly) in [(10, two), (90, one)] {
             let interval = PricedInterval(vec![(0..until, one), (until..100, two)]);

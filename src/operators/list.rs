@@ -1,4 +1,4 @@
-//! The file of named operators: their roles, and digests of their passwords.
+//! The operators file: named operators with their roles and the digests of their passwords.
 //!
 //! ```toml
 //! [[operator]]
@@ -31,19 +31,22 @@ use tollgate_layers::error::BoxError;
 use super::role::Role;
 use crate::{
     net::replace::replace_file,
-    text::time::{parse_rfc3339_ms, rfc3339},
+    text::{
+        hex::hex,
+        time::{parse_rfc3339_ms, rfc3339},
+    },
 };
 
-/// The largest number of operators in a file.
+/// The maximum number of operators in a file.
 pub(crate) const OPERATORS_MAX: usize = 1000;
 /// The name under which the holder of the admin key acts.
 pub(crate) const ADMIN: &str = "admin";
 const NAME_LEN_MAX: usize = 64;
-/// Least length of a password that a person chooses, in characters.
+/// The minimum length of a password that a person chooses, in characters.
 pub(crate) const PASSWORD_CHARS_MIN: usize = 12;
-/// How long an invitation can be accepted.
+/// The time within which an invitation can be accepted.
 const INVITED_MS: u64 = 3 * 24 * 3_600_000;
-/// Held while this process changes an operators' file.
+/// Lock held while this process changes an operators file.
 static CHANGING: Mutex<()> = Mutex::new(());
 
 /// The operators who may sign in by name.
@@ -62,16 +65,16 @@ pub(crate) struct Operators {
 pub(crate) struct Invitation {
     pub(crate) name: String,
     pub(crate) role: Role,
-    /// SHA-256 of the token in the link, in hexadecimal digits.
+    /// The SHA-256 digest of the token in the link, in hexadecimal digits.
     token: String,
     pub(crate) expires_at: String,
 }
 
 impl Invitation {
-    /// Creates an invitation, and returns it with the token for its link.
+    /// Creates an invitation. Returns the invitation and the token for its link.
     ///
     /// # Errors
-    /// If the name is invalid, or the system has no random bytes.
+    /// An error if the name is invalid, or if the system has no random bytes.
     pub(crate) fn new(name: &str, role: Role, now_ms: u64) -> Result<(Self, String), BoxError> {
         check_name(name)?;
         let mut token = [0; 32];
@@ -91,7 +94,7 @@ impl Invitation {
     }
 }
 
-/// Keeps the token's digest out of logs.
+/// Omits the digest of the token.
 impl std::fmt::Debug for Invitation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         (f.debug_struct("Invitation").field("name", &self.name))
@@ -100,22 +103,18 @@ impl std::fmt::Debug for Invitation {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// An operator that the file names.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Named {
     pub(crate) name: String,
     pub(crate) role: Role,
-    /// The password's digest, as a PHC string of argon2.
+    /// The digest of the password, as an argon2 PHC string.
     pub(crate) password: String,
 }
 
 impl Operators {
-    /// Reads the operators' file. A missing file is an empty list.
+    /// Reads the operators file. If the file does not exist, the list is empty.
     ///
     /// # Errors
     /// An error if the file cannot be read, or is not a list of operators. Its text describes the mistake, without the
@@ -134,10 +133,12 @@ impl Operators {
             let line = error.span().map_or(1, |span| {
                 text[..span.start.min(text.len())].matches('\n').count() + 1
             });
-            format!("line {line}: not [[operator]] with name, role (read, finance, support, admin) and password")
+            format!("line {line}: not an [[operator]] with name, role (read, finance, support, admin) and password")
         })?;
         if operators.list.len() > OPERATORS_MAX {
-            return Err(format!("has more than {OPERATORS_MAX} operators").into());
+            return Err(
+                format!("the operators file has more than {OPERATORS_MAX} operators").into(),
+            );
         }
         for (index, one) in operators.list.iter().enumerate() {
             check_name(&one.name)?;
@@ -147,17 +148,23 @@ impl Operators {
             {
                 return Err(format!("names {} twice", one.name).into());
             }
-            PasswordHash::new(&one.password)
-                .map_err(|_| format!("{}: password is not a digest of argon2", one.name))?;
+            PasswordHash::new(&one.password).map_err(|_| {
+                format!(
+                    "{}: the operator's password is not an argon2 digest",
+                    one.name
+                )
+            })?;
         }
         for one in &operators.invited {
             check_name(&one.name)?;
             let is_digest =
                 one.token.len() == 64 && one.token.bytes().all(|it| it.is_ascii_hexdigit());
             if !is_digest || parse_rfc3339_ms(&one.expires_at).is_none() {
-                return Err(
-                    format!("{}: not an invitation with token and expires_at", one.name).into(),
-                );
+                return Err(format!(
+                    "{}: the invitation's token or expires_at is not valid",
+                    one.name
+                )
+                .into());
             }
         }
         Ok(operators)
@@ -192,21 +199,21 @@ impl Operators {
         &self.invited
     }
 
-    /// Returns the open invitation that a token belongs to.
+    /// Returns the open invitation to which a token belongs.
     pub(crate) fn invited_by(&self, token: &str, now_ms: u64) -> Option<&Invitation> {
         let digest = hex(&Sha256::digest(token));
         let mut invited = self.invited.iter();
         invited.find(|one| one.token == digest && one.is_open(now_ms))
     }
 
-    /// Returns the list with this invitation, and without those that have expired.
+    /// Returns the list with this invitation added and with expired invitations removed.
     ///
     /// # Errors
-    /// If the name is an operator's, or the list is full.
+    /// An error if an operator already has the name, or if the list is full.
     pub(crate) fn inviting(mut self, one: Invitation, now_ms: u64) -> Result<Self, String> {
         if self.find(&one.name).is_some() {
             return Err(format!(
-                "{} is an operator already: choose another name",
+                "an operator named {} exists already: choose another name",
                 one.name
             ));
         }
@@ -214,23 +221,24 @@ impl Operators {
             .retain(|other| other.name != one.name && other.is_open(now_ms));
         if self.list.len() + self.invited.len() >= OPERATORS_MAX {
             return Err(format!(
-                "there are {OPERATORS_MAX} operators already: remove some"
+                "there are {OPERATORS_MAX} operators and invitations already: remove some"
             ));
         }
         self.invited.push(one);
         Ok(self)
     }
 
-    /// Returns the list with an operator who has accepted an invitation.
+    /// Returns the list with the operator added who has accepted an invitation; the invitation is removed.
     pub(crate) fn accepting(mut self, one: Named) -> Self {
         self.invited.retain(|other| other.name != one.name);
         self.with(one)
     }
 
-    /// Reads a file, changes it, and writes it. `change` returns the new list, or the reason why nothing changes.
+    /// Reads the file, changes the list, and writes the file. `change` returns the new list, or the reason why nothing
+    /// is changed.
     ///
     /// # Errors
-    /// If the file cannot be read or written.
+    /// An error if the file cannot be read or written.
     pub(crate) fn change<E>(
         path: &Path,
         change: impl FnOnce(Self) -> Result<Self, E>,
@@ -242,13 +250,13 @@ impl Operators {
         })
     }
 
-    /// Writes the file, atomically.
+    /// Writes the file atomically.
     ///
     /// # Errors
     /// An error if the file cannot be written.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         let mut text = String::from(
-            "# Who may sign in to the console. Written by `tollgate operator`; read at each sign-in and request.\n",
+            "# The operators who may sign in to the console. `tollgate operator` and the console write this file; the gateway reads it at each sign-in and request.\n",
         );
         for Named {
             name,
@@ -281,7 +289,7 @@ impl Operators {
 }
 
 impl Named {
-    /// Creates an operator with this password; only the password's digest is kept.
+    /// Creates an operator with this password. Only the password's digest is kept.
     ///
     /// # Errors
     /// An error if the name is invalid, or if the system has no random bytes.
@@ -299,7 +307,7 @@ impl Named {
         })
     }
 
-    /// Returns whether this is the password. Takes the time that argon2 needs for one guess.
+    /// Returns whether this is the operator's password. Takes the time of one argon2 computation.
     pub(crate) fn is_password(&self, password: &str) -> bool {
         Argon2::default()
             .verify_password(password.as_bytes(), self.password.as_str())
@@ -307,7 +315,7 @@ impl Named {
     }
 }
 
-/// Keeps the password's digest out of logs.
+/// Omits the digest of the password.
 impl std::fmt::Debug for Named {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         (f.debug_struct("Named").field("name", &self.name))
@@ -316,18 +324,18 @@ impl std::fmt::Debug for Named {
     }
 }
 
-/// Checks a name: letters, digits, `.`, `-`, `_` and `@`, so that it is safe in logs and files. `admin` is reserved for
-/// the admin key.
+/// Checks an operator's name. A name may contain letters, digits, `.`, `-`, `_` and `@`, so that it is safe in logs and
+/// files. The name `admin` is reserved for the admin key.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     if name.is_empty() || name.len() > NAME_LEN_MAX || !name.chars().all(plain) {
         return Err(format!(
-            "a name has 1 to {NAME_LEN_MAX} of the letters a-z and A-Z, digits, '.', '-', '_' and '@'"
+            "an operator's name has 1 to {NAME_LEN_MAX} characters: letters a-z and A-Z, digits, '.', '-', '_' and '@'"
         ));
     }
     if name == ADMIN {
         return Err(format!(
-            "{ADMIN} is the holder of the admin key: choose another name"
+            "the name {ADMIN} is reserved for the admin key: choose another name"
         ));
     }
     Ok(())
@@ -422,7 +430,11 @@ mod tests {
             ("name = \"anna\"", "name = \"admin\"", "admin key"),
             ("name = \"anna\"", "name = \"an na\"", "letters"),
             ("role = \"read\"", "role = \"root\"", "line 3"),
-            ("password = \"$", "password = \"hunter2 $", "anna: password"),
+            (
+                "password = \"$",
+                "password = \"hunter2 $",
+                "anna: the operator's password",
+            ),
             ("[[operator]]", "[[operators]]", "line"),
             ("role", "groups = 1\nrole", "line"),
         ] {

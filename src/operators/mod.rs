@@ -1,4 +1,4 @@
-//! Operators: their roles and rights, and the file that names them.
+//! Operators: their roles and rights, and the operators file.
 
 mod list;
 mod role;

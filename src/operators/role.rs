@@ -4,8 +4,8 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::Deserialize;
 
-/// The holder of the admin key, or an operator who is signed in to the console. Only the console inserts an `Operator`
-/// into a request; a request that arrives at the listener has no `Operator`.
+/// The operator that sends a request: the holder of the admin key, or an operator who is signed in to the console. Only
+/// the console inserts an `Operator` into a request; a request that arrives at the listener has none.
 #[derive(Clone, Debug)]
 pub struct Operator {
     name: Arc<str>,
@@ -20,7 +20,7 @@ impl Operator {
         }
     }
 
-    /// Returns the operator's name in the audit log.
+    /// Returns the name under which the operator appears in the audit log.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -33,7 +33,8 @@ impl Operator {
     }
 }
 
-/// By default the operator is the holder of the admin key.
+/// The holder of the admin key. A request into which the console has inserted no `Operator` counts as a request of this
+/// holder.
 impl Default for Operator {
     fn default() -> Self {
         Self::new("admin", Role::Admin)
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_role_has_exactly_its_rights() {
+    fn each_operator_role_has_its_own_rights_and_only_admin_has_all() {
         use Right::{Everything, Money, Read, Support};
         for (role, rights) in [
             ("read", &[Read][..]),

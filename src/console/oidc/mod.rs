@@ -1,8 +1,8 @@
 //! Sign-in through an OpenID provider: the authorization code with PKCE (OpenID Connect Core 1.0, 3.1; RFC 7636).
 //!
-//! The gateway stores nothing for a sign-in in progress: the browser has a cookie with a random word, and state, nonce
-//! and code verifier are derived from that word. So a code is useless in another browser, and unfinished sign-ins use
-//! no memory.
+//! The gateway stores nothing for a sign-in in progress. The browser has a cookie with a random value, and the state,
+//! the nonce and the code verifier are derived from this value. So an authorization code is useless in another browser,
+//! and unfinished sign-ins use no memory.
 
 mod provider;
 mod token;
@@ -24,7 +24,7 @@ use super::{
 use crate::{config::OidcConfig, operators::Role, text::percent::encoded};
 
 const COOKIE: &str = "tollgate_console_oidc";
-/// How long a sign-in at the provider may take.
+/// The maximum time that a sign-in at the provider may take.
 const AGE_SECONDS: u64 = 600;
 /// The maximum number of concurrent requests to the provider.
 const ASKED_AT_ONCE_MAX: usize = 8;
@@ -37,9 +37,9 @@ pub(super) struct Oidc {
     requested: Semaphore,
 }
 
-/// An operator whom the provider has authenticated, and who has a role here.
+/// An operator whom the provider has authenticated, and who has a role in the console.
 pub(super) struct Known {
-    /// The operator's name as audit lines have it. No name in a file of operators can have this form.
+    /// The operator's name in audit lines, with the prefix `oidc:`. No name in an operators file can have this prefix.
     pub(super) name: String,
     pub(super) role: Role,
 }
@@ -48,7 +48,7 @@ pub(super) struct Known {
 pub(super) struct Refused {
     pub(super) status: StatusCode,
     pub(super) text: String,
-    /// Whether the provider was called for this sign-in. Only such a sign-in may count as a guess.
+    /// Whether the gateway called the provider for this sign-in. Only such a sign-in may count as a wrong guess.
     pub(super) requested: bool,
 }
 
@@ -70,7 +70,7 @@ impl Oidc {
             (Ok(ends), Ok(word)) => (ends, word),
             (Err(error), _) => return failed(&error).page(),
             (_, Err(error)) => {
-                tracing::error!(%error, "sign-in by the OpenID provider cannot begin");
+                tracing::error!(%error, "a sign-in through the OpenID provider cannot begin: the operating system returned no random bytes");
                 return page(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "Gateway error: see the gateway’s log.",
@@ -99,7 +99,7 @@ impl Oidc {
             tracing::error!("admin.oidc.issuer: its authorization_endpoint is not a URL");
             return page(
                 StatusCode::BAD_GATEWAY,
-                "The provider's address is invalid; see the gateway's log.",
+                "The identity provider's address is invalid; see the gateway's log.",
             );
         };
         let mut res = see("/");
@@ -107,25 +107,26 @@ impl Oidc {
         with_cookie(res, &head.headers, &word, AGE_SECONDS)
     }
 
-    /// Returns the operator whom the provider has sent back. If this gateway did not send the browser there, the
-    /// provider is not called.
+    /// Returns the operator whom the provider has authenticated and redirected back. If this gateway did not send the
+    /// browser to the provider, the provider is not called.
     pub(super) async fn back(&self, headers: &HeaderMap, form: &Form) -> Result<Known, Refused> {
         let way = cookie(headers).map(|word| Way::of(&word));
         let state = form.get("state").as_bytes();
         let Some(way) = way.filter(|way| bool::from(way.state.as_bytes().ct_eq(state))) else {
             return Err(Refused {
                 status: StatusCode::BAD_REQUEST,
-                text: "This browser did not start this sign-in, or it took longer than ten minutes. Try again."
+                text: "This browser did not start this sign-in, or the sign-in took longer than ten minutes. Try again."
                     .into(),
                 requested: false,
             });
         };
-        // RFC 9207: an answer of another issuer is refused.
+        // RFC 9207: a response of another issuer is refused.
         let issuer = form.get("iss");
         if !issuer.is_empty() && issuer != self.config.issuer {
             return Err(Refused {
                 status: StatusCode::BAD_REQUEST,
-                text: "The sign-in came from a provider other than admin.oidc.issuer.".into(),
+                text: "The sign-in came from an identity provider other than admin.oidc.issuer."
+                    .into(),
                 requested: false,
             });
         }
@@ -135,7 +136,7 @@ impl Oidc {
             tracing::warn!(target: "audit", what = "console.refused", by = "oidc", error = word);
             return Err(Refused {
                 status: StatusCode::FORBIDDEN,
-                text: format!("The provider refused the sign-in ({word})."),
+                text: format!("The identity provider refused the sign-in ({word})."),
                 requested: false,
             });
         }
@@ -172,16 +173,16 @@ impl Oidc {
         };
         let Some(name) = name.filter(plain) else {
             return Err(refused(format!(
-                "The provider does not report your name: its claim {name_claim:?} (admin.oidc.name_claim) is \
-                 missing, or has other characters than letters, digits, '.', '-', '_', '+' and '@'. admin.oidc.scopes \
-                 may have to ask for it."
+                "The identity provider does not report a usable name: the claim {name_claim:?} (admin.oidc.name_claim) is \
+                 missing, or has characters other than letters, digits, '.', '-', '_', '+' and '@'. admin.oidc.scopes \
+                 may have to request this claim."
             )));
         };
         // Some providers send the claim `email_verified` as text.
         let verified = |reported: &Value| reported == true || reported == "true";
         if name_claim == "email" && !claims.get("email_verified").is_some_and(verified) {
             return Err(refused(format!(
-                "The provider has not verified the address {name}."
+                "The identity provider has not verified the email address {name}."
             )));
         }
         let groups: Vec<&str> = match claims.get(role_claim) {
@@ -191,8 +192,8 @@ impl Oidc {
         };
         let Some(role) = self.config.role_of(&groups) else {
             return Err(refused(format!(
-                "{name} has no role here: none of the groups of admin.oidc.roles is in the provider's claim \
-                 {role_claim:?} (admin.oidc.role_claim)."
+                "{name} has no role in the console: the identity provider's claim {role_claim:?} (admin.oidc.role_claim) \
+                 contains none of the groups in admin.oidc.roles."
             )));
         };
         Ok(Known {
@@ -210,7 +211,7 @@ impl Oidc {
         let Some(end) = &ends.end_session_endpoint else {
             return page(
                 StatusCode::OK,
-                "You are signed out of the console. The provider has no page to sign out on.",
+                "You are signed out of the console. The identity provider has no sign-out page.",
             );
         };
         let to = with_query(end, &[("client_id", &self.config.client_id)]);
@@ -221,7 +222,7 @@ impl Oidc {
         res
     }
 
-    /// Deletes the cookie of the sign-in, because the browser has returned from the provider.
+    /// Deletes the sign-in's cookie, because the browser has returned from the provider.
     pub(super) fn arrived(res: Answer, headers: &HeaderMap) -> Answer {
         with_cookie(res, headers, "", 0)
     }
@@ -240,14 +241,14 @@ fn page(status: StatusCode, says: &str) -> Answer {
 fn busy() -> Refused {
     Refused {
         status: StatusCode::SERVICE_UNAVAILABLE,
-        text: "Too many sign-ins at the moment. Try again.".into(),
+        text: "Too many people are signing in at the moment. Try again.".into(),
         requested: false,
     }
 }
 
 /// Logs an error in full, and returns a short text for the person.
 fn failed(error: &ProviderError) -> Refused {
-    tracing::error!(%error, "sign-in by the OpenID provider failed");
+    tracing::error!(%error, "a sign-in through the OpenID provider failed");
     let setting = match error {
         ProviderError::Client(_) => "admin.oidc.client_id",
         ProviderError::Code(_) => "admin.oidc.redirect_url",
@@ -261,13 +262,13 @@ fn failed(error: &ProviderError) -> Refused {
     Refused {
         status,
         text: format!(
-            "The provider did not answer, or its answer is invalid; see the gateway's log, and check {setting}."
+            "The identity provider did not answer, or its answer is invalid; see the gateway's log, and check {setting}."
         ),
         requested: true,
     }
 }
 
-/// Values that a sign-in sends to the provider and gets back, derived from a random word.
+/// The values that a sign-in sends to the provider and gets back. They are derived from the random value in the cookie.
 struct Way {
     state: String,
     nonce: String,
@@ -299,7 +300,7 @@ fn with_query(url: &str, fields: &[(&str, &str)]) -> String {
     format!("{url}{sign}{fields}")
 }
 
-/// Returns the random word of a sign-in in progress: 64 hexadecimal digits.
+/// Returns the random value of a sign-in in progress: 64 hexadecimal digits.
 fn cookie(headers: &HeaderMap) -> Option<String> {
     let cookies = headers.get_all(header::COOKIE).iter();
     let mut words = cookies
@@ -314,7 +315,7 @@ fn cookie(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Sets the sign-in's cookie. It is `SameSite=Lax`, because the provider redirects the browser back from another site,
-/// and the browser must send this cookie then.
+/// and the browser must send the cookie with that request.
 fn with_cookie(mut res: Answer, headers: &HeaderMap, word: &str, age: u64) -> Answer {
     let secure = if is_tls(headers) { "; Secure" } else { "" };
     let cookie = format!(
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn openid_claims_give_a_name_and_the_highest_role_or_name_the_wrong_setting() {
+    async fn openid_claims_give_name_and_highest_role_and_a_refusal_names_the_setting_at_fault() {
         let oidc = oidc();
         let known = |claims: Value| {
             let known = oidc.known(claims.as_object().unwrap());
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sign_in_without_a_matching_request_is_refused() {
+    async fn openid_sign_in_without_a_matching_request_is_refused() {
         let oidc = oidc();
         let mut headers = HeaderMap::new();
         let form = |word: &str| Form::parse(&format!("code=x&state={}", Way::of(word).state));

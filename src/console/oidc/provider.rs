@@ -1,4 +1,5 @@
-//! The provider's HTTP client: discovers its endpoints and signing keys, and exchanges a code for a token.
+//! The gateway's HTTP client for the OpenID provider: discovers the provider's endpoints and signing keys, and
+//! exchanges a code for a token.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -23,13 +24,13 @@ use crate::{
     text::percent::encoded,
 };
 
-/// The time limit for a whole answer of the provider.
+/// The time limit for a whole response of the OpenID provider.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// The time for which the discovered endpoints and keys are cached.
 const KNOWN_FOR: Duration = Duration::from_secs(3600);
 
-/// The client, with the cached discovery document.
+/// The gateway's HTTP client for the OpenID provider, with the cached discovery document.
 pub(super) struct Provider {
     client: HttpsClient,
     known: Mutex<Option<Known>>,
@@ -42,7 +43,7 @@ struct Known {
     since: Instant,
 }
 
-/// The provider's endpoints: OpenID Connect Discovery 1.0, 3.
+/// The provider's endpoints, from its discovery document (OpenID Connect Discovery 1.0, section 3).
 #[derive(Debug, Deserialize)]
 pub(super) struct Ends {
     issuer: String,
@@ -66,20 +67,22 @@ pub(super) enum ProviderError {
         reported: String,
     },
     #[error(
-        "admin.oidc.issuer is {wanted:?}, and its discovery document states {given:?}: use that"
+        "admin.oidc.issuer is {wanted:?}, but the provider's discovery document states {given:?}: set \
+         admin.oidc.issuer to the document's value"
     )]
     Issuer { wanted: String, given: String },
-    #[error("admin.oidc.client_id or admin.oidc.client_secret: the provider rejected them{0}")]
+    #[error("the provider rejected admin.oidc.client_id or admin.oidc.client_secret{0}")]
     Client(String),
     #[error(
-        "the provider rejected the sign-in code{0}; check that admin.oidc.redirect_url equals the one registered there"
+        "the provider rejected the sign-in code{0}; check that admin.oidc.redirect_url equals the redirect URL registered \
+         at the provider"
     )]
     Code(String),
     #[error("the provider's token is invalid: {0}")]
     Token(#[from] TokenError),
 }
 
-/// The provider's error answer: RFC 6749, 5.2.
+/// The provider's error response (RFC 6749, section 5.2).
 #[derive(Default, Deserialize)]
 struct Said {
     #[serde(default)]
@@ -124,7 +127,8 @@ impl Provider {
         Ok(self.known(config, true).await?.ends)
     }
 
-    /// Returns the provider's endpoints and keys. Returns cached ones if `remembered` is true and they are fresh.
+    /// Returns the provider's endpoints and keys. If `remembered` is true and the cached endpoints and keys are fresh,
+    /// returns those without a request.
     async fn known(&self, config: &OidcConfig, remembered: bool) -> Result<Known, ProviderError> {
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = |known: &Known| remembered && known.since.elapsed() < KNOWN_FOR;
@@ -151,7 +155,7 @@ impl Provider {
         Ok(known)
     }
 
-    /// Returns the verified claims about the person for whom the provider issued this code.
+    /// Returns the verified claims about the person to whom the provider issued this code.
     pub(super) async fn claims(
         &self,
         config: &OidcConfig,
@@ -176,7 +180,7 @@ impl Provider {
         }
     }
 
-    /// Exchanges a code for an id token: RFC 6749, 4.1.3, with RFC 7636, 4.5.
+    /// Exchanges a code for an id token (RFC 6749, section 4.1.3; RFC 7636, section 4.5).
     async fn exchange(
         &self,
         config: &OidcConfig,
@@ -192,7 +196,7 @@ impl Provider {
         ];
         let methods = &ends.token_endpoint_auth_methods_supported;
         let takes = |name: &str| methods.iter().any(|method| method == name);
-        // A provider that lists no methods accepts Basic (Discovery 1.0, 3).
+        // A provider that lists no methods accepts HTTP Basic (OpenID Connect Discovery 1.0, 3).
         let in_body = takes("client_secret_post") && !takes("client_secret_basic");
         let mut basic = None;
         match &config.client_secret {
@@ -255,7 +259,7 @@ impl Provider {
             url: url.to_owned(),
             source,
         };
-        // URLs that the provider publishes must satisfy the same rules as the configured one.
+        // URLs that the provider publishes must satisfy the same rules as the configured URL.
         let uri = safe_address(url).map_err(|problem| out_of_reach(problem.into()))?;
         let mut req = Request::new(Full::new(Bytes::from(body)));
         let headers = req.headers_mut();
@@ -290,9 +294,9 @@ fn parsed<T: DeserializeOwned>(
     serde_json::from_slice(answer).map_err(|error| ProviderError::Answered {
         url: url.to_owned(),
         status,
-        // The error states only its position, because the answer's text may contain a token.
+        // The text contains only the error's position, because the response itself may contain a token.
         reported: format!(
-            ", which cannot be parsed at line {}, column {}",
+            ", but the response cannot be parsed at line {}, column {}",
             error.line(),
             error.column()
         ),

@@ -1,5 +1,6 @@
-//! Verifies the provider's tokens: signed by the provider, for this client, for this sign-in. `jsonwebtoken` parses and
-//! checks them; signatures are verified with ring, which the gateway has for TLS anyway.
+//! Verifies the provider's tokens: each must be signed by the provider, for this client and for this sign-in.
+//! `jsonwebtoken` parses and checks the tokens; signatures are verified with ring, which the gateway already uses for
+//! TLS.
 
 use std::sync::Once;
 
@@ -15,8 +16,8 @@ use serde_json::{Map, Value};
 use signature::{Error as SignatureError, Verifier};
 use subtle::ConstantTimeEq;
 
-/// The accepted signature algorithms, all with a private key. HS256 and its variants are not accepted: their key is the
-/// client secret, so everyone who has it could sign.
+/// The accepted signature algorithms, all asymmetric. HS256 and its variants are not accepted: their key is the
+/// client secret, so everyone who has the secret could sign.
 const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::RS256,
     Algorithm::RS384,
@@ -29,7 +30,7 @@ const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::EdDSA,
 ];
 
-/// The values that the claims of a token must have.
+/// The values that a token's claims must have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected<'a> {
     pub(super) issuer: &'a str,
@@ -41,11 +42,11 @@ pub(super) struct Expected<'a> {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TokenError {
     /// The cached keys of the provider do not include the key that the token names.
-    #[error("it is signed by a key that admin.oidc.issuer does not publish")]
+    #[error("the token is signed by a key that admin.oidc.issuer does not publish")]
     KeyUnknown,
-    #[error("its signature algorithm is not accepted ({0:?})")]
+    #[error("the token's signature algorithm is not accepted ({0:?})")]
     Algorithm(Algorithm),
-    #[error("its {0} is not the requested one")]
+    #[error("the token's claim {0} does not have the expected value")]
     Claim(&'static str),
     #[error(transparent)]
     Jwt(#[from] JwtError),
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn token_of_another_client_or_sign_in_is_rejected() {
+    fn openid_token_for_another_client_or_sign_in_is_rejected() {
         let provider = Provider::new();
         let keys = provider.keys("k1");
         let header = json!({ "alg": "ES256", "kid": "k1" });
