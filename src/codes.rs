@@ -1,8 +1,9 @@
-//! Codes that operators give to customers. A promo code credits an existing account; an invitation opens an account, and
-//! may credit it. Each use is by another account, and a code has a limited number of uses.
+//! Codes that operators give to customers. A promo code credits an existing account. An invitation opens an account,
+//! and may credit it. An account can use a code once, and each code has a maximum number of uses.
 //!
-//! `code/<id>` has a code, its uses, and the sign-ups that wait for their mail to be confirmed. A use is recorded before
-//! the credit is booked, under an id of the code: a repetition after a failure books the credit at most once.
+//! The ledger document `code/<id>` stores a code, its uses, and the sign-ups whose email address is not confirmed yet.
+//! A use is recorded before its credit is booked. The id of the credit's entry is derived from the code, so a
+//! repetition after a failure books the credit at most once.
 
 use std::{fmt::Write as _, str::FromStr};
 
@@ -19,24 +20,25 @@ use crate::{
     members::{LINK_MS, MailAddress, Member, MemberRole, Members, MembersError, digest, random},
 };
 
-/// The maximum number of uses of a code.
+/// The maximum number of accounts that may use one code.
 pub(crate) const USES_MAX: u32 = 1000;
-/// The maximum number of sign-ups by one code that wait for their mail to be confirmed, and so of mails in 15 minutes.
+/// The maximum number of unconfirmed sign-ups per code. A link expires after 15 minutes, so this is also the maximum
+/// number of emails that a code can cause in 15 minutes.
 const SIGN_UPS_MAX: usize = 10;
-/// The maximum number of these with the same address.
+/// The maximum number of unconfirmed sign-ups with the same email address, per code.
 const OF_MAIL_MAX: usize = 3;
 const NAME_CHARS_MAX: usize = 100;
 
-/// A code, with its uses.
+/// A promo code or an invitation, and the accounts that have used it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Code {
-    /// The amount that each use credits.
+    /// The amount that each use of the code credits to an account.
     pub(crate) amount_rub: MicroRub,
-    /// Whether the code opens an account.
+    /// Whether the code is an invitation, which opens an account. Otherwise it is a promo code.
     pub(crate) opens_account: bool,
     pub(crate) uses_max: u32,
     pub(crate) used_by: Vec<AccountId>,
-    /// Unix milliseconds from which the code is not valid any more.
+    /// The Unix time in milliseconds at which the code expires. `None` if it never expires.
     pub(crate) until_ms: Option<u64>,
     pub(crate) made_ms: u64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -44,7 +46,7 @@ pub(crate) struct Code {
 }
 
 impl Code {
-    /// Creates a code that nobody has used.
+    /// Creates a promo code or an invitation that nobody has used.
     pub(crate) const fn new(
         amount_rub: MicroRub,
         opens_account: bool,
@@ -63,7 +65,7 @@ impl Code {
         }
     }
 
-    /// Returns whether an account may use the code, or has used it.
+    /// Returns whether an account may use the code. An account that has already used the code may repeat the request.
     fn admits(&self, account: &AccountId, now_ms: u64) -> bool {
         let is_left = self.used_by.len() < self.uses_max as usize;
         let is_valid = self.until_ms.is_none_or(|until| now_ms < until);
@@ -71,7 +73,7 @@ impl Code {
     }
 }
 
-/// A sign-up whose mail is not confirmed yet. Only digests of its link are stored.
+/// A sign-up whose email address is not confirmed yet. The ledger stores only digests of the confirmation link.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct SignUp {
     mail: MailAddress,
@@ -81,11 +83,13 @@ struct SignUp {
     until_ms: u64,
 }
 
-/// The reason why a code was not used.
+/// The reason why a promo code or an invitation was not used.
 #[derive(Debug)]
 pub(crate) enum CodeError {
-    /// There is no such code, or it has expired or has no uses left.
+    /// The code does not exist, has expired, or has no uses left.
     Invalid,
+    /// The account has already used the code and received its credit.
+    Used,
     Ledger(BookError),
 }
 
@@ -95,12 +99,12 @@ impl From<BookError> for CodeError {
     }
 }
 
-/// The id of a code, derived from it, so that the ledger does not have the code itself.
+/// The id of a code: a digest of its text, so that the ledger does not store the text itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CodeId(String);
 
 impl CodeId {
-    /// Returns the id of a code as a person types it.
+    /// Computes the id from a code as a person types it: separators and upper case do not matter.
     fn from_typed(typed: &str) -> Self {
         let plain = typed.chars().filter(char::is_ascii_alphanumeric);
         let plain: String = plain.take(64).collect();
@@ -114,6 +118,11 @@ impl CodeId {
     fn document(&self) -> String {
         format!("code/{}", self.0)
     }
+
+    /// Returns the id of the ledger entry that credits an account for this code.
+    fn entry(&self) -> String {
+        format!("code-{}", self.0)
+    }
 }
 
 impl FromStr for CodeId {
@@ -125,7 +134,7 @@ impl FromStr for CodeId {
     }
 }
 
-/// Codes, stored in the ledger.
+/// Stores codes in the ledger, and books their credits.
 #[derive(Clone, Debug)]
 pub(crate) struct Codes {
     store: AnyLedger,
@@ -137,7 +146,7 @@ impl Codes {
         Self { store, members }
     }
 
-    /// Stores a code; returns its id and its text, which is not stored.
+    /// Stores a new code. Returns its id and its text; the text is not stored.
     pub(crate) async fn make(&self, code: &Code) -> Result<(CodeId, String), BookError> {
         let mut text = String::new();
         for (place, digit) in random()?.chars().take(20).enumerate() {
@@ -149,7 +158,7 @@ impl Codes {
         Ok((id, text))
     }
 
-    /// Returns all codes.
+    /// Returns all codes that were not removed, with their ids.
     pub(crate) async fn list(&self) -> Result<Vec<(CodeId, Code)>, BookError> {
         let documents = self.store.documents("code/").await?;
         let codes = documents.iter().filter(|document| !document.is_removed());
@@ -161,7 +170,7 @@ impl Codes {
             .collect()
     }
 
-    /// Makes a code invalid. Returns the code; `None` if there is none with this id.
+    /// Removes a code, which can then no longer be used, and returns it. Returns `None` if no code has this id.
     pub(crate) async fn remove(&self, id: &CodeId) -> Result<Option<Code>, BookError> {
         let remove = |found: Option<Code>| {
             Ok::<_, BookError>(match found {
@@ -172,7 +181,8 @@ impl Codes {
         self.store.update(&id.document(), remove).await
     }
 
-    /// Credits an account by a promo code, and returns the amount. A repetition by the same account credits nothing.
+    /// Credits an account for a promo code, and returns the amount. If the account has already used the code, the
+    /// credit is booked only if it was not booked the first time.
     pub(crate) async fn spend(
         &self,
         typed: &str,
@@ -185,7 +195,12 @@ impl Codes {
             let mut code = code.ok_or(CodeError::Invalid)?;
             used(&mut code, account, now_ms)
         };
-        let amount = self.store.update(&id.document(), record).await?;
+        let (amount, is_first) = self.store.update(&id.document(), record).await?;
+        if !is_first
+            && (amount == MicroRub::ZERO || self.store.entry(account, &id.entry()).await?.is_some())
+        {
+            return Err(CodeError::Used);
+        }
         self.credit(&id, account, amount).await?;
         Ok(amount)
     }
@@ -200,15 +215,15 @@ impl Codes {
             return Ok(());
         }
         let entry = Entry {
-            id: format!("code-{}", id.0),
+            id: id.entry(),
             amount,
             reason: Some("promo code".to_owned()),
         };
         self.store.enter(account, &entry).await.map(drop)
     }
 
-    /// Stores a sign-up by an invitation, and returns the token of the link that confirms its mail. `None` if the
-    /// invitation is not valid, or too many of its sign-ups wait.
+    /// Stores a sign-up by invitation, and returns the token of the link that confirms the sign-up's email address.
+    /// Returns `None` if the invitation is invalid, or already has too many unconfirmed sign-ups.
     pub(crate) async fn sign_up(
         &self,
         typed: &str,
@@ -244,7 +259,7 @@ impl Codes {
         Ok(is_stored.then(|| format!("{}.{secret}", id.0)))
     }
 
-    /// Returns whether a link confirms a sign-up of this browser.
+    /// Returns whether the link is valid: it confirms a sign-up, and this browser made that sign-up.
     pub(crate) async fn is_link(
         &self,
         token: &str,
@@ -258,8 +273,8 @@ impl Codes {
         Ok(code.is_some_and(|code| code.sign_ups.iter().any(|one| link.is(one))))
     }
 
-    /// Opens the account of a confirmed sign-up, and returns the owner's address. `None` if the link is unknown, used or
-    /// expired, or was requested by another browser, or the invitation has no uses left.
+    /// Opens the account of a confirmed sign-up, and returns the owner's email address. Returns `None` if the link is
+    /// unknown, used, expired, or was requested by another browser, or if the invitation has no uses left.
     pub(crate) async fn open(
         &self,
         token: &str,
@@ -275,13 +290,15 @@ impl Codes {
             let sign_up = sign_up.ok_or(CodeError::Invalid)?;
             let account = account_of(&sign_up.mail);
             Ok(match used(&mut code, &account, now_ms)? {
-                Update::Write(code, amount) => Update::Write(code, (sign_up, amount)),
-                Update::Remove(amount) | Update::Keep(amount) => Update::Keep((sign_up, amount)),
+                Update::Write(code, (amount, _)) => Update::Write(code, (sign_up, amount)),
+                Update::Remove((amount, _)) | Update::Keep((amount, _)) => {
+                    Update::Keep((sign_up, amount))
+                }
             })
         };
         let (sign_up, amount) = match self.store.update(&id.document(), record).await {
             Ok(recorded) => recorded,
-            Err(CodeError::Invalid) => return Ok(None),
+            Err(CodeError::Invalid | CodeError::Used) => return Ok(None),
             Err(CodeError::Ledger(error)) => return Err(error),
         };
         let account = account_of(&sign_up.mail);
@@ -291,7 +308,7 @@ impl Codes {
         }
         let members = self.members.list(&account).await?;
         let is_own = members.is_empty() || members.iter().any(|one| one.mail == sign_up.mail);
-        // The account's other owners may have removed this person, and a second sign-up does not undo that.
+        // If the account's other owners have removed this person, a second sign-up must not add the person again.
         if !is_own {
             return Ok(None);
         }
@@ -308,7 +325,7 @@ impl Codes {
                 Err(_) => return Ok(None),
             }
         }
-        // The link is used up last: after a failure above, the same link continues.
+        // Marking the link as used is the last step: if a step above fails, the person can open the same link again.
         let finish = |found: Option<Code>| {
             let Some(mut code) = found else {
                 return Ok(Update::Keep(false));
@@ -325,7 +342,7 @@ impl Codes {
     }
 }
 
-/// The digests of a sign-up's link, and the time at which it is used.
+/// The digests by which a confirmation link is recognized, and the time at which the person opens the link.
 struct LinkOf {
     digest: String,
     browser: String,
@@ -348,28 +365,28 @@ fn link_of(token: &str, browser: &str, now_ms: u64) -> Option<(CodeId, LinkOf)> 
     Some((id.parse().ok()?, link))
 }
 
-/// Records that an account uses the code, unless it has done so before.
+/// Records that an account uses the code. Returns the amount to credit, and whether this is the account's first use.
 fn used(
     code: &mut Code,
     account: &AccountId,
     now_ms: u64,
-) -> Result<Update<Code, MicroRub>, CodeError> {
+) -> Result<Update<Code, (MicroRub, bool)>, CodeError> {
     if !code.admits(account, now_ms) {
         return Err(CodeError::Invalid);
     }
     let amount = code.amount_rub;
     if code.used_by.contains(account) {
-        return Ok(Update::Keep(amount));
+        return Ok(Update::Keep((amount, false)));
     }
     code.used_by.push(account.clone());
-    Ok(Update::Write(code.clone(), amount))
+    Ok(Update::Write(code.clone(), (amount, true)))
 }
 
-/// Returns the id of the account that a sign-up with this address opens: one account per address.
+/// Returns the id of the account that a sign-up with this email address opens. Each address can open one account.
 fn account_of(mail: &MailAddress) -> AccountId {
     let person = mail.person().to_string();
     let id = person.replace("member-", "c");
-    id.parse().expect("letters and digits are a valid id")
+    id.parse().expect("an id of letters and digits is valid")
 }
 
 #[cfg(test)]
@@ -378,13 +395,13 @@ mod tests {
     use tollgate_ledger::memory::MemoryLedger;
 
     use super::*;
+    use crate::members::tests::on_each_ledger;
 
     const BROWSER: &str = "the browser";
     const NOW: u64 = 1_795_000_000_000;
     const FIFTY: MicroRub = MicroRub::new(50_000_000);
 
-    fn codes() -> Codes {
-        let store = AnyLedger::Memory(MemoryLedger::new());
+    fn codes(store: AnyLedger) -> Codes {
         Codes::new(store.clone(), Members::new(store))
     }
 
@@ -408,24 +425,27 @@ mod tests {
         reason = "the requests run on the threads of the runtime"
     )]
     #[tokio::test]
-    async fn five_hundred_parallel_requests_spend_a_code_once() {
-        let codes = codes();
-        for number in 0..500 {
-            let made = codes.store.create_account(&account(number), "a").await;
-            made.unwrap();
-        }
-        let code = Code::new(FIFTY, false, 1, None, NOW);
-        let (_, text) = codes.make(&code).await.unwrap();
-        let spent = (0..500).map(|number| {
-            let (codes, text) = (codes.clone(), text.clone());
-            tokio::spawn(async move { codes.spend(&text, &account(number), NOW).await })
-        });
-        let spent = join_all(spent.collect::<Vec<_>>()).await;
-        assert_eq!(
-            spent.iter().filter(|one| matches!(one, Ok(Ok(_)))).count(),
-            1
-        );
-        assert_eq!(given(&codes).await, FIFTY.micro());
+    async fn five_hundred_parallel_requests_spend_a_single_use_code_once() {
+        on_each_ledger(async |store| {
+            let codes = codes(store);
+            for number in 0..500 {
+                let made = codes.store.create_account(&account(number), "a").await;
+                made.unwrap();
+            }
+            let code = Code::new(FIFTY, false, 1, None, NOW);
+            let (_, text) = codes.make(&code).await.unwrap();
+            let spent = (0..500).map(|number| {
+                let (codes, text) = (codes.clone(), text.clone());
+                tokio::spawn(async move { codes.spend(&text, &account(number), NOW).await })
+            });
+            let spent = join_all(spent.collect::<Vec<_>>()).await;
+            assert_eq!(
+                spent.iter().filter(|one| matches!(one, Ok(Ok(_)))).count(),
+                1
+            );
+            assert_eq!(given(&codes).await, FIFTY.micro());
+        })
+        .await;
     }
 
     #[expect(
@@ -433,52 +453,77 @@ mod tests {
         reason = "the requests run on the threads of the runtime"
     )]
     #[tokio::test]
-    async fn parallel_repetitions_by_one_account_credit_it_once() {
-        let codes = codes();
-        codes.store.create_account(&account(1), "a").await.unwrap();
-        let code = Code::new(FIFTY, false, 10, None, NOW);
-        let (_, text) = codes.make(&code).await.unwrap();
-        let spent = (0..500).map(|_| {
-            let (codes, text) = (codes.clone(), text.clone());
-            tokio::spawn(async move { codes.spend(&text, &account(1), NOW).await })
-        });
-        join_all(spent.collect::<Vec<_>>()).await;
-        assert_eq!(given(&codes).await, FIFTY.micro());
+    async fn account_that_repeats_a_promo_code_in_parallel_is_credited_once() {
+        on_each_ledger(async |store| {
+            let codes = codes(store);
+            codes.store.create_account(&account(1), "a").await.unwrap();
+            let code = Code::new(FIFTY, false, 10, None, NOW);
+            let (_, text) = codes.make(&code).await.unwrap();
+            let spent = (0..500).map(|_| {
+                let (codes, text) = (codes.clone(), text.clone());
+                tokio::spawn(async move { codes.spend(&text, &account(1), NOW).await })
+            });
+            join_all(spent.collect::<Vec<_>>()).await;
+            assert_eq!(given(&codes).await, FIFTY.micro());
+            let again = codes.spend(&text, &account(1), NOW).await;
+            assert!(matches!(again, Err(CodeError::Used)), "{again:?}");
+        })
+        .await;
     }
 
     #[tokio::test]
-    async fn expired_removed_and_unknown_codes_and_invitations_credit_nothing() {
-        let codes = codes();
-        codes.store.create_account(&account(1), "a").await.unwrap();
-        let expired = Code::new(FIFTY, false, 1, Some(NOW), NOW);
-        let invitation = Code::new(FIFTY, true, 1, None, NOW);
-        let removed = Code::new(FIFTY, false, 1, None, NOW);
-        let (_, expired) = codes.make(&expired).await.unwrap();
-        let (_, invitation) = codes.make(&invitation).await.unwrap();
-        let (id, removed) = codes.make(&removed).await.unwrap();
-        assert!(codes.remove(&id).await.unwrap().is_some());
-        for text in [
-            &*expired,
-            &invitation,
-            &removed,
-            "",
-            "AAAAA-AAAAA-AAAAA-AAAAA",
-        ] {
-            let spent = codes.spend(text, &account(1), NOW).await;
-            assert!(matches!(spent, Err(CodeError::Invalid)), "{text}");
-        }
-        assert_eq!(given(&codes).await, 0);
-        assert_eq!(codes.list().await.unwrap().len(), 2);
+    async fn repeated_request_books_a_credit_that_failed_after_the_use_of_the_code_was_recorded() {
+        on_each_ledger(async |store| {
+            let codes = codes(store);
+            codes.store.create_account(&account(1), "a").await.unwrap();
+            let mut code = Code::new(FIFTY, false, 1, None, NOW);
+            code.used_by.push(account(1));
+            let (_, text) = codes.make(&code).await.unwrap();
+            for is_used in [false, true] {
+                let spent = codes.spend(&text, &account(1), NOW).await;
+                assert_eq!(matches!(spent, Err(CodeError::Used)), is_used, "{spent:?}");
+                assert_eq!(given(&codes).await, FIFTY.micro());
+            }
+        })
+        .await;
     }
 
     #[tokio::test]
-    async fn ten_thousand_sign_ups_give_no_more_money_and_accounts_than_the_invitation() {
-        let codes = codes();
+    async fn expired_or_removed_or_unknown_codes_and_invitations_credit_nothing() {
+        on_each_ledger(async |store| {
+            let codes = codes(store);
+            codes.store.create_account(&account(1), "a").await.unwrap();
+            let expired = Code::new(FIFTY, false, 1, Some(NOW), NOW);
+            let invitation = Code::new(FIFTY, true, 1, None, NOW);
+            let removed = Code::new(FIFTY, false, 1, None, NOW);
+            let (_, expired) = codes.make(&expired).await.unwrap();
+            let (_, invitation) = codes.make(&invitation).await.unwrap();
+            let (id, removed) = codes.make(&removed).await.unwrap();
+            assert!(codes.remove(&id).await.unwrap().is_some());
+            for text in [
+                &*expired,
+                &invitation,
+                &removed,
+                "",
+                "AAAAA-AAAAA-AAAAA-AAAAA",
+            ] {
+                let spent = codes.spend(text, &account(1), NOW).await;
+                assert!(matches!(spent, Err(CodeError::Invalid)), "{text}");
+            }
+            assert_eq!(given(&codes).await, 0);
+            assert_eq!(codes.list().await.unwrap().len(), 2);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn ten_thousand_sign_ups_give_no_more_money_and_accounts_than_the_invitation_allows() {
+        let codes = codes(AnyLedger::Memory(MemoryLedger::new()));
         let code = Code::new(FIFTY, true, 3, None, NOW);
         let (_, text) = codes.make(&code).await.unwrap();
         let typed = text.to_lowercase().replace('-', " ");
         for number in 0..10_000 {
-            // Each attempt comes when the links of earlier ones have expired.
+            // At each attempt, the links of earlier sign-ups have expired.
             let now = NOW + LINK_MS * number as u64;
             for typed in ["", "guess", &*typed] {
                 let (mail, name) = (mail(number), "Company");
@@ -495,55 +540,61 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sign_up_opens_one_account_with_its_owner_and_its_link_works_once() {
-        let codes = codes();
-        let code = Code::new(FIFTY, true, 2, None, NOW);
-        let (_, text) = codes.make(&code).await.unwrap();
-        let anna = mail(1);
-        let sign_up = async || {
-            let token = codes.sign_up(&text, (&anna, "Acme"), BROWSER, NOW).await;
-            token.unwrap().unwrap()
-        };
-        let (first, second) = (sign_up().await, sign_up().await);
-        assert!(codes.is_link(&first, BROWSER, NOW).await.unwrap());
-        for (browser, now) in [("another", NOW), (BROWSER, NOW + LINK_MS)] {
-            assert!(codes.open(&first, browser, now).await.unwrap().is_none());
-        }
-        for (token, opens) in [(&first, true), (&first, false), (&second, true)] {
-            let opened = codes.open(token, BROWSER, NOW).await.unwrap();
-            assert_eq!(opened.is_some(), opens);
-        }
-        let account = account_of(&anna);
-        let members = codes.members.list(&account).await.unwrap();
-        assert_eq!((members.len(), members[0].role), (1, MemberRole::Owner));
-        assert_eq!(given(&codes).await, FIFTY.micro());
+    async fn a_sign_up_opens_one_account_with_an_owner_and_the_sign_up_link_works_only_once() {
+        on_each_ledger(async |store| {
+            let codes = codes(store);
+            let code = Code::new(FIFTY, true, 2, None, NOW);
+            let (_, text) = codes.make(&code).await.unwrap();
+            let anna = mail(1);
+            let sign_up = async || {
+                let token = codes.sign_up(&text, (&anna, "Acme"), BROWSER, NOW).await;
+                token.unwrap().unwrap()
+            };
+            let (first, second) = (sign_up().await, sign_up().await);
+            assert!(codes.is_link(&first, BROWSER, NOW).await.unwrap());
+            for (browser, now) in [("another", NOW), (BROWSER, NOW + LINK_MS)] {
+                assert!(codes.open(&first, browser, now).await.unwrap().is_none());
+            }
+            for (token, opens) in [(&first, true), (&first, false), (&second, true)] {
+                let opened = codes.open(token, BROWSER, NOW).await.unwrap();
+                assert_eq!(opened.is_some(), opens);
+            }
+            let account = account_of(&anna);
+            let members = codes.members.list(&account).await.unwrap();
+            assert_eq!((members.len(), members[0].role), (1, MemberRole::Owner));
+            assert_eq!(given(&codes).await, FIFTY.micro());
 
-        // A person whom another owner removed does not come back by a second sign-up.
-        let boris = Member {
-            mail: mail(2),
-            role: MemberRole::Owner,
-            added_ms: NOW,
-        };
-        codes.members.put(&account, &boris, false).await.unwrap();
-        let id = anna.person().to_string();
-        codes.members.remove(&account, &id, true).await.unwrap();
-        let again = sign_up().await;
-        assert!(codes.open(&again, BROWSER, NOW).await.unwrap().is_none());
+            // A person whom another owner has removed does not become a member again by a second sign-up.
+            let boris = Member {
+                mail: mail(2),
+                role: MemberRole::Owner,
+                added_ms: NOW,
+            };
+            codes.members.put(&account, &boris, false).await.unwrap();
+            let id = anna.person().to_string();
+            codes.members.remove(&account, &id, true).await.unwrap();
+            let again = sign_up().await;
+            assert!(codes.open(&again, BROWSER, NOW).await.unwrap().is_none());
+        })
+        .await;
     }
 
     #[tokio::test]
-    async fn an_invitation_sends_a_bounded_number_of_mails() {
-        let codes = codes();
-        let code = Code::new(MicroRub::ZERO, true, 1000, None, NOW);
-        let (_, text) = codes.make(&code).await.unwrap();
-        let mut sent = 0;
-        for number in 0..100 {
-            for _ in 0..10 {
-                let mail = mail(number);
-                let token = codes.sign_up(&text, (&mail, "x"), BROWSER, NOW).await;
-                sent += usize::from(token.unwrap().is_some());
+    async fn an_invitation_causes_a_bounded_number_of_emails() {
+        on_each_ledger(async |store| {
+            let codes = codes(store);
+            let code = Code::new(MicroRub::ZERO, true, 1000, None, NOW);
+            let (_, text) = codes.make(&code).await.unwrap();
+            let mut sent = 0;
+            for number in 0..100 {
+                for _ in 0..10 {
+                    let mail = mail(number);
+                    let token = codes.sign_up(&text, (&mail, "x"), BROWSER, NOW).await;
+                    sent += usize::from(token.unwrap().is_some());
+                }
             }
-        }
-        assert_eq!(sent, SIGN_UPS_MAX);
+            assert_eq!(sent, SIGN_UPS_MAX);
+        })
+        .await;
     }
 }

@@ -1,9 +1,11 @@
-//! Members of accounts: people who may sign in to the cabinet, with their roles, sign-in links and sessions.
+//! Members of accounts: the people who may sign in to an account's cabinet. Stores their roles, sign-in links and
+//! sessions.
 //!
-//! Two kinds of documents of the ledger: `members/<account>` has an account's members and decides who may do what;
-//! `person/<id>` has a person's accounts, unused sign-in links and open sessions. A person is added to `person/<id>`
-//! first and removed from it last: if a process dies in between, the person lists an account too many, which grants
-//! nothing.
+//! The ledger stores two kinds of documents. `members/<account>` lists an account's members with their roles; it alone
+//! decides what a person may do. `person/<id>` lists a person's accounts, unused sign-in links and open sessions. An
+//! account is added to `person/<id>` before the person is added to `members/<account>`, and is removed from
+//! `person/<id>` after the person is removed from `members/<account>`. If a process dies in between, `person/<id>`
+//! lists one account too many, which grants no rights.
 
 use std::{fmt, str::FromStr};
 
@@ -19,37 +21,38 @@ use tollgate_ledger::contract::{Documents, Update};
 
 use crate::{config::is_email, ledger::AnyLedger};
 
-/// The maximum number of members of an account.
+/// The maximum number of members per account.
 pub(crate) const MEMBERS_MAX: usize = 100;
-/// The maximum number of accounts of a person.
+/// The maximum number of accounts per person.
 const ACCOUNTS_MAX: usize = 50;
 /// How long a sign-in link is valid.
 pub(crate) const LINK_MS: u64 = 15 * 60 * 1000;
-/// The maximum number of a person's valid links, and so of mails to one address in 15 minutes.
+/// The maximum number of unexpired sign-in links per person, and therefore of emails to one address in 15 minutes.
 const LINKS_MAX: usize = 3;
-/// The maximum number of a person's sessions. A further session ends the one that has been idle longest.
+/// The maximum number of sessions per person. A new session above this number ends the session that has been idle
+/// longest.
 const SESSIONS_MAX: usize = 10;
-/// A session ends after this time without a request.
+/// A session ends if it has received no request for this long.
 const IDLE_MS: u64 = 2 * 60 * 60 * 1000;
-/// A session ends at this age.
+/// A session ends this long after the sign-in, even if it is in use.
 pub(crate) const AGE_MS: u64 = 12 * 60 * 60 * 1000;
-/// The time of a session's last request is stored at most this often.
+/// The minimum time between two updates of the stored time of a session's last request.
 const SEEN_MS: u64 = 5 * 60 * 1000;
 
-/// The rights of a member in an account.
+/// The rights that a member has in an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum MemberRole {
-    /// May do everything, and manages the members.
+    /// May do everything, including adding and removing members.
     Owner,
-    /// Sees payments and statements and pays; makes no keys.
+    /// May see payments and statements, and may pay. May not create keys.
     Finance,
-    /// Makes and limits keys; sees no payments.
+    /// May create keys and set their limits. May not see payments.
     Developer,
 }
 
 impl MemberRole {
-    /// All roles.
+    /// All roles of members.
     pub(crate) const ALL: [Self; 3] = [Self::Owner, Self::Finance, Self::Developer];
 
     pub(crate) const fn as_str(self) -> &'static str {
@@ -82,7 +85,7 @@ impl FromStr for MemberRole {
     }
 }
 
-/// A mail address, in lower case.
+/// An email address in lower case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct MailAddress(String);
@@ -92,7 +95,7 @@ impl MailAddress {
         &self.0
     }
 
-    /// Returns the id of the person with this address.
+    /// Returns the id of the person who has this email address.
     pub(crate) fn person(&self) -> PersonId {
         let digest = Sha256::digest(self.0.as_bytes());
         let digits: String = digest[..12]
@@ -110,7 +113,7 @@ impl FromStr for MailAddress {
         let mail = text.trim().to_ascii_lowercase();
         match is_email(&mail) && mail.parse::<lettre::Address>().is_ok() {
             true => Ok(Self(mail)),
-            false => Err("must be an address like name@example.com"),
+            false => Err("must be an email address, for example name@example.com"),
         }
     }
 }
@@ -129,14 +132,16 @@ impl From<MailAddress> for String {
     }
 }
 
-/// The id of a person, derived from the mail address, so that no address is in a URL or a log of requests.
+/// The id of a person: a digest of the email address. URLs and logs contain this id instead of the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PersonId(String);
 
 impl PersonId {
-    /// Returns the id in the place of a key's id, for the endpoints that act for a key.
+    /// Returns the person's id as a key id, so that the endpoints for owner keys can act for this person.
     pub(crate) fn as_key(&self) -> KeyId {
-        self.0.parse().expect("letters and digits are a valid id")
+        self.0
+            .parse()
+            .expect("an id of letters and digits is valid")
     }
 
     fn document(&self) -> String {
@@ -150,7 +155,7 @@ impl fmt::Display for PersonId {
     }
 }
 
-/// A member of an account.
+/// A person's membership of an account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Member {
     pub(crate) mail: MailAddress,
@@ -159,7 +164,7 @@ pub(crate) struct Member {
     pub(crate) added_ms: u64,
 }
 
-/// A person's accounts, sign-in links and sessions.
+/// A person who may sign in: the person's accounts, sign-in links and sessions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Person {
     mail: MailAddress,
@@ -170,28 +175,28 @@ struct Person {
     sessions: Vec<Session>,
 }
 
-/// A sign-in link that was sent. Only digests are stored: nobody can sign in with what the ledger has.
+/// An unused sign-in link. The ledger stores only digests of it, so nobody can sign in with the ledger's data.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Link {
     digest: String,
-    /// The digest of the browser's cookie: the link works only in the browser that requested it.
+    /// The digest of the browser's cookie: the link works only in the browser that requested the link.
     browser: String,
     until_ms: u64,
 }
 
-/// A session of a signed-in person.
+/// The session of a person who has signed in to the cabinet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Session {
     digest: String,
     csrf: String,
-    /// The account that the pages show.
+    /// The account that the cabinet's pages show in this session.
     pub(crate) account: AccountId,
     begun_ms: u64,
     seen_ms: u64,
 }
 
 impl Session {
-    /// Returns the token that forms of this session send back.
+    /// Returns the CSRF token that the forms of this session must send back.
     pub(crate) fn csrf(&self) -> &str {
         &self.csrf
     }
@@ -206,24 +211,24 @@ impl Session {
     }
 }
 
-/// A signed-in person: the session, and the role in the session's account.
+/// A person who is signed in: the session, and the person's role in the session's account.
 #[derive(Clone, Debug)]
 pub(crate) struct SignedIn {
     pub(crate) mail: MailAddress,
     pub(crate) role: MemberRole,
     pub(crate) session: Session,
-    /// All accounts of which the person may be a member.
+    /// All accounts that the person's record lists. The person may have been removed from some of them.
     pub(crate) accounts: Vec<AccountId>,
 }
 
-/// The reason why a change of members was not made.
+/// The reason why the members of an account were not changed.
 #[derive(Debug)]
 pub(crate) enum MembersError {
-    /// The account has the maximum number of members, or the person of accounts.
+    /// The account already has the maximum number of members, or the person already has the maximum number of accounts.
     TooMany,
     /// The person is not a member of the account.
     Unknown,
-    /// The account would have no owner left.
+    /// The change would leave the account without an owner.
     LastOwner,
     Ledger(BookError),
 }
@@ -234,7 +239,7 @@ impl From<BookError> for MembersError {
     }
 }
 
-/// Members of accounts, stored in the ledger.
+/// Stores the members of accounts in the ledger.
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
     store: AnyLedger,
@@ -251,7 +256,8 @@ impl Members {
         Ok(members.value.unwrap_or_default())
     }
 
-    /// Adds a member, or changes the role of a member. With `keeps_owner` the last owner stays an owner.
+    /// Adds a member, or changes the role of an existing member. With `keeps_owner`, a change that would leave the
+    /// account without an owner is refused.
     pub(crate) async fn put(
         &self,
         account: &AccountId,
@@ -296,7 +302,7 @@ impl Members {
         self.store.update(&document(account), add).await
     }
 
-    /// Removes a member and returns it. With `keeps_owner` the last owner stays.
+    /// Removes a member and returns it. With `keeps_owner`, the last owner is not removed.
     pub(crate) async fn remove(
         &self,
         account: &AccountId,
@@ -332,8 +338,8 @@ impl Members {
         Ok(removed)
     }
 
-    /// Stores a new sign-in link and returns its token. `None` if nobody with this address is a member of an account,
-    /// or if the person has the maximum number of links.
+    /// Stores a new sign-in link and returns its token. Returns `None` if no account has a member with this email
+    /// address, or if the person already has the maximum number of unused links.
     pub(crate) async fn new_link(
         &self,
         mail: &MailAddress,
@@ -362,8 +368,9 @@ impl Members {
         Ok(is_stored.then(|| format!("{id}.{secret}")))
     }
 
-    /// Uses up a sign-in link and returns the token of a new session. `None` if the link is unknown, used or expired,
-    /// or was requested by another browser. `before` is the token of the browser's session, which ends.
+    /// Uses up a sign-in link and returns the token of a new session. Returns `None` if the link is unknown, used,
+    /// expired, or was requested by another browser. `before` is the token of the session that the browser had so far;
+    /// that session ends.
     pub(crate) async fn enter(
         &self,
         token: &str,
@@ -414,7 +421,7 @@ impl Members {
         Ok(Some(format!("{id}.{new}")))
     }
 
-    /// Returns whether a sign-in link is valid in this browser, without using it up.
+    /// Returns whether a sign-in link is valid in this browser. The link stays unused.
     pub(crate) async fn is_link(
         &self,
         token: &str,
@@ -432,7 +439,7 @@ impl Members {
         }))
     }
 
-    /// Returns the signed-in person of a session's token, with the role that the person has now.
+    /// Returns the person whose session has this token, with the person's current role.
     pub(crate) async fn signed_in(
         &self,
         token: &str,
@@ -466,7 +473,7 @@ impl Members {
         }))
     }
 
-    /// Makes a session show another account of its person. Returns whether the person is a member of it.
+    /// Switches a session to another account of its person. Returns whether the person is a member of that account.
     pub(crate) async fn choose(
         &self,
         who: &SignedIn,
@@ -490,7 +497,7 @@ impl Members {
                 return Ok(Update::Keep(()));
             };
             let mut sessions = person.sessions.iter_mut();
-            // The session may have ended in the meantime; then it stays ended.
+            // If the session has ended in the meantime, it is not stored again.
             match sessions.find(|one| one.digest == changed.digest) {
                 Some(session) => session.clone_from(changed),
                 None => return Ok(Update::Keep(())),
@@ -500,7 +507,7 @@ impl Members {
         self.store.update(&id.document(), change).await
     }
 
-    /// Ends the session of a token.
+    /// Ends the session with this token.
     pub(crate) async fn end(&self, token: &str) -> Result<(), BookError> {
         let Some((id, secret)) = parts(token) else {
             return Ok(());
@@ -510,7 +517,7 @@ impl Members {
             .await
     }
 
-    /// Ends all sessions of a person, and makes unused links invalid.
+    /// Ends all sessions of a person, and invalidates the person's unused sign-in links.
     pub(crate) async fn end_all(&self, mail: &MailAddress) -> Result<(), BookError> {
         self.end_where(&mail.person(), |_| true).await
     }
@@ -546,7 +553,7 @@ fn has_owner(members: &[Member]) -> bool {
     members.iter().any(|one| one.role == MemberRole::Owner)
 }
 
-/// Divides the token of a link or a session into the person's id and the secret.
+/// Splits the token of a link or a session into the person's id and the secret.
 fn parts(token: &str) -> Option<(PersonId, &str)> {
     let (id, secret) = token.split_once('.')?;
     let digits = id.strip_prefix("member-")?;
@@ -554,7 +561,7 @@ fn parts(token: &str) -> Option<(PersonId, &str)> {
     is_id.then(|| (PersonId(id.to_owned()), secret))
 }
 
-/// Returns the SHA-256 digest of a secret, as the ledger stores it.
+/// Returns the SHA-256 digest of a secret. The ledger stores this digest instead of the secret.
 pub(crate) fn digest(secret: &str) -> String {
     let digest = Sha256::digest(secret.as_bytes());
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -564,7 +571,7 @@ fn is_same(one: &str, other: &str) -> bool {
     bool::from(one.as_bytes().ct_eq(other.as_bytes()))
 }
 
-/// Returns 256 random bits in hexadecimal digits.
+/// Returns 256 random bits as 64 hexadecimal digits.
 pub(crate) fn random() -> Result<String, BookError> {
     let mut bytes = [0; 32];
     let filled = getrandom::fill(&mut bytes);
@@ -573,214 +580,4 @@ pub(crate) fn random() -> Result<String, BookError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use tollgate_ledger::memory::MemoryLedger;
-
-    use super::*;
-
-    const BROWSER: &str = "the browser that asked";
-    const NOW: u64 = 1_795_000_000_000;
-
-    fn mail(text: &str) -> MailAddress {
-        text.parse().unwrap()
-    }
-
-    fn account(text: &str) -> AccountId {
-        text.parse().unwrap()
-    }
-
-    async fn members(of: &[(&str, &str, MemberRole)]) -> Members {
-        let members = Members::new(AnyLedger::Memory(MemoryLedger::new()));
-        for (id, address, role) in of {
-            let member = Member {
-                mail: mail(address),
-                role: *role,
-                added_ms: NOW,
-            };
-            members.put(&account(id), &member, false).await.unwrap();
-        }
-        members
-    }
-
-    async fn anna() -> Members {
-        members(&[("acme", "anna@acme.example", MemberRole::Owner)]).await
-    }
-
-    async fn link(members: &Members) -> String {
-        let anna = mail("anna@acme.example");
-        let made = members.new_link(&anna, BROWSER, NOW).await;
-        made.unwrap().unwrap()
-    }
-
-    #[test]
-    fn mail_addresses_are_compared_without_case_and_unsafe_ones_are_refused() {
-        assert_eq!(mail(" Anna@ACME.example "), mail("anna@acme.example"));
-        for bad in [
-            "",
-            "anna",
-            "anna@acme",
-            "a b@acme.example",
-            "anna@acme.example\r\nBcc: x@y.example",
-            "<script>@acme.example",
-            "a\"b@acme.example",
-            "anna@acme.example,eve@evil.example",
-        ] {
-            assert!(bad.parse::<MailAddress>().is_err(), "{bad:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_link_signs_in_once_in_its_browser_within_its_time() {
-        let members = anna().await;
-        let token = link(&members).await;
-        for (token, browser, now) in [
-            (&*token, "another browser", NOW),
-            (&*token, BROWSER, NOW + LINK_MS),
-            (&token[..token.len() - 1], BROWSER, NOW),
-            ("member-000000000000000000000000.0", BROWSER, NOW),
-            ("person/x", BROWSER, NOW),
-        ] {
-            let entered = members.enter(token, browser, None, now).await.unwrap();
-            assert_eq!(entered, None, "{token} {browser}");
-        }
-        assert!(members.is_link(&token, BROWSER, NOW).await.unwrap());
-        assert!(
-            !members
-                .is_link(&token, "another browser", NOW)
-                .await
-                .unwrap()
-        );
-        let session = members.enter(&token, BROWSER, None, NOW).await.unwrap();
-        let who = members.signed_in(&session.unwrap(), NOW).await.unwrap();
-        assert_eq!(who.unwrap().role, MemberRole::Owner);
-        assert_eq!(
-            members.enter(&token, BROWSER, None, NOW).await.unwrap(),
-            None
-        );
-    }
-
-    #[tokio::test]
-    async fn the_ledger_has_no_secret_of_a_link_or_a_session() {
-        let members = anna().await;
-        let token = link(&members).await;
-        let used = link(&members).await;
-        let session = members.enter(&used, BROWSER, None, NOW).await;
-        let session = session.unwrap().unwrap();
-        let documents = members.store.documents("person/").await.unwrap();
-        for token in [token, session] {
-            let (_, secret) = token.split_once('.').unwrap();
-            assert!(documents.iter().all(|one| !one.text.contains(secret)));
-        }
-    }
-
-    #[tokio::test]
-    async fn an_address_gets_at_most_three_links_in_fifteen_minutes_and_a_stranger_none() {
-        let members = anna().await;
-        for _ in 0..LINKS_MAX {
-            link(&members).await;
-        }
-        let anna = mail("anna@acme.example");
-        let more = members.new_link(&anna, BROWSER, NOW + LINK_MS - 1).await;
-        assert_eq!(more.unwrap(), None);
-        let later = members.new_link(&anna, BROWSER, NOW + LINK_MS).await;
-        assert!(later.unwrap().is_some());
-        let stranger = mail("eve@evil.example");
-        assert_eq!(
-            members.new_link(&stranger, BROWSER, NOW).await.unwrap(),
-            None
-        );
-        assert_eq!(members.store.documents("person/").await.unwrap().len(), 1);
-    }
-
-    #[tokio::test]
-    async fn sessions_end_when_idle_or_old_or_signed_out_or_replaced() {
-        let members = anna().await;
-        let enter = async |before: Option<String>, now| {
-            let token = members
-                .new_link(&mail("anna@acme.example"), BROWSER, now)
-                .await;
-            let token = token.unwrap().unwrap();
-            let entered = members.enter(&token, BROWSER, before.as_deref(), now).await;
-            entered.unwrap().unwrap()
-        };
-        let is_in = async |token: &str, now| members.signed_in(token, now).await.unwrap().is_some();
-        let first = enter(None, NOW).await;
-        assert!(is_in(&first, NOW + IDLE_MS).await);
-        assert!(is_in(&first, NOW + 2 * IDLE_MS).await, "seen in between");
-        assert!(!is_in(&first, NOW + 3 * IDLE_MS + 1).await);
-        assert!(!is_in(&first, NOW + AGE_MS + 1).await);
-
-        let second = enter(None, NOW).await;
-        let third = enter(Some(second.clone()), NOW).await;
-        assert!(!is_in(&second, NOW).await && is_in(&third, NOW).await);
-        members.end(&third).await.unwrap();
-        assert!(!is_in(&third, NOW).await);
-
-        let later = NOW + LINK_MS;
-        let both = [enter(None, later).await, enter(None, later).await];
-        members.end_all(&mail("anna@acme.example")).await.unwrap();
-        for token in both {
-            assert!(!is_in(&token, later).await);
-        }
-    }
-
-    #[tokio::test]
-    async fn removed_member_is_out_at_once_and_an_account_keeps_its_last_owner() {
-        let members = members(&[
-            ("acme", "anna@acme.example", MemberRole::Owner),
-            ("acme", "boris@acme.example", MemberRole::Developer),
-            ("beta", "boris@acme.example", MemberRole::Finance),
-        ])
-        .await;
-        let boris = mail("boris@acme.example");
-        let token = members.new_link(&boris, BROWSER, NOW).await;
-        let token = token.unwrap().unwrap();
-        let session = members.enter(&token, BROWSER, None, NOW).await;
-        let session = session.unwrap().unwrap();
-        let who = members.signed_in(&session, NOW).await.unwrap().unwrap();
-        assert!(!members.choose(&who, &account("other")).await.unwrap());
-        assert!(members.choose(&who, &account("beta")).await.unwrap());
-        let who = members.signed_in(&session, NOW).await.unwrap().unwrap();
-        assert_eq!(who.role, MemberRole::Finance);
-
-        let id = boris.person().to_string();
-        for place in ["acme", "beta"] {
-            members.remove(&account(place), &id, false).await.unwrap();
-        }
-        assert!(members.signed_in(&session, NOW).await.unwrap().is_none());
-        let again = members.remove(&account("acme"), &id, true).await;
-        assert!(matches!(again, Err(MembersError::Unknown)));
-
-        let anna = mail("anna@acme.example");
-        let id = anna.person().to_string();
-        let last = members.remove(&account("acme"), &id, true).await;
-        assert!(matches!(last, Err(MembersError::LastOwner)));
-        let demoted = Member {
-            mail: anna,
-            role: MemberRole::Finance,
-            added_ms: NOW,
-        };
-        let demoted = members.put(&account("acme"), &demoted, true).await;
-        assert!(matches!(demoted, Err(MembersError::LastOwner)));
-    }
-
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the requests run on the threads of the runtime"
-    )]
-    #[tokio::test]
-    async fn parallel_uses_of_a_link_make_one_session() {
-        let members = anna().await;
-        let token = link(&members).await;
-        let uses = (0..50).map(|_| {
-            let (members, token) = (members.clone(), token.clone());
-            tokio::spawn(async move { members.enter(&token, BROWSER, None, NOW).await })
-        });
-        let uses = futures_util::future::join_all(uses.collect::<Vec<_>>()).await;
-        let entered = uses.into_iter().filter(|one| match one {
-            Ok(Ok(entered)) => entered.is_some(),
-            other => panic!("{other:?}"),
-        });
-        assert_eq!(entered.count(), 1);
-    }
-}
+pub(crate) mod tests;

@@ -21,10 +21,10 @@ use crate::{
     text::time::now_ms,
 };
 
-/// A key, as the callers' endpoint for owners returns it.
+/// A key, as the callers' endpoint for owner keys returns it.
 #[derive(Deserialize)]
 struct Key {
-    /// The secret; only in the answer that created the key.
+    /// The key's secret; present only in the response to the request that creates the key.
     #[serde(default)]
     key: Option<String>,
     id: String,
@@ -71,13 +71,13 @@ struct KeysHtml<'a> {
     page: Page<'a>,
     keys: Vec<Key>,
     may_change: bool,
-    /// The label and the name of the input of each ceiling, with what was typed.
+    /// For each ceiling: the label and the name of its input, and the text that was typed.
     ceilings: Vec<(&'static str, &'static str, String)>,
     typed: [&'a str; 2],
 }
 
 impl KeysHtml<'_> {
-    /// Returns the columns of the amounts spent.
+    /// Returns the heads of the columns with the amounts spent.
     fn columns(&self) -> [&'static str; 3] {
         CEILINGS.each_ref().map(|ceiling| ceiling.labels.2)
     }
@@ -112,7 +112,7 @@ struct KeyMadeHtml<'a> {
     root: String,
 }
 
-/// The answer of the callers' endpoint for payments.
+/// The response of the callers' endpoint for payments.
 #[derive(Deserialize)]
 struct Offer {
     min_rub: MicroRub,
@@ -143,7 +143,7 @@ struct Auto {
     auto_topup: Option<Rule>,
 }
 
-/// The rule of automatic top-up.
+/// The account's automatic top-up rule.
 #[derive(Deserialize)]
 struct Rule {
     below_rub: MicroRub,
@@ -169,10 +169,11 @@ impl Rule {
 )]
 struct PaymentsHtml<'a> {
     page: Page<'a>,
-    /// `None`: payments are not made on the pages.
+    /// The bounds of payments and the unpaid payments; `None` if the seller accepts no payments through the pages.
     offer: Option<Offer>,
     rule: Option<Rule>,
     contact: Option<String>,
+    offers_invoices: bool,
     amount: &'a str,
     mail: &'a str,
 }
@@ -235,11 +236,11 @@ impl Visit {
         ))
     }
 
-    /// Shows the secret of a new key; no other page does.
+    /// Shows the page with the secret of a new key. No other page shows the secret.
     fn key_made(&self, mut key: Key) -> Answer {
         self.log("key.create", &key.id);
         let secret = key.key.take().unwrap_or_default();
-        let page = self.page(english("The key was made"), english("Keys"), None);
+        let page = self.page(english("Key created"), english("Keys"), None);
         let root = self.cabinet.0.live.snapshot().urls().base_url.clone();
         written(
             StatusCode::OK,
@@ -275,7 +276,7 @@ impl Visit {
         ))
     }
 
-    /// Makes the change of a key that the form requests, and returns the page to show then.
+    /// Makes the change of a key that the form requests, and returns the page to redirect to.
     async fn change_key(&self, id: &str) -> Result<String, Error> {
         let (method, body, to) = match self.form.get("do") {
             "limits" => {
@@ -339,9 +340,8 @@ impl Visit {
         let mut problem = None;
         if self.posted && self.form.get("do") == "code" {
             match self.spend_code().await? {
-                true => return Ok(see("/cabinet/payments?done=code")),
-                false => {
-                    let text = english("This code is not valid, or it has been used.");
+                Ok(()) => return Ok(see("/cabinet/payments?done=code")),
+                Err(text) => {
                     let text = translated(text, self.language).to_owned();
                     problem = Some((StatusCode::UNPROCESSABLE_ENTITY, text));
                 }
@@ -381,6 +381,7 @@ impl Visit {
                 offer,
                 rule,
                 contact: snapshot.seller().and_then(|seller| seller.contact.clone()),
+                offers_invoices: self.offers_invoices(),
                 amount: if self.posted {
                     self.form.get("amount_rub")
                 } else {
@@ -391,24 +392,28 @@ impl Visit {
         ))
     }
 
-    /// Credits the account by a promo code; false if the code is not valid.
-    async fn spend_code(&self) -> Result<bool, Error> {
+    /// Credits the account by a promo code. The inner error is the reason why nothing was credited.
+    async fn spend_code(&self) -> Result<Result<(), &'static str>, Error> {
         let (who, account) = (self.who.mail.as_str(), &self.who.session.account);
         let codes = &self.cabinet.0.codes;
-        match codes.spend(self.form.get("code"), account, now_ms()).await {
+        let text = match codes.spend(self.form.get("code"), account, now_ms()).await {
             Ok(amount) => {
                 tracing::info!(target: "audit", who, what = "code.spend", account = %account, amount_rub = %amount);
-                Ok(true)
+                return Ok(Ok(()));
             }
             Err(CodeError::Invalid) => {
-                tracing::warn!(target: "audit", who, what = "code.refused", account = %account);
-                Ok(false)
+                english("This promo code is not valid, or it has no uses left.")
             }
-            Err(CodeError::Ledger(error)) => Err(no_books(error)),
-        }
+            Err(CodeError::Used) => {
+                english("This account has already used the promo code, and was credited once.")
+            }
+            Err(CodeError::Ledger(error)) => return Err(no_books(error)),
+        };
+        tracing::warn!(target: "audit", who, what = "code.refused", account = %account);
+        Ok(Err(text))
     }
 
-    /// Makes the payment, or the change of the rule, that the form requests.
+    /// Makes the payment, or the change of the automatic top-up rule, that the form requests.
     async fn pay(&self) -> Result<&'static str, Error> {
         let mut body = Map::new();
         for field in ["email", "provider"] {
@@ -486,7 +491,9 @@ impl Visit {
             "put" => {
                 let mail = self.form.get("mail").parse();
                 let mail = mail.map_err(|_| {
-                    Refusal::Text(english("Enter a mail address, like name@example.com."))
+                    Refusal::Text(english(
+                        "Enter an email address, for example name@example.com.",
+                    ))
                 })?;
                 let role = self.form.get("role").parse();
                 let role: MemberRole =
@@ -504,7 +511,7 @@ impl Visit {
                 Ok("/cabinet/members?done=saved")
             }
             "remove" if self.form.get("sure").is_empty() => {
-                Err(Refusal::Text(english("Tick the box to confirm.")))
+                Err(Refusal::Text(english("Tick the checkbox to confirm.")))
             }
             "remove" => {
                 let removed = members
@@ -520,7 +527,7 @@ impl Visit {
         }
     }
 
-    /// Makes the session show another account of the person.
+    /// Makes the session show another account of the signed-in person.
     pub(super) async fn change_account(&self) -> Result<Answer, Error> {
         let account = self.form.get("account").parse::<AccountId>();
         let chosen = match account {
@@ -552,7 +559,7 @@ impl From<MembersError> for Refusal {
             MembersError::TooMany => english("The account has too many members. Remove one first."),
             MembersError::Unknown => english("The account has no such member."),
             MembersError::LastOwner => {
-                english("The account would have no owner. Make another member the owner first.")
+                english("The account must keep an owner. Make another member an owner first.")
             }
             MembersError::Ledger(error) => return Self::Error(no_books(error)),
         })

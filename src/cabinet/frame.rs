@@ -10,23 +10,24 @@ use super::{Answer, Visit, may, page};
 use crate::{
     console::{
         pages::Frame,
-        texts::{chosen, english, translated},
+        texts::{english, translated},
     },
     members::MemberRole,
 };
 
-/// The entries of the navigation: the page's first segment, and its name.
-const NAV: [(&str, &str); 7] = [
+/// The entries of the navigation: the first path segment of the page, and the entry's name.
+const NAV: [(&str, &str); 8] = [
     ("", english("Overview")),
     ("spending", english("Spending")),
     ("calls", english("Calls")),
     ("keys", english("Keys")),
+    ("playground", english("Playground")),
     ("payments", english("Payments")),
     ("statements", english("Statements")),
     ("members", english("Members")),
 ];
 
-/// The frame of a page, with the console's words and formats.
+/// The frame of a page. Its texts and formats are those of the console.
 pub(super) struct Page<'a> {
     frame: Frame<'a>,
     role: Option<MemberRole>,
@@ -43,7 +44,8 @@ impl<'a> Deref for Page<'a> {
 }
 
 impl Page<'_> {
-    /// Returns the entries of the navigation that the role may see: path, name, and whether the page belongs to it.
+    /// Returns the entries of the navigation that the role may see: path, name, and whether the current page belongs to
+    /// the entry.
     pub(super) fn nav(&self) -> Vec<(String, &'static str, bool)> {
         let entries = NAV.into_iter().filter(|(segment, _)| {
             let role = self.role;
@@ -64,7 +66,7 @@ impl Page<'_> {
         self.role.map_or("", role_in_words)
     }
 
-    /// Returns whether the page offers the other accounts of the person.
+    /// Returns whether the page offers to switch to another account of the person.
     pub(super) const fn offers_accounts(&self) -> bool {
         self.accounts.len() > 1
     }
@@ -91,6 +93,7 @@ impl Visit {
         };
         Page {
             frame: Frame {
+                base_path: "/cabinet",
                 title: translated(title, self.language).to_owned(),
                 section,
                 who: Some(self.who.mail.as_str()),
@@ -112,15 +115,15 @@ impl Visit {
     }
 }
 
-/// Returns the message of a change that was made.
+/// Returns the message for a change that was just made.
 fn reported(done: &str) -> Option<&'static str> {
     Some(match done {
         "saved" => english("Saved."),
         "deleted" => english("The key was deleted."),
         "removed" => english("The member was removed."),
-        "code" => english("The code was accepted, and the balance credited."),
-        "rule" => english("The rule of automatic top-up was saved."),
-        "no-rule" => english("The rule of automatic top-up was removed."),
+        "code" => english("The promo code was accepted, and the balance was credited."),
+        "rule" => english("The automatic top-up rule was saved."),
+        "no-rule" => english("The automatic top-up rule was removed."),
         _ => return None,
     })
 }
@@ -129,9 +132,9 @@ fn reported(done: &str) -> Option<&'static str> {
 pub(super) fn bare<'a>(title: &'static str, problem: Option<&'a str>) -> Page<'a> {
     Page {
         frame: Frame {
-            title: translated(title, chosen()).to_owned(),
+            base_path: "/cabinet",
             problem,
-            ..Frame::bare("", None)
+            ..Frame::bare(title, None)
         },
         role: None,
         account: "",
@@ -144,17 +147,19 @@ pub(super) fn bare<'a>(title: &'static str, problem: Option<&'a str>) -> Page<'a
     path = "cabinet_told.html",
     config = "src/cabinet/templates/askama.toml"
 )]
-struct MessageHtml<'a> {
-    page: Page<'a>,
+pub(super) struct MessageHtml<'a> {
+    pub(super) page: Page<'a>,
 }
 
-/// Shows a message to somebody who has not signed in.
+/// Shows a message to a person who has not signed in.
 pub(super) fn message_page(status: StatusCode, problem: &str) -> Answer {
     let page = bare(english("Not done"), Some(problem));
     written(status, &MessageHtml { page })
 }
 
 pub(super) fn written(status: StatusCode, template: &impl Template) -> Answer {
-    let text = template.render().expect("only text is written");
+    let text = template
+        .render()
+        .expect("rendering a template to a String cannot fail");
     page(status, text)
 }

@@ -1,5 +1,5 @@
-//! Sends the links for signing in and signing up. A task of the node does this, so that no answer waits for the ledger
-//! or the mail server, and the time of an answer does not depend on the address.
+//! Emails the links for signing in and signing up. A task of the node sends the emails, so no response waits for the
+//! ledger or the mail server, and the time of a response does not depend on the address.
 
 use std::{fmt, sync::Arc};
 
@@ -17,23 +17,23 @@ use crate::{
     text::time::now_ms,
 };
 
-/// The maximum number of requests for links that wait for the task.
+/// The maximum number of link requests that wait for the task.
 pub(super) const WAITING_MAX: usize = 100;
-/// The maximum number of requests for links that are processed at once.
+/// The maximum number of link requests that are processed at once.
 const AT_ONCE_MAX: usize = 8;
 
-/// A request for a link.
+/// A request for a sign-in or sign-up link.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) to: MailAddress,
-    /// The value of the browser to which the link is bound.
+    /// The cookie value of the browser to which the link is bound.
     pub(super) browser: String,
     pub(super) language: Language,
-    /// The invitation and the company's name of a sign-up; `None`: a sign-in.
+    /// For a sign-up: the invitation and the company's name. `None` for a sign-in.
     pub(super) sign_up: Option<(String, String)>,
 }
 
-/// The task that makes links and mails them.
+/// The task that creates links and emails them.
 pub struct Mails {
     pub(super) wanted: mpsc::Receiver<Wanted>,
     pub(super) members: Members,
@@ -49,7 +49,7 @@ impl fmt::Debug for Mails {
 }
 
 impl Mails {
-    /// Processes requests until the cabinet is dropped.
+    /// Processes link requests until the cabinet is dropped.
     pub async fn run(self) {
         let Self {
             mut wanted,
@@ -81,21 +81,21 @@ struct Links {
 }
 
 impl Links {
-    /// Makes a link and mails it, if a member has the address or the invitation is valid.
+    /// Creates a link and emails it if a member has the address, or if the invitation is valid.
     async fn send(&self, wanted: Wanted) {
         let Wanted { to, browser, .. } = &wanted;
         let (who, now_ms) = (to.person(), now_ms());
         let (made, page, text) = match &wanted.sign_up {
             None => {
                 let text = english(
-                    "To sign in, open this link in the browser in which you requested it: {0} The link works once, within {1} minutes. If you did not request it, ignore this mail: without your browser the link is useless.",
+                    "To sign in, open this link in the browser in which you requested it: {0} The link works once, within {1} minutes. If you did not request it, ignore this email: the link is useless without your browser.",
                 );
                 let made = self.members.new_link(to, browser, now_ms).await;
                 (made, "enter", text)
             }
             Some((code, name)) => {
                 let text = english(
-                    "To open the account, open this link in the browser in which you filled in the form: {0} The link works once, within {1} minutes. If you did not request it, ignore this mail: without your browser the link is useless.",
+                    "To open the account, open this link in the browser in which you filled in the form: {0} The link works once, within {1} minutes. If you did not request it, ignore this email: the link is useless without your browser.",
                 );
                 let made = self.codes.sign_up(code, (to, name), browser, now_ms).await;
                 (made, "welcome", text)
@@ -118,16 +118,19 @@ impl Links {
                 };
                 tracing::info!(target: "audit", %who, what);
             }
-            Err(error) => tracing::warn!(%error, "a sign-in link could not be stored"),
+            Err(error) => {
+                tracing::warn!(%error, "a sign-in link could not be stored, so no email was sent")
+            }
         }
     }
 
-    /// Mails a link; `text` is an English text with places for the link and for its minutes.
+    /// Emails a link. `text` is an English text with `{0}` for the link and `{1}` for the minutes for which it is
+    /// valid.
     async fn mail(&self, to: &MailAddress, (link, text): (&str, &str), language: Language) {
         let minutes = LINK_MS / 60_000;
         let link = format!("\n\n{link}\n\n");
         let text = filled(text, language, &[&link, &minutes]);
-        // The link is in a paragraph of its own, without the spaces around it.
+        // Puts the link into a paragraph of its own, without the spaces around it.
         let text = text.replace(" \n\n", "\n\n").replace("\n\n ", "\n\n");
         let subject = translated(english("Sign-in link"), language);
         let who = to.person();
@@ -142,7 +145,7 @@ impl Links {
         };
         match sent {
             Ok(()) => tracing::info!(target: "audit", %who, what = "cabinet.link_sent"),
-            Err(error) => tracing::warn!(error, "a sign-in link could not be mailed"),
+            Err(error) => tracing::warn!(error, "the email with a sign-in link could not be sent"),
         }
     }
 }

@@ -1,14 +1,16 @@
 //! Pages for the members of accounts, on the callers' listener: `/cabinet` and everything below it.
 //!
-//! A member signs in by a link that is sent by mail. Each page acts for the session's account alone: it calls the
+//! A member signs in by a link that is sent by email. Each page acts for the session's account alone: it calls the
 //! callers' endpoints as an owner key of that account would, so no page can read or change another account. Pages are
-//! rendered on the server and need no script.
+//! rendered on the server; only the playground needs a script.
 
 mod calls;
 mod forms;
 mod frame;
+mod invoices;
 mod mails;
 mod pages;
+pub(crate) mod playground;
 mod sign_in;
 mod sign_up;
 
@@ -62,14 +64,25 @@ use crate::{
     text::causes::chain,
 };
 
-/// Allows the cabinet's own styles and forms and an inline empty icon, and nothing else: no script runs.
+/// Content security policy that allows only the cabinet's own styles and forms and an inline empty icon; no script
+/// runs.
 const POLICY: &str = "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; \
     frame-ancestors 'none'";
-/// The style sheet of the console, which the cabinet shares.
+/// Content security policy like [`POLICY`] that also allows the cabinet's own script to call the cabinet.
+const POLICY_OF_PLAYGROUND: &str = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; \
+    img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+/// The console's style sheet, which the cabinet shares, followed by the cabinet's own rules.
 const STYLE: &str = concat!(
     include_str!("../endpoints/design.css"),
-    include_str!("../console/style.css")
+    include_str!("../console/style.css"),
+    include_str!("cabinet.css")
 );
+const FOREIGN: &str =
+    english("This form was sent from outside the cabinet, so nothing was changed.");
+const FORGED: &str =
+    english("This form belongs to another session, so nothing was changed. Reload the page.");
+const NOT_ALLOWED: &str =
+    english("Your role in this account does not allow this action. Ask an account owner.");
 /// The maximum number of reports that are computed concurrently.
 const REPORTS_MAX: usize = 4;
 
@@ -82,7 +95,7 @@ pub struct Cabinet(Arc<Inner>);
 struct Inner {
     members: Members,
     codes: Codes,
-    /// The URL of the terms that people accept at a sign-up; `None`: there is no sign-up.
+    /// The URL of the terms that people accept when they sign up; `None` if nobody can sign up.
     terms: Option<String>,
     store: AnyLedger,
     live: Arc<Live>,
@@ -95,8 +108,8 @@ struct Inner {
 }
 
 impl Cabinet {
-    /// Creates the pages, which read accounts from `store`, models from `live` and refused calls from `calls`; and the
-    /// task that mails links, which the node runs.
+    /// Creates the pages, and the task that emails links, which the node runs. The pages read accounts from `store`,
+    /// models from `live` and refused calls from `calls`.
     #[must_use]
     pub fn new(
         config: &CabinetConfig,
@@ -146,6 +159,10 @@ impl Handler<UnreadBody> for Cabinet {
         let wanted = wanted.and_then(|form| texts::named(form.get("language")));
         let language = wanted.unwrap_or_else(|| texts::of_browser(&head.headers));
         let number = head.extensions.get().copied();
+        let policy = match head.uri.path() {
+            "/cabinet/playground" => POLICY_OF_PLAYGROUND,
+            _ => POLICY,
+        };
         let answer = async {
             match self.answer(head, body).await {
                 Ok(answer) => answer,
@@ -160,7 +177,7 @@ impl Handler<UnreadBody> for Cabinet {
         if is_head {
             *res.body_mut() = full(Bytes::new());
         }
-        Ok(kept_to_itself(res))
+        Ok(kept_to_itself(res, policy))
     }
 }
 
@@ -169,15 +186,17 @@ impl Cabinet {
         let posted = head.method == Method::POST;
         let path = head.uri.path().to_owned();
         let segments: Vec<&str> = path.split('/').skip(2).collect();
-        if segments == ["style.css"] && !posted {
-            return Ok(file("text/css; charset=utf-8", STYLE));
+        match segments[..] {
+            ["style.css"] if !posted => return Ok(file("text/css; charset=utf-8", STYLE)),
+            ["playground.js"] if !posted => {
+                let kind = "text/javascript; charset=utf-8";
+                return Ok(file(kind, playground::SCRIPT));
+            }
+            _ => {}
         }
         if posted && !is_from_here(&head.headers) {
             tracing::warn!(target: "audit", what = "cabinet.foreign", path);
-            let text = english(
-                "This form was sent from a page outside the cabinet, and nothing was changed.",
-            );
-            return Ok(message_page(StatusCode::FORBIDDEN, text));
+            return Ok(message_page(StatusCode::FORBIDDEN, FOREIGN));
         }
         let form = if posted {
             Form::parse(&String::from_utf8_lossy(&body.whole().await?))
@@ -197,10 +216,7 @@ impl Cabinet {
         };
         if posted && !who.session.is_csrf(form.get("csrf")) {
             tracing::warn!(target: "audit", who = who.mail.as_str(), what = "cabinet.forged", path);
-            let text = english(
-                "This form does not belong to your session, and nothing was changed. Load the page again.",
-            );
-            return Ok(message_page(StatusCode::FORBIDDEN, text));
+            return Ok(message_page(StatusCode::FORBIDDEN, FORGED));
         }
         let number = head.extensions.get().copied();
         let visit = Visit {
@@ -217,10 +233,7 @@ impl Cabinet {
                 None => Ok(visit.message_page(StatusCode::NOT_FOUND, english("Page not found."))),
                 Some(false) => {
                     tracing::warn!(target: "audit", who = visit.who.mail.as_str(), what = "cabinet.refused", path);
-                    let text = english(
-                        "Your role in this account does not allow this. Ask an owner of the account.",
-                    );
-                    Ok(visit.message_page(StatusCode::FORBIDDEN, text))
+                    Ok(visit.message_page(StatusCode::FORBIDDEN, NOT_ALLOWED))
                 }
                 Some(true) => visit.answer(&segments).await,
             },
@@ -234,6 +247,7 @@ fn may(role: MemberRole, page: &str, posted: bool) -> Option<bool> {
         "" | "spending" | "calls" if !posted => Some(true),
         "account" if posted => Some(true),
         "keys" => Some(!posted || role.may_change_keys()),
+        "playground" if !posted => Some(role.may_change_keys()),
         "payments" => Some(role.may_pay()),
         "statements" if !posted => Some(role.may_pay()),
         "members" => Some(role.may_change_members()),
@@ -253,8 +267,8 @@ struct Visit {
 }
 
 impl Visit {
-    /// Returns the record of an owner key of the session's account. No such key exists: the record makes the callers'
-    /// endpoints act for this account.
+    /// Returns the record of a fictitious owner key of the session's account. With this record the callers' endpoints
+    /// act for the account.
     fn as_owner_key(&self) -> KeyRecord {
         let (id, account) = (self.who.mail.person().as_key(), &self.who.session.account);
         let mut record = KeyRecord::new(id, account.clone(), KeyDigest::new([0; 32]));
@@ -262,7 +276,7 @@ impl Visit {
         record
     }
 
-    /// Calls an endpoint of the callers for the session's account, and parses its answer.
+    /// Calls an endpoint of the callers for the session's account, and parses the response.
     async fn call<T: DeserializeOwned>(
         &self,
         endpoint: impl Handler<UnreadBody>,
@@ -284,7 +298,7 @@ impl Visit {
         serde_json::from_slice(&bytes).map_err(|error| Error::Internal(error.into()))
     }
 
-    /// Returns the text of a refusal, in the language of the visit.
+    /// Returns the text of a refusal in the language of the visit.
     fn text_of(&self, error: &Error) -> (StatusCode, String) {
         worded(error, self.number)
     }
@@ -317,9 +331,9 @@ fn refused(error: &Error, number: Option<RequestNumber>) -> Answer {
 }
 
 /// Adds the headers that isolate the pages from other sites and keep them out of caches.
-fn kept_to_itself(mut res: Answer) -> Answer {
+fn kept_to_itself(mut res: Answer, policy: &'static str) -> Answer {
     for (name, value) in [
-        (CONTENT_SECURITY_POLICY, POLICY),
+        (CONTENT_SECURITY_POLICY, policy),
         (X_FRAME_OPTIONS, "DENY"),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (REFERRER_POLICY, "same-origin"),
@@ -348,15 +362,15 @@ fn file(kind: &'static str, bytes: impl Into<Bytes>) -> Answer {
 fn see(path: &str) -> Answer {
     let mut res = Response::new(full(Bytes::new()));
     *res.status_mut() = StatusCode::SEE_OTHER;
-    let to = HeaderValue::from_str(path).expect("paths of the cabinet are valid header values");
+    let to = HeaderValue::from_str(path).expect("a cabinet path is a valid header value");
     res.headers_mut().insert(LOCATION, to);
     res
 }
 
-/// Makes the browser save an answer as a file.
+/// Makes the browser save a response as a file.
 fn attached(mut res: Answer, name: &str) -> Answer {
     let name = HeaderValue::from_str(&format!("attachment; filename=\"{name}\""));
-    let name = name.expect("an id and a month are plain ASCII");
+    let name = name.expect("a file name of ids, dates and amounts is a valid header value");
     res.headers_mut().insert(header::CONTENT_DISPOSITION, name);
     res
 }
@@ -366,13 +380,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_page_of_the_cabinet_is_open_to_its_roles_only() {
+    fn each_page_of_the_cabinet_opens_only_for_the_roles_that_may_see_it() {
         let all = "owner finance developer";
         for (page, seen_by, posted_by) in [
             ("", all, ""),
             ("spending", all, ""),
             ("calls", all, ""),
             ("keys", all, "owner developer"),
+            ("playground", "owner developer", ""),
             ("payments", "owner finance", "owner finance"),
             ("statements", "owner finance", ""),
             ("members", "owner", "owner"),

@@ -1,4 +1,4 @@
-//! Pages that show an account: its balance, its spending, and its statements.
+//! Pages that show an account's balance, spending and statements.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,7 +20,9 @@ use tollgate_ledger::{
     statement::StatementError,
 };
 
-use super::{Answer, Visit, attached, file, frame::Page, frame::written};
+use super::{
+    Answer, Visit, attached, file, frame::Page, frame::written, playground::is_playground,
+};
 use crate::{
     console::{
         pages::DAY_MS,
@@ -36,7 +38,7 @@ use crate::{
     },
 };
 
-/// The spans of days that the page of spending offers.
+/// The periods, in days, that the spending page offers.
 const SPANS: [u64; 3] = [30, 7, 90];
 
 /// The charges of an account's calls, by day, model and key.
@@ -51,7 +53,7 @@ struct Spent {
 /// A row of a table of sums.
 pub(super) struct Row {
     name: String,
-    /// The page of what the row names.
+    /// The path of the page about the key that the row names; `None` for the rows of a model, of a day and of totals.
     path: Option<String>,
     calls: u64,
     usage: Usage,
@@ -80,13 +82,13 @@ struct OverviewHtml<'a> {
     view: AccountView,
     today: Rubles,
     month: Rubles,
-    /// The charges of the latest days; `None` if there are none.
+    /// The plot of the latest days' charges; `None` if there were no charges.
     plot: Option<Plot>,
     /// Whether the account has a key with which models can be called.
     has_key: bool,
     may_pay: bool,
     may_change_keys: bool,
-    /// Whether payments are made on the pages.
+    /// Whether the account can be topped up through the pages.
     pays: bool,
     contact: Option<String>,
     root: String,
@@ -132,7 +134,9 @@ impl Visit {
             (["calls", number], _) => self.call_page(number).await,
             (["keys"], _) => self.keys_page().await,
             (["keys", id], _) => self.key_page(id).await,
+            (["playground"], _) => self.playground_page().await,
             (["payments"], _) => self.payments_page().await,
+            (["payments", "invoice"], false) => self.invoice().await,
             (["statements"], _) => self.statement_page().await,
             (["statements", file], _) => self.statement_file(file).await,
             (["members"], _) => self.members_page().await,
@@ -141,7 +145,7 @@ impl Visit {
         }
     }
 
-    /// Sums up what the account's calls cost since a time.
+    /// Sums up the charges of the account's calls since a time.
     async fn spent(&self, since_ms: u64) -> Result<Spent, Error> {
         let inner = &self.cabinet.0;
         let _permit = inner.reports.try_acquire().map_err(|_| Error::Overloaded)?;
@@ -199,7 +203,8 @@ impl Visit {
                     let title = english("Charged per day, last 30 days, ₽");
                     self.plot(title, &spent.days, days_ago(now_ms, 30))
                 }),
-                has_key: keys.iter().any(|key| key.record.may_hold()),
+                has_key: (keys.iter().map(|key| &key.record))
+                    .any(|key| key.may_hold() && !is_playground(&key.id)),
                 may_pay: self.who.role.may_pay(),
                 may_change_keys: self.who.role.may_change_keys(),
                 pays: snapshot.urls().pays,
@@ -267,7 +272,7 @@ impl Visit {
             IssueError::Sums(error, _) => Error::Internal(error.into()),
             IssueError::Changed(sha256) => {
                 tracing::error!(target: "audit", what = "statement_changed", %account, %month, sha256);
-                Error::Internal("the journal no longer gives the stored statement".into())
+                Error::Internal("the account's journal no longer gives the sums of the stored statement".into())
             }
         })?;
         let bytes = match format {

@@ -1,7 +1,7 @@
-//! Sign-in by a link that is sent by mail, and sign-out. The session's token is in a cookie.
+//! Sign-in by a link that is sent by email, and sign-out. The session's token is in a cookie.
 //!
-//! The answer to a request for a link is the same for every address, and does not wait: the address is looked up, and
-//! the mail sent, after the answer. A link works once, within 15 minutes, in the browser that requested it.
+//! The response to a request for a link is the same for every address, and is sent before the address is looked up and
+//! the email is sent. A link works once, within 15 minutes, in the browser that requested it.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -38,7 +38,7 @@ const SESSION: &str = "tollgate_cabinet";
 /// The cookie that binds a sign-in link to the browser that requested it.
 const BROWSER: &str = "tollgate_cabinet_browser";
 const BROWSER_TIME: Duration = Duration::from_secs(60 * 60);
-/// Requests for links that an address may make: ten at once, then one every 90 seconds.
+/// Link requests allowed per IP address: ten at once, then one every 90 seconds.
 const LINKS: Quota = Quota {
     count: 10,
     per: Duration::from_secs(15 * 60),
@@ -49,7 +49,7 @@ const ADDRESSES_MAX: usize = 10_000;
 /// Signs members in and out.
 pub(super) struct SignIn {
     members: Members,
-    /// Requests for links, which a task of the node processes.
+    /// The queue of link requests, which a task of the node processes.
     wanted: mpsc::Sender<Wanted>,
     live: Arc<Live>,
     addresses: Gcra<IpAddr>,
@@ -103,7 +103,7 @@ impl SignIn {
         }
     }
 
-    /// Returns the signed-in member of a request, and the token of the session.
+    /// Returns the signed-in member who sent a request, and the session's token.
     pub(super) async fn who(
         &self,
         headers: &HeaderMap,
@@ -115,7 +115,7 @@ impl SignIn {
         Ok(who.map_err(no_books)?.map(|who| (token, who)))
     }
 
-    /// Shows the form for a sign-in link, or sends a link.
+    /// Shows the form that requests a sign-in link, or sends the link.
     pub(super) async fn request(
         &self,
         head: &Parts,
@@ -129,7 +129,7 @@ impl SignIn {
             Err(answer) => return Ok(answer),
         };
         let Ok(mail) = typed.parse::<MailAddress>() else {
-            let problem = english("Enter a mail address, like name@example.com.");
+            let problem = english("Enter an email address, for example name@example.com.");
             return Ok(shown(StatusCode::UNPROCESSABLE_ENTITY, Some(problem)));
         };
         let wanted = Wanted {
@@ -141,28 +141,28 @@ impl SignIn {
         if let Err(answer) = self.admit(head, wanted, &shown).await {
             return Ok(answer);
         }
-        let page = bare(english("Check your mail"), None);
+        let page = bare(english("Check your email"), None);
         let mail = mail.as_str();
         Ok(written(StatusCode::OK, &SentHtml { page, mail }))
     }
 
-    /// Returns the value that binds a link to the browser which posts a form. The inner error is the answer to a browser
-    /// that has no value yet, or to a GET; it sets the value. `shown` shows the form.
+    /// Returns the cookie value to which a link is bound: the value of the browser that posts the form. For a browser
+    /// without a value, and for a GET, the inner error is the response: it shows the form with `shown` and sets the
+    /// cookie.
     pub(super) fn browser(
         &self,
         head: &Parts,
         posted: bool,
         shown: &impl Fn(StatusCode, Option<&str>) -> Answer,
     ) -> Result<Result<String, Answer>, Error> {
-        // A browser keeps its value until it signs in, so that a second visit does not make a sent link useless.
+        // A browser keeps its cookie value until it signs in, so that a second visit does not invalidate a sent link.
         let value = match (self.known_browser(head), posted) {
             (Some(browser), true) => return Ok(Ok(browser)),
             (Some(browser), false) => browser,
             (None, _) => random().map_err(no_books)?,
         };
-        let problem = english(
-            "Your browser did not send the cookie of this page. Allow cookies, and try again.",
-        );
+        let problem =
+            english("Your browser did not send this page’s cookie. Allow cookies and try again.");
         let res = match posted {
             true => shown(StatusCode::FORBIDDEN, Some(problem)),
             false => shown(StatusCode::OK, None),
@@ -171,7 +171,7 @@ impl SignIn {
         Ok(Err(res))
     }
 
-    /// Returns the value of a browser, if the gateway may have set it.
+    /// Returns the browser's cookie value, if it has the form of a value that the gateway sets.
     pub(super) fn known_browser(&self, head: &Parts) -> Option<String> {
         let is_ours = |value: &String| {
             value.len() == 64 && value.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -179,8 +179,8 @@ impl SignIn {
         cookie(&head.headers, BROWSER).filter(is_ours)
     }
 
-    /// Counts a request for a link, and hands it to the task that sends links. The error is the answer to a client that
-    /// sends too many.
+    /// Counts a link request, and passes it to the task that sends links. The error is the response to a client that
+    /// has sent too many link requests.
     pub(super) async fn admit(
         &self,
         head: &Parts,
@@ -199,7 +199,7 @@ impl SignIn {
             return Err(res);
         }
         self.wanted.try_send(wanted).map_err(|_| {
-            let problem = english("Too many sign-ins at the moment. Try again.");
+            let problem = english("Too many people are signing in at the moment. Try again.");
             shown(StatusCode::SERVICE_UNAVAILABLE, Some(problem))
         })
     }
@@ -216,7 +216,8 @@ impl SignIn {
         )
     }
 
-    /// Shows the page of a link, or signs in by it. A GET changes nothing, because mail servers open links, too.
+    /// Shows the page of a sign-in link, or signs in by the link. A GET changes nothing, because mail servers open
+    /// links, too.
     pub(super) async fn enter(
         &self,
         head: &Parts,
@@ -263,7 +264,7 @@ impl SignIn {
 
     pub(super) fn no_link(&self) -> Answer {
         let problem = english(
-            "This link does not work: it was used, it is older than 15 minutes, or it was requested in another browser. Request another link.",
+            "This link does not work: it was already used, is older than 15 minutes, or was requested in another browser. Request another link.",
         );
         self.form(StatusCode::FORBIDDEN, Some(problem), "")
     }
@@ -285,8 +286,9 @@ impl SignIn {
         Ok(self.with_cookie(res, &head.headers, SESSION, "", Duration::ZERO))
     }
 
-    /// Sets a cookie that scripts cannot read. It is sent with links from other sites, so that a payer who returns from
-    /// a payment provider is still signed in; a GET changes nothing, and each form has the session's token.
+    /// Sets a cookie that scripts cannot read. Browsers also send it when a link on another site leads here, so a payer
+    /// who returns from a payment provider is still signed in. This is safe because a GET changes nothing and each form
+    /// has the session's token.
     fn with_cookie(
         &self,
         mut res: Answer,

@@ -1,4 +1,4 @@
-//! Sign-up: a person with an invitation opens an account. The mail address is confirmed by a link, like at a sign-in.
+//! Sign-up: a person with an invitation opens an account. As in a sign-in, a link confirms the email address.
 
 use askama::Template;
 use http::{StatusCode, request::Parts};
@@ -53,7 +53,7 @@ struct WelcomeHtml<'a> {
 }
 
 impl Cabinet {
-    /// Shows the form for a sign-up, or sends a link that confirms the mail address. The answer is the same for every
+    /// Shows the sign-up form, or sends a link that confirms the email address. The response is the same for every
     /// address and every code, and does not wait for the ledger or the mail server.
     pub(super) async fn sign_up(
         &self,
@@ -86,11 +86,11 @@ impl Cabinet {
         };
         let unprocessable = StatusCode::UNPROCESSABLE_ENTITY;
         let Ok(mail) = form.get("mail").parse::<MailAddress>() else {
-            let problem = english("Enter a mail address, like name@example.com.");
+            let problem = english("Enter an email address, for example name@example.com.");
             return Ok(shown(unprocessable, Some(problem)));
         };
         if form.get("name").is_empty() || form.get("code").is_empty() {
-            let problem = english("Enter the name of your company and the invitation.");
+            let problem = english("Enter the company name and the invitation code.");
             return Ok(shown(unprocessable, Some(problem)));
         }
         if form.get("terms").is_empty() {
@@ -106,12 +106,12 @@ impl Cabinet {
         if let Err(answer) = sign_in.admit(head, wanted, &shown).await {
             return Ok(answer);
         }
-        let page = bare(english("Check your mail"), None);
+        let page = bare(english("Check your email"), None);
         let mail = mail.as_str();
         Ok(written(StatusCode::OK, &InvitedHtml { page, mail }))
     }
 
-    /// Shows the page of a link that confirms a sign-up, or opens the account and signs its owner in.
+    /// Shows the page of a link that confirms a sign-up; or opens the account and signs its owner in.
     pub(super) async fn welcome(
         &self,
         head: &Parts,
@@ -140,7 +140,7 @@ impl Cabinet {
         let link = self.0.members.new_link(&mail, &browser, now_ms()).await;
         match link.map_err(no_books)? {
             Some(token) => sign_in.begin(head, &token, &browser).await,
-            // The person has the maximum number of links, and signs in by one of them.
+            // The person already has the maximum number of unused sign-in links, and can sign in by one of them.
             None => Ok(super::see("/cabinet/sign-in")),
         }
     }

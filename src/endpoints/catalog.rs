@@ -1,4 +1,4 @@
-//! The public price list: sections 2.6 and 4.3 of the specification.
+//! The public price list (sections 2.6 and 4.3 of the specification in `docs/decisions.md`).
 
 use bytes::Bytes;
 use http::{
@@ -21,23 +21,23 @@ use crate::{
     text::time::rfc3339,
 };
 
-/// Cache lifetime of documents with prices: far below the five minutes that the specification allows, because prices
-/// follow the exchange rate.
+/// Cache lifetime of documents with prices. It is far below the five minutes that the specification
+/// (`docs/decisions.md`) allows, because prices follow the exchange rate.
 const PRICED: &str = "public, max-age=60";
-/// Cache lifetime of documents without prices: short, so that clients see prices soon after these are available again.
+/// Cache lifetime of documents without prices. It is short, so that clients soon see prices that are available again.
 const UNPRICED: &str = "public, max-age=5";
 
-/// Answers with a document of the current snapshot.
+/// Returns a document of the current snapshot.
 pub(crate) type Answer<B> = fn(&Live, &Request<B>) -> Result<Response<AnswerBody>, Error>;
 
-/// Answers with the catalog of the current snapshot.
+/// Returns the catalog of the current snapshot.
 pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
     let snapshot = live.snapshot();
     let shown = snapshot.documents();
     document(&shown.json, "application/json", shown.priced, req)
 }
 
-/// Answers with a document that may be cached while its prices are valid. Uses only the request's method and
+/// Returns a document that may be cached while its prices are valid. Uses only the request's method and
 /// `if-none-match`.
 pub(crate) fn document<B>(
     document: &Document,
@@ -74,7 +74,8 @@ pub(crate) fn document<B>(
     Ok(res)
 }
 
-/// Returns whether the client already has these bytes (RFC 9110, 13.1.2: weak comparison, a list, or `*`).
+/// Returns whether the client's `if-none-match` already names these bytes (RFC 9110, section 13.1.2: weak comparison, a
+/// list, or `*`).
 fn is_known(headers: &HeaderMap, etag: &HeaderValue) -> bool {
     headers
         .get_all(IF_NONE_MATCH)
@@ -87,7 +88,7 @@ fn is_known(headers: &HeaderMap, etag: &HeaderValue) -> bool {
         })
 }
 
-/// Renders the catalog as JSON, as in section 2.6 of the specification.
+/// Renders the catalog as JSON, as in section 2.6 of the specification in `docs/decisions.md`.
 pub(crate) fn render(view: &CatalogView<'_>) -> Document {
     let shown = |currency| view.tariff.multiplier(currency).normalize().to_string();
     let has_rub = view
@@ -105,7 +106,8 @@ pub(crate) fn render(view: &CatalogView<'_>) -> Document {
         sell_rub_multiplier: has_rub.then(|| shown(Currency::Rub)),
         models: view.models.iter().map(ModelJson::new).collect(),
     };
-    let json = serde_json::to_vec(&catalog).expect("texts and numbers serialize to JSON");
+    let json =
+        serde_json::to_vec(&catalog).expect("serializing texts and numbers to JSON cannot fail");
     Document::new(json.into())
 }
 
@@ -115,7 +117,7 @@ struct CatalogJson<'a> {
     priced: bool,
     price_version: VersionJson,
     sell_rate_multiplier: String,
-    /// Absent if no model is priced in rubles.
+    /// The multiplier for ruble prices; absent if no model is priced in rubles.
     #[serde(skip_serializing_if = "Option::is_none")]
     sell_rub_multiplier: Option<String>,
     models: Vec<ModelJson<'a>>,
@@ -142,17 +144,18 @@ struct ModelJson<'a> {
     cache_write_rub_mtok: Option<Rate>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cache_write_1h_rub_mtok: Option<Rate>,
-    /// The condition of the rates above; absent if they are the usual ones.
+    /// The condition of the model's rates; absent if the rates are the unconditional ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     price_condition: Option<&'a Condition>,
-    /// When the rates above change; absent if they do not depend on the time.
+    /// The time at which the model's rates change; absent if they do not depend on the time.
     #[serde(skip_serializing_if = "Option::is_none")]
     price_changes_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     price_rules: Option<PriceRules<'a>>,
 }
 
-/// Prices of a model beyond the four usual rates: further classes, and all classes under each condition.
+/// A model's prices in addition to its four basic rates: the prices of further rate classes, and the prices of all rate
+/// classes under each condition.
 #[derive(Serialize)]
 struct PriceRules<'a> {
     #[serde(skip_serializing_if = "Rates::is_empty")]
@@ -173,9 +176,11 @@ struct PriceRule<'a> {
 }
 
 impl<'a> PriceRules<'a> {
-    /// Returns `None` if four rates and the rate of one-hour cache writes describe the model completely.
-    fn of(prices: &'a PriceList) -> Option<Self> {
-        // If prices depend on the time, the usual one is listed too: the model's rates may be those of a rule.
+    /// Returns `None` if the four basic rates and the rate of one-hour cache writes describe the model's prices
+    /// completely.
+    fn new(prices: &'a PriceList) -> Option<Self> {
+        // If prices depend on the time, the unconditional price is listed, too, because the basic rates in the catalog
+        // may be those of a conditional price.
         let has_time = prices.prices().any(|price| price.condition.has_time());
         let rules: Vec<_> = prices
             .prices()
@@ -200,7 +205,7 @@ impl<'a> ModelJson<'a> {
         let kind = view.model.kind;
         let price = view.in_force;
         let condition = price.map(|price| &price.condition);
-        // A model for embeddings sells only input.
+        // Only the input of an embedding model has a price.
         let more = price.filter(|_| is_chat(&kind));
         Self {
             kind,
@@ -214,12 +219,12 @@ impl<'a> ModelJson<'a> {
             cache_write_1h_rub_mtok: price.and_then(|price| price.classes.get(Class::CacheWrite1h)),
             price_condition: condition.filter(|condition| !condition.is_empty()),
             price_changes_at: view.changes_at_ms.map(rfc3339),
-            price_rules: view.prices.and_then(PriceRules::of),
+            price_rules: view.prices.and_then(PriceRules::new),
         }
     }
 }
 
-/// Returns the currency of the model's usual price.
+/// Returns the currency of the model's unconditional price.
 fn currency(view: &ModelView<'_>) -> Currency {
     view.prices
         .map(|prices| prices.usual.currency)
@@ -227,7 +232,10 @@ fn currency(view: &ModelView<'_>) -> Currency {
 }
 
 /// Returns whether the kind is chat, which is the default and therefore omitted.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls this function with a reference"
+)]
 fn is_chat(kind: &ModelKind) -> bool {
     *kind == ModelKind::Chat
 }
@@ -279,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn catalog_follows_the_specification_and_shows_charged_prices() {
+    async fn catalog_follows_the_specification_and_shows_the_prices_that_callers_pay() {
         let live = live();
         live.set_rate(RateReading::measured(decimal("90.50")));
         assert_eq!(
@@ -361,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn catalog_with_the_clients_etag_is_not_sent_again() {
+    async fn catalog_is_not_sent_to_a_client_that_has_the_current_etag() {
         let live = priced();
         let (res, _) = ask(&live, "GET", None).await.unwrap();
         let tag = res.headers()[ETAG].to_str().unwrap().to_owned();

@@ -1,10 +1,9 @@
-//! Ready-made set-up of clients: `GET /v1/<service>/connect` lists the clients, and `…/connect/<client>` returns the
-//! file or snippet that this client uses unchanged except for the key.
+//! Ready-made set-up of clients. `GET /v1/<service>/connect` lists the clients; `…/connect/<client>` returns a file or
+//! a snippet for a client, in which only the key is missing.
 //!
-//! All documents are rendered once per snapshot of prices. They contain no real key: a client reads `TOLLGATE_KEY` from
-//! its environment if it can; otherwise the document contains [`KEY`] as a placeholder.
-
-use std::borrow::Cow;
+//! All documents are rendered once per snapshot of prices. They contain no real key. If a client can read its key from
+//! the environment, its document names the variable `TOLLGATE_KEY`; otherwise the document contains the placeholder
+//! [`KEY`].
 
 use askama::Template;
 use http::{
@@ -13,7 +12,7 @@ use http::{
 };
 use serde::Serialize;
 use serde_json::Value;
-use tollgate_layers::{Error, body::AnswerBody, model::ModelKind};
+use tollgate_layers::{Error, body::AnswerBody, model::ModelKind, respond::Language};
 
 use crate::{
     catalog::{
@@ -28,7 +27,7 @@ use crate::{
 /// The placeholder that the user replaces with a key.
 const KEY: &str = "tg-YOUR-KEY";
 
-/// Context window, in tokens, that is assumed if the model's own window is unknown and the client requires a number.
+/// The context window in tokens that is assumed if the model's window is unknown but the client requires a number.
 const CONTEXT_TOKENS: u64 = 128_000;
 
 /// All clients. A new client needs a row here and a template.
@@ -38,14 +37,12 @@ const CLIENTS: [Client; 10] = [
         title: "Claude Code",
         format: Format::Json,
         filename: "settings.json",
-        place: |offer| {
-            offer.say(
-                "~/.claude/settings.json (в Windows %USERPROFILE%\\.claude\\settings.json). Замените tg-YOUR-KEY \
-                 на ключ и запустите claude.",
-                "~/.claude/settings.json (on Windows %USERPROFILE%\\.claude\\settings.json). Replace tg-YOUR-KEY \
-                 with the key and run claude.",
-            )
-        },
+        place: (
+            "Сохраните как ~/.claude/settings.json (в Windows %USERPROFILE%\\.claude\\settings.json). Замените tg-YOUR-KEY \
+             на ключ и запустите claude.",
+            "Save as ~/.claude/settings.json (on Windows %USERPROFILE%\\.claude\\settings.json). Replace tg-YOUR-KEY \
+             with your key and run claude.",
+        ),
         write: |offer| written(&ClaudeCode { offer }),
     },
     Client {
@@ -53,14 +50,12 @@ const CLIENTS: [Client; 10] = [
         title: "Codex",
         format: Format::Toml,
         filename: "config.toml",
-        place: |offer| {
-            offer.say(
-                "~/.codex/config.toml (в Windows %USERPROFILE%\\.codex\\config.toml), Codex 0.156 или новее. Ключ \
-                 положите в переменную TOLLGATE_KEY; список моделей Codex получит по ключу.",
-                "~/.codex/config.toml (on Windows %USERPROFILE%\\.codex\\config.toml), Codex 0.156 or newer. Put the \
-                 key into the variable TOLLGATE_KEY; Codex gets the list of models by the key.",
-            )
-        },
+        place: (
+            "Сохраните как ~/.codex/config.toml (в Windows %USERPROFILE%\\.codex\\config.toml); нужен Codex 0.156 или новее. Ключ \
+             положите в переменную TOLLGATE_KEY; список моделей Codex получит по ключу.",
+            "Save as ~/.codex/config.toml (on Windows %USERPROFILE%\\.codex\\config.toml), for Codex 0.156 or newer. Put \
+             your key into the environment variable TOLLGATE_KEY; Codex uses the key to fetch the list of models.",
+        ),
         write: |offer| written(&Codex { offer }),
     },
     Client {
@@ -68,14 +63,12 @@ const CLIENTS: [Client; 10] = [
         title: "opencode",
         format: Format::Json,
         filename: "opencode.json",
-        place: |offer| {
-            offer.say(
-                "~/.config/opencode/opencode.json или opencode.json в папке проекта. Ключ положите в переменную \
-                 TOLLGATE_KEY.",
-                "~/.config/opencode/opencode.json, or opencode.json in a project's folder. Put the key into the \
-                 variable TOLLGATE_KEY.",
-            )
-        },
+        place: (
+            "Сохраните как ~/.config/opencode/opencode.json или opencode.json в папке проекта. Ключ положите в переменную \
+             TOLLGATE_KEY.",
+            "Save as ~/.config/opencode/opencode.json, or as opencode.json in a project's folder. Put your key into the \
+             environment variable TOLLGATE_KEY.",
+        ),
         write: |offer| written(&Opencode { offer }),
     },
     Client {
@@ -83,16 +76,14 @@ const CLIENTS: [Client; 10] = [
         title: "VS Code",
         format: Format::Json,
         filename: "chatLanguageModels.json",
-        place: |offer| {
-            offer.say(
-                "VS Code 1.122 или новее: chatLanguageModels.json в папке пользователя (Linux ~/.config/Code/User, \
-                 macOS ~/Library/Application Support/Code/User, Windows %APPDATA%\\Code\\User); его открывает и \
-                 команда «Chat: Manage Language Models». Замените tg-YOUR-KEY на ключ.",
-                "VS Code 1.122 or newer: chatLanguageModels.json in the user's folder (Linux ~/.config/Code/User, \
-                 macOS ~/Library/Application Support/Code/User, Windows %APPDATA%\\Code\\User); the command \
-                 'Chat: Manage Language Models' opens it too. Replace tg-YOUR-KEY with the key.",
-            )
-        },
+        place: (
+            "Для VS Code 1.122 или новее: сохраните как chatLanguageModels.json в папке пользователя (Linux ~/.config/Code/User, \
+             macOS ~/Library/Application Support/Code/User, Windows %APPDATA%\\Code\\User). Этот файл открывает и \
+             команда «Chat: Manage Language Models». Замените tg-YOUR-KEY на ключ.",
+            "For VS Code 1.122 or newer: save as chatLanguageModels.json in the user's folder (Linux ~/.config/Code/User, \
+             macOS ~/Library/Application Support/Code/User, Windows %APPDATA%\\Code\\User). The command \
+             'Chat: Manage Language Models' opens this file, too. Replace tg-YOUR-KEY with your key.",
+        ),
         write: |offer| written(&VsCode { offer }),
     },
     Client {
@@ -100,16 +91,12 @@ const CLIENTS: [Client; 10] = [
         title: "Zed",
         format: Format::Json,
         filename: "settings.json",
-        place: |offer| {
-            let variable = zed_variable(&offer.front.service);
-            let text = offer.say(
-                "~/.config/zed/settings.json (в Windows %APPDATA%\\Zed\\settings.json). Ключ в этот файл не пишите: \
-                 введите его в настройках LLM Providers или положите в переменную ",
-                "~/.config/zed/settings.json (on Windows %APPDATA%\\Zed\\settings.json). Do not write the key there: \
-                 enter it in the settings under LLM Providers, or put it into the variable ",
-            );
-            format!("{text}{variable}.").into()
-        },
+        place: (
+            "Сохраните как ~/.config/zed/settings.json (в Windows %APPDATA%\\Zed\\settings.json). Ключ в этот файл не пишите: введите \
+             его в настройках LLM Providers или положите в переменную {variable}.",
+            "Save as ~/.config/zed/settings.json (on Windows %APPDATA%\\Zed\\settings.json). Do not write your key into this \
+             file: enter the key in the settings under LLM Providers, or put it into the environment variable {variable}.",
+        ),
         write: |offer| written(&Zed { offer }),
     },
     Client {
@@ -117,14 +104,13 @@ const CLIENTS: [Client; 10] = [
         title: "Continue",
         format: Format::Yaml,
         filename: "config.yaml",
-        place: |offer| {
-            offer.say(
-                "~/.continue/config.yaml (в Windows %USERPROFILE%\\.continue\\config.yaml). Ключ запишите строкой \
-                 TOLLGATE_KEY=… в файл .env рядом; программе cn хватит и переменной TOLLGATE_KEY.",
-                "~/.continue/config.yaml (on Windows %USERPROFILE%\\.continue\\config.yaml). Put the key as a line \
-                 TOLLGATE_KEY=… into the file .env next to it; for cn the variable TOLLGATE_KEY is enough.",
-            )
-        },
+        place: (
+            "Сохраните как ~/.continue/config.yaml (в Windows %USERPROFILE%\\.continue\\config.yaml). Ключ запишите строкой \
+             TOLLGATE_KEY=… в файл .env в той же папке; программе cn хватит и переменной TOLLGATE_KEY.",
+            "Save as ~/.continue/config.yaml (on Windows %USERPROFILE%\\.continue\\config.yaml). Write your key as a line \
+             TOLLGATE_KEY=… into the file .env in the same folder. For the program cn, the environment variable \
+             TOLLGATE_KEY is enough.",
+        ),
         write: |offer| written(&Continue { offer }),
     },
     Client {
@@ -132,16 +118,14 @@ const CLIENTS: [Client; 10] = [
         title: "Open WebUI",
         format: Format::Yaml,
         filename: "compose.yaml",
-        place: |offer| {
-            offer.say(
-                "Сохраните как compose.yaml в любой папке и запустите там docker compose up -d. Ключ положите \
-                 в переменную TOLLGATE_KEY; список моделей Open WebUI получит по ключу. Без Docker задайте те же \
-                 переменные перед open-webui serve.",
-                "Save as compose.yaml in any folder and run docker compose up -d there. Put the key into the variable \
-                 TOLLGATE_KEY; Open WebUI gets the list of models by the key. Without Docker, set the same variables \
-                 for open-webui serve.",
-            )
-        },
+        place: (
+            "Сохраните как compose.yaml в любой папке и запустите там docker compose up -d. Ключ положите \
+             в переменную TOLLGATE_KEY; список моделей Open WebUI получит по ключу. Без Docker задайте те же \
+             переменные перед open-webui serve.",
+            "Save as compose.yaml in any folder and run docker compose up -d there. Put your key into the environment \
+             variable TOLLGATE_KEY; Open WebUI uses the key to fetch the list of models. Without Docker, set the same \
+             variables for open-webui serve.",
+        ),
         write: |offer| written(&OpenWebUi { offer }),
     },
     Client {
@@ -149,14 +133,12 @@ const CLIENTS: [Client; 10] = [
         title: "LangChain",
         format: Format::Python,
         filename: "ask_langchain.py",
-        place: |offer| {
-            offer.say(
-                "Вставьте в программу на Python 3.10 или новее: pip install langchain-openai langchain-anthropic. Ключ \
-                 положите в переменную TOLLGATE_KEY.",
-                "Paste into a program for Python 3.10 or newer: pip install langchain-openai langchain-anthropic. \
-                 Put the key into the variable TOLLGATE_KEY.",
-            )
-        },
+        place: (
+            "Вставьте в программу на Python 3.10 или новее. Установите пакеты: pip install langchain-openai langchain-anthropic. Ключ \
+             положите в переменную TOLLGATE_KEY.",
+            "Paste into a program for Python 3.10 or newer. Install the packages: pip install langchain-openai \
+             langchain-anthropic. Put your key into the environment variable TOLLGATE_KEY.",
+        ),
         write: |offer| written(&LangChain { offer }),
     },
     Client {
@@ -164,16 +146,14 @@ const CLIENTS: [Client; 10] = [
         title: "n8n",
         format: Format::Json,
         filename: "n8n-credentials.json",
-        place: |offer| {
-            offer.say(
-                "Замените tg-YOUR-KEY на ключ и выполните n8n import:credentials --input=n8n-credentials.json. Или в \
-                 самом n8n: Credentials → Create → OpenAI, поля API Key и Base URL из файла. Список моделей узел \
-                 OpenAI Chat Model получит по ключу; Use Responses API в нём выключите.",
-                "Replace tg-YOUR-KEY with the key and run n8n import:credentials --input=n8n-credentials.json. Or in \
-                 n8n: Credentials → Create → OpenAI, with the file's API Key and Base URL. The node OpenAI Chat Model \
-                 gets the list of models by the key; switch off Use Responses API in it.",
-            )
-        },
+        place: (
+            "Замените tg-YOUR-KEY на ключ и выполните n8n import:credentials --input=n8n-credentials.json. Или в \
+             самом n8n: Credentials → Create → OpenAI, поля API Key и Base URL из файла. Список моделей узел \
+             OpenAI Chat Model получит по ключу; Use Responses API в нём выключите.",
+            "Replace tg-YOUR-KEY with your key and run n8n import:credentials --input=n8n-credentials.json. Or in \
+             n8n: Credentials → Create → OpenAI, with the file's API Key and Base URL. The node OpenAI Chat Model \
+             uses the key to fetch the list of models; switch off Use Responses API in this node.",
+        ),
         write: |offer| written(&N8n { offer }),
     },
     Client {
@@ -181,12 +161,10 @@ const CLIENTS: [Client; 10] = [
         title: "curl",
         format: Format::Shell,
         filename: "ask.sh",
-        place: |offer| {
-            offer.say(
-                "Выполните в терминале. Ключ положите в переменную TOLLGATE_KEY.",
-                "Run in a terminal. Put the key into the variable TOLLGATE_KEY.",
-            )
-        },
+        place: (
+            "Выполните этот скрипт в терминале. Ключ положите в переменную TOLLGATE_KEY.",
+            "Run this script in a terminal. Put your key into the environment variable TOLLGATE_KEY.",
+        ),
         write: |offer| written(&Curl { offer }),
     },
 ];
@@ -197,8 +175,9 @@ struct Client {
     title: &'static str,
     format: Format,
     filename: &'static str,
-    /// Describes where the user puts the document, and what the user has to do then.
-    place: for<'a> fn(&Offer<'a>) -> Cow<'static, str>,
+    /// Where the user saves the document and what to do then, in Russian and in English. `{variable}` is replaced by
+    /// the environment variable from which Zed reads the key.
+    place: (&'static str, &'static str),
     write: for<'a> fn(&Offer<'a>) -> String,
 }
 
@@ -222,7 +201,7 @@ impl Format {
         }
     }
 
-    /// Returns the disposition: files are downloaded, snippets are displayed.
+    /// Returns the value of `content-disposition`: files are downloaded, snippets are displayed.
     const fn disposition(self) -> &'static str {
         match self {
             Self::Json | Self::Yaml | Self::Toml => "attachment",
@@ -231,21 +210,29 @@ impl Format {
     }
 }
 
-/// Renders the answers for all clients.
+/// Renders the documents for all clients.
 pub(crate) fn render(view: &CatalogView<'_>) -> ConnectDocuments {
     let urls = view.urls;
     let offer = Offer::new(urls, &view.models);
+    let variable = zed_variable(&urls.service);
     let base = format!("{}/{}/connect", urls.base_url, urls.service);
     let entries: Vec<Entry> = CLIENTS
         .iter()
-        .map(|client| Entry {
-            client: client.name,
-            title: client.title,
-            format: client.format,
-            filename: client.filename,
-            place: (client.place)(&offer),
-            url: format!("{base}/{}", client.name),
-            text: (client.write)(&offer),
+        .map(|client| {
+            let (russian, english) = client.place;
+            let place =
+                |language| page::say(language, russian, english).replace("{variable}", &variable);
+            Entry {
+                client: client.name,
+                title: client.title,
+                format: client.format,
+                filename: client.filename,
+                place: place(urls.language),
+                place_ru: place(Language::Ru),
+                place_en: place(Language::En),
+                url: format!("{base}/{}", client.name),
+                text: (client.write)(&offer),
+            }
         })
         .collect();
     let index = serde_json::to_vec(&Index { clients: &entries });
@@ -254,7 +241,11 @@ pub(crate) fn render(view: &CatalogView<'_>) -> ConnectDocuments {
         clients: &entries,
     });
     ConnectDocuments {
-        index: Document::new(index.expect("text is always JSON").into()),
+        index: Document::new(
+            index
+                .expect("serializing strings to JSON cannot fail")
+                .into(),
+        ),
         html: Document::new(html.into()),
         clients: entries
             .into_iter()
@@ -318,19 +309,23 @@ struct Entry {
     format: Format,
     filename: &'static str,
     #[serde(rename = "where")]
-    place: Cow<'static, str>,
+    place: String,
+    #[serde(rename = "where_ru")]
+    place_ru: String,
+    #[serde(rename = "where_en")]
+    place_en: String,
     url: String,
     #[serde(skip)]
     text: String,
 }
 
-/// Values for the templates, quoted as each template's language requires.
+/// The values that the templates insert, quoted as each template's language requires.
 struct Offer<'a> {
     front: &'a PublicUrls,
     models: Vec<Row>,
-    /// Model that clients use if the user chose none.
+    /// The model that clients use if the user has not chosen one.
     first: String,
-    /// The first model for embeddings, if there is one.
+    /// The first embedding model, if there is one.
     embedding: Option<String>,
     opus: String,
     sonnet: String,
@@ -338,7 +333,7 @@ struct Offer<'a> {
     hello: &'static str,
 }
 
-/// A model, with values for the templates. Texts are JSON strings, which YAML, TOML and Python also accept.
+/// A model, with the values that the templates insert. Texts are JSON strings, which YAML, TOML and Python also accept.
 struct Row {
     id: String,
     /// The model's context window in tokens, if it is known.
@@ -348,12 +343,12 @@ struct Row {
 }
 
 impl Row {
-    /// Returns the context window, or an assumed one, for clients that require a number.
+    /// For clients that require a number, returns the model's context window, or an assumed one if it is unknown.
     fn context_assumed(&self) -> u64 {
         context_window(self.context, self.output)
     }
 
-    /// Returns the window split into input and output, for clients that add them.
+    /// Divides the context window into input and output, for clients that add these two numbers.
     fn parts(&self) -> (u64, u64) {
         let context = self.context_assumed();
         let output = if self.output < context {
@@ -365,7 +360,7 @@ impl Row {
     }
 }
 
-/// Returns the known context window, or one derived from the maximum output, for clients that require a number.
+/// For clients that require a number, returns the known context window, or one that is derived from the maximum output.
 pub(super) fn context_window(known: Option<u64>, output: u64) -> u64 {
     known.unwrap_or_else(|| CONTEXT_TOKENS.max(output.saturating_mul(2)))
 }
@@ -373,7 +368,7 @@ pub(super) fn context_window(known: Option<u64>, output: u64) -> u64 {
 impl<'a> Offer<'a> {
     fn new(front: &'a PublicUrls, sold: &[ModelView<'_>]) -> Self {
         let (mut ids, mut models) = (Vec::new(), Vec::new());
-        // Only the script for curl calls embeddings; the other documents are for chats.
+        // Only the curl script calls an embedding model. All other documents are for chat clients.
         let embedding = (sold.iter()).find(|view| view.model.kind == ModelKind::Embedding);
         let chats = sold
             .iter()
@@ -407,8 +402,8 @@ impl<'a> Offer<'a> {
         }
     }
 
-    fn say(&self, ru: &'static str, en: &'static str) -> Cow<'static, str> {
-        page::say(self.front.language, ru, en).into()
+    fn say(&self, ru: &'static str, en: &'static str) -> &'static str {
+        page::say(self.front.language, ru, en)
     }
 
     fn base_url(&self) -> String {
@@ -448,7 +443,7 @@ impl<'a> Offer<'a> {
         json(&format!("{}/{}", self.front.service, self.first))
     }
 
-    /// Returns the body of a call in the chat or the messages format.
+    /// Returns the body of a call in the Chat Completions or the Messages format.
     fn call(&self) -> String {
         let (model, hello) = (json(&self.first), json(self.hello));
         format!(
@@ -456,7 +451,7 @@ impl<'a> Offer<'a> {
         )
     }
 
-    /// Builds the body of a call in the responses format.
+    /// Builds the body of a call in the Responses format.
     fn responses_call(&self) -> String {
         let (model, hello) = (json(&self.first), json(self.hello));
         format!(r#"{{"model":{model},"max_output_tokens":1000,"input":{hello}}}"#)
@@ -468,7 +463,7 @@ impl<'a> Offer<'a> {
         Some(format!(r#"{{"model":{model},"input":{hello}}}"#))
     }
 
-    /// Returns the smallest known context window, for clients that use one value for all models.
+    /// For clients that use one value for all models, returns the smallest known context window of these models.
     fn context_min(&self) -> Option<u64> {
         self.models.iter().filter_map(|model| model.context).min()
     }
@@ -489,13 +484,13 @@ fn shell(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Quotes for a Docker Compose file, which substitutes variables at a dollar sign.
+/// Quotes a text for a Docker Compose file, in which a dollar sign begins a variable.
 fn compose(text: &str) -> String {
     json(text).replace('$', "$$")
 }
 
-/// Returns the environment variable from which Zed reads a provider's key: the provider's name, with an underscore
-/// before each word and each number.
+/// Returns the environment variable from which Zed reads a provider's key. Its name is the provider's name with an
+/// underscore before each word and each number.
 fn zed_variable(service: &str) -> String {
     let (mut name, mut before) = (String::new(), '-');
     for now in service.chars() {
@@ -512,7 +507,9 @@ fn zed_variable(service: &str) -> String {
 }
 
 fn written(template: &impl Template) -> String {
-    template.render().expect("only text is written")
+    template
+        .render()
+        .expect("rendering a template to a String cannot fail")
 }
 
 macro_rules! templates {
@@ -574,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_quoted_for_the_kind_of_file() {
+    fn texts_in_client_setup_files_are_quoted_as_the_file_format_requires() {
         assert_eq!(shell("it's $5 `x`"), r"'it'\''s $5 `x`'");
         assert_eq!(compose("a $b \"c\""), r#""a $$b \"c\"""#);
         assert_eq!(zed_variable("acme-ai"), "ACME_AI_API_KEY");

@@ -1,6 +1,6 @@
-//! `POST /v1/messages/count_tokens`: a vendor of the messages format counts the tokens of a request. If the model has
-//! no such vendor, or the vendor does not count, the gateway estimates them and marks the answer by a header. Counting
-//! is free, so nothing is held.
+//! `POST /v1/messages/count_tokens`: a vendor that uses the Messages format counts a request's input tokens. If the
+//! model has no such vendor, or the vendor does not count tokens, the gateway estimates the number and marks the
+//! response with a header. Counting is free, so nothing is held.
 
 use std::{
     pin::Pin,
@@ -26,13 +26,14 @@ use tollgate_layers::{
 };
 use tower::Service;
 
-/// The largest answer to a count, in bytes: one number in a small JSON object.
+/// The maximum size of a vendor's response with a token count, in bytes. The response is a small JSON object with one
+/// number.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// The header that marks a count as an estimate of the gateway.
 pub(crate) const ESTIMATED: HeaderName = HeaderName::from_static("x-estimated");
 
-/// Counts the input tokens of a messages request.
+/// Counts the input tokens of a request in the Messages format.
 #[derive(Clone, Debug)]
 pub struct CountTokens<S> {
     upstream: S,
@@ -98,12 +99,12 @@ where
             let tokens = counted["input_tokens"].as_u64();
             tokens
                 .map(answer)
-                .ok_or_else(|| Error::VendorBroken("no input_tokens".into()))
+                .ok_or_else(|| Error::VendorBroken("the answer has no input_tokens".into()))
         })
     }
 }
 
-/// Returns whether the vendor does not have this path, although it answers calls of the format.
+/// Returns whether the vendor lacks the path for counting tokens, although it serves calls in the Messages format.
 fn does_not_count(error: &Error) -> bool {
     const LACKING: [StatusCode; 3] = [
         StatusCode::NOT_FOUND,
@@ -117,7 +118,7 @@ fn does_not_count(error: &Error) -> bool {
     answered.is_some_and(|answered| LACKING.contains(&answered.status))
 }
 
-/// Returns the route, with the vendor's URL for counting.
+/// Returns the route with the vendor's URL for counting tokens.
 fn counting(route: &Route) -> Result<Route, Error> {
     let endpoint = &route.vendor.endpoint;
     let query = endpoint

@@ -1,4 +1,4 @@
-//! Errors that only endpoints return, and no layer.
+//! Errors that endpoints return, but no layer does.
 
 use http::StatusCode;
 use tollgate_layers::error::{CustomError, Language};
@@ -7,16 +7,16 @@ use tollgate_layers::error::{CustomError, Language};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EndpointError {
     /// 404: no call of this key has a receipt with that number.
-    #[error("no such receipt")]
+    #[error("the key has no receipt with this number")]
     ReceiptUnknown,
     /// 404: the key's catalog lists no model of that name.
-    #[error("model {model:?} not listed for this key")]
+    #[error("the key's catalog does not list the model {model:?}")]
     ModelNotListed {
         /// The model name that was requested.
         model: String,
     },
     /// 404: there is no ready-made configuration for a client of that name.
-    #[error("no set-up for client {client:?}")]
+    #[error("no ready-made set-up for the client {client:?}")]
     ClientUnknown {
         /// The client name that was requested.
         client: String,
@@ -26,8 +26,8 @@ pub(crate) enum EndpointError {
     /// 403: only an owner key can manage keys.
     #[error("only an owner key can manage keys")]
     OwnerKeyNeeded,
-    /// 404: the account has no key of that id, or the owner cannot change that key.
-    #[error("no such key of this account")]
+    /// 404: the account has no key of that id, or the holder of the owner key cannot change that key.
+    #[error("the account has no key with this id, or the account's owner may not change the key")]
     OwnKeyUnknown,
 }
 
@@ -43,12 +43,9 @@ impl CustomError for EndpointError {
     }
 
     fn kind(&self) -> &'static str {
-        match self {
-            Self::OwnerKeyNeeded => "permission_error",
-            Self::ReceiptUnknown
-            | Self::ModelNotListed { .. }
-            | Self::ClientUnknown { .. }
-            | Self::OwnKeyUnknown => "not_found_error",
+        match self.status() {
+            StatusCode::FORBIDDEN => "permission_error",
+            _ => "not_found_error",
         }
     }
 
@@ -80,7 +77,7 @@ impl EndpointError {
                     .into()
             }
             Self::ModelNotListed { model } => format!(
-                "This API key has no model '{}'. Check the name against 'GET /v1/models'.",
+                "This API key may not use the model '{}'. Check the name against 'GET /v1/models'.",
                 shown(model)
             ),
             Self::ClientUnknown { client, known } => format!(
@@ -88,12 +85,12 @@ impl EndpointError {
                 shown(client)
             ),
             Self::OwnerKeyNeeded => {
-                "An owner key is required, and this is an ordinary API key. The person who opened the account has the \
-                 owner key."
+                "An owner key is required, but the request was sent with an ordinary API key. The person who opened the \
+                 account has the owner key."
                     .into()
             }
             Self::OwnKeyUnknown => {
-                "This account has no such key, or its owner may not change it. Check the id.".into()
+                "This account has no key with this id, or the account's owner may not change the key. Check the id.".into()
             }
         }
     }
@@ -126,7 +123,7 @@ impl EndpointError {
     }
 }
 
-/// Returns a caller's text for use in a refusal: at most 80 characters, and no control characters.
+/// Makes a caller's text safe to quote in a refusal: returns at most 80 of its characters, and no control characters.
 fn shown(text: &str) -> String {
     let mut shown: String = text.chars().filter(|c| !c.is_control()).take(80).collect();
     if shown.len() < text.len() {
@@ -143,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoint_errors_are_answered_with_their_status_code_and_texts() {
+    fn each_endpoint_error_has_its_status_and_code_and_its_text_in_both_languages() {
         let model = format!("gpt\n{}", "x".repeat(100));
         let cases = [
             (
@@ -154,7 +151,7 @@ mod tests {
             (
                 EndpointError::ModelNotListed { model },
                 (404, "not_found_error", "model_not_listed"),
-                ("no model 'gptxxx", "недоступна модель «gptxxx"),
+                ("may not use the model 'gptxxx", "недоступна модель «gptxxx"),
             ),
             (
                 EndpointError::ClientUnknown {
@@ -175,7 +172,7 @@ mod tests {
             (
                 EndpointError::OwnKeyUnknown,
                 (404, "not_found_error", "key_not_found"),
-                ("no such key", "нет такого ключа"),
+                ("has no key with this id", "нет такого ключа"),
             ),
         ];
         for (error, (status, kind, code), (english, russian)) in cases {

@@ -1,8 +1,9 @@
-//! `POST /v1/<service>/estimate`: returns what a call would hold, without a hold and without sending the call.
+//! `POST /v1/<service>/estimate`: returns the amount that a call would hold, without holding money and without sending
+//! the call.
 //!
-//! The body is that of a call, of any format or for embeddings. Like a call, the request passes through `parse` and
-//! `select`, and is quoted by the tariff that `reserve` uses. An estimate is therefore refused if its call would be
-//! refused before the hold. An estimate is free.
+//! The body is the body of a call in any format, or of an embeddings call. Like a call, the request passes through
+//! `parse` and `select`, and is quoted by the tariff that `reserve` uses. An estimate is therefore refused if its call
+//! would be refused before the hold. An estimate is free.
 
 use std::sync::Arc;
 
@@ -35,8 +36,8 @@ use crate::{
     text::{percent::decoded, time::now_ms},
 };
 
-/// Sets the operation that the estimated body is for: from the query's `path`, or by default from the format. Paths
-/// that do not accept calls cannot be estimated.
+/// Sets the operation for which the body is estimated: the query's `path` names it, otherwise the body's format
+/// determines it. Paths that do not accept calls cannot be estimated.
 pub fn as_call<B>(mut req: Request<B>) -> Request<B> {
     let query = req.uri().query().unwrap_or_default();
     let named = query.split('&').find_map(|pair| pair.strip_prefix("path="));
@@ -57,7 +58,7 @@ fn called(path: &str) -> Option<&'static str> {
     all.find(|surface| *surface == path)
 }
 
-/// Answers estimates, at the position in the stack that `reserve` has for calls.
+/// Answers estimates. It takes the position in the stack that `reserve` has for calls.
 #[derive(Clone, Debug)]
 pub struct Estimate {
     store: AnyLedger,
@@ -65,7 +66,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Creates the endpoint, which quotes by `tariff` and compares with the free money in `store`.
+    /// Creates the endpoint. It quotes by `tariff`, and compares the quote with the free money in `store`.
     #[must_use]
     pub const fn new(store: AnyLedger, tariff: ByTokens) -> Self {
         Self { store, tariff }
@@ -103,7 +104,7 @@ impl Estimate {
     }
 
     /// Returns the amount that the key can hold now. A key that may not hold anything gets the same error as for a
-    /// call; a key without money gets zero.
+    /// call; a key whose money is used up gets zero.
     async fn free(
         &self,
         account: &AccountId,
@@ -134,12 +135,12 @@ struct EstimateJson<'a> {
     input_tokens_max: u64,
     output_tokens_max: u64,
     hold_rub: MicroRub,
-    /// Approximate lower bound to which the hold is reduced while the call runs.
+    /// The approximate amount to which the hold can fall while the call is in flight.
     hold_min_rub: MicroRub,
     free_rub: MicroRub,
     fits: bool,
     price: &'a Price,
-    /// Prices under conditions, which may apply instead of the usual ones.
+    /// The conditional prices, which may apply instead of the unconditional ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     price_rules: Vec<&'a Price>,
 }

@@ -1,12 +1,12 @@
-//! Handlers: endpoints that answer each request from state of their own.
+//! Handlers: endpoints that allocate one boxed future per request.
 
 use http::{Request, Response};
 use tollgate_layers::{Error, body::AnswerBody};
 use tower::service_fn;
 
-use crate::edge::router::{Answering, BoxedService, from_boxed};
+use crate::edge::router::{BoxedService, ResponseFuture, from_boxed};
 
-/// An endpoint, cloned for each request.
+/// An endpoint. It is cloned for each request.
 pub trait Handler<B>: Clone + Send + Sync + 'static {
     /// Answers a request.
     fn handle(
@@ -17,7 +17,7 @@ pub trait Handler<B>: Clone + Send + Sync + 'static {
 
 /// Boxes a handler as a service, which is always ready.
 pub(crate) fn handled<B: Send + 'static>(handler: impl Handler<B>) -> BoxedService<B> {
-    from_boxed(service_fn(move |req| -> Answering<AnswerBody, Error> {
-        Box::pin(handler.clone().handle(req))
-    }))
+    from_boxed(service_fn(
+        move |req| -> ResponseFuture<AnswerBody, Error> { Box::pin(handler.clone().handle(req)) },
+    ))
 }

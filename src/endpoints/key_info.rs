@@ -1,4 +1,4 @@
-//! Endpoints that answer a key about itself: the models it may call, and its money.
+//! Endpoints about the caller's own key: the models that the key may call, and its money.
 
 use std::sync::Arc;
 
@@ -29,7 +29,8 @@ use crate::{
 
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
-/// Answers `GET /v1/models`, `GET /v1/models/<id>` and `GET /v1/<service>/key`, below `auth`.
+/// Answers `GET /v1/models`, `GET /v1/models/<id>` and `GET /v1/<service>/key`. Must be below `auth`, which identifies
+/// the key.
 #[derive(Clone, Debug)]
 pub struct KeyInfo {
     live: Arc<Live>,
@@ -76,7 +77,7 @@ impl KeyInfo {
         }
     }
 
-    /// Returns one of the models that this key may call. For any other model the error is that of an unknown model.
+    /// Returns a model that this key may call. For any other model, the error is the same as for an unknown model.
     fn model(&self, id: &str, key: &KeyRecord, format: Format) -> Result<Value, Error> {
         let snapshot = self.live.snapshot();
         let since = snapshot.version().effective_from_ms;
@@ -88,7 +89,7 @@ impl KeyInfo {
             .ok_or_else(|| Error::custom(EndpointError::ModelNotListed { model: id.into() }))
     }
 
-    /// Returns the key's money and limits, with the amounts that admission uses.
+    /// Returns the key's money and limits: the amounts that admission uses.
     async fn key(&self, key: &KeyRecord) -> Result<Value, Error> {
         let view = self.store.key(&key.id).await.map_err(no_books)?;
         Ok(json!({
@@ -122,7 +123,8 @@ fn model_json(model: Listed<'_>, format: Format, since: u64) -> Value {
     if let Some(description) = description(&model) {
         json["description"] = description.into();
     }
-    // Prices are shown only if a customers' rule sets them, because the public price list does not contain them.
+    // Prices are shown only if a customer price rule sets them, because the public price list does not contain such
+    // prices.
     if let Some(prices) = model.prices.filter(|prices| prices.usual.rule.is_some()) {
         let own: Vec<_> = prices.prices().collect();
         json["prices"] = json!(own);
@@ -130,8 +132,8 @@ fn model_json(model: Listed<'_>, format: Format, since: u64) -> Value {
     json
 }
 
-/// Returns the text shown next to the model's name where a client lets people choose: the operator's description, and
-/// the price.
+/// Returns the text that clients show next to the model's name when a person chooses a model: the operator's
+/// description, and the price.
 fn description(model: &Listed<'_>) -> Option<String> {
     let price = model.prices.map(|prices| {
         let price = prices.in_force(now_ms());
@@ -158,8 +160,8 @@ fn description(model: &Listed<'_>) -> Option<String> {
     }
 }
 
-/// Returns a key's spending in a day or a month. Held money counts against the ceiling of both periods, whenever it
-/// will be charged. Without a ceiling the period limits nothing.
+/// Returns a key's spending in a day or a month. Held money counts against the ceilings of both periods, whenever it
+/// will be charged. A period without a ceiling limits nothing.
 fn period(period: &PeriodView, held: MicroRub) -> Value {
     let taken = period.spent_rub.plus_or_max(held);
     json!({
@@ -188,7 +190,7 @@ impl<B: Send + 'static> Handler<B> for KeyInfo {
     }
 }
 
-/// Returns the caller's error for a ledger that could not be read.
+/// Converts the error of a ledger that could not be read into the error for the caller.
 pub(crate) fn no_books(error: BookError) -> Error {
     match error {
         BookError::Unavailable(cause) => Error::LedgerUnavailable(cause),
@@ -197,8 +199,8 @@ pub(crate) fn no_books(error: BookError) -> Error {
     }
 }
 
-/// Returns the caller's format if the path does not determine it: only clients of the messages format send its version
-/// header.
+/// Returns the caller's format for a path that does not determine it: Messages if the request has the header
+/// `anthropic-version`, which only clients of that format send.
 pub(crate) fn format_of(headers: &HeaderMap) -> Format {
     if headers.contains_key(ANTHROPIC_VERSION) {
         Format::Messages

@@ -1,4 +1,4 @@
-//! Paths that do not call a vendor: each endpoint answers from state that other modules keep.
+//! Endpoints that do not call a model. They read state that other modules own.
 
 pub(crate) mod catalog;
 pub(crate) mod codex;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use crate::catalog::documents::{PriceDocuments, Renderers};
 
-/// Renderers of all documents that follow from the catalog; they run once per snapshot.
+/// The functions that render all documents derived from the catalog. They run once per snapshot.
 pub const RENDERERS: Renderers = Renderers {
     openapi: openapi::render,
     usage_page: usage_page::render,

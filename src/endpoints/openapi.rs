@@ -1,8 +1,8 @@
-//! OpenAPI 3.1 documents of both listeners, stored in `docs/` and served as `/openapi.yaml`.
+//! The OpenAPI 3.1 documents of both listeners, stored in `docs/` and served at `/openapi.yaml`.
 //!
-//! The stored documents are for a configuration without `service` and `base_url`. The callers' document gets the
-//! configured values once per configuration. The operators' document is served unchanged: its server is `/`, the
-//! listener that serves it.
+//! The stored documents describe a configuration without `service` and `base_url`. The configured values are inserted
+//! into the callers' document once per configuration. The operators' document is served unchanged, because its server
+//! is `/`, the listener that serves it.
 
 use http::{Request, Response};
 use tollgate_layers::{Error, body::AnswerBody};
@@ -21,7 +21,8 @@ pub(crate) const CONTENT_TYPE: &str = "application/yaml";
 pub(crate) const ADMIN: &str = include_str!("../../docs/openapi-admin.yaml");
 
 const PUBLIC: &str = include_str!("../../docs/openapi-public.yaml");
-/// Placeholders in the document for the base URL without `/v1`, and for the service's paths.
+/// The two texts in the document that are replaced: `ROOT_URL` by the base URL without `/v1`, and `SERVICE_PATH` by the
+/// beginning of the service's paths.
 const ROOT_URL: &str = "\"http://127.0.0.1:8080\"";
 const SERVICE_PATH: &str = "  /v1/tollgate/";
 
@@ -30,7 +31,7 @@ pub(crate) fn render(urls: &PublicUrls) -> Document {
     Document::new(public(urls).into())
 }
 
-/// Replaces the names and URLs by those of `urls`.
+/// Replaces the names and URLs in the document by those of `urls`.
 fn public(urls: &PublicUrls) -> String {
     // A string quoted for JSON is also valid in YAML.
     let root_url = serde_json::Value::from(urls.root_url()).to_string();
@@ -39,7 +40,7 @@ fn public(urls: &PublicUrls) -> String {
         .replace(ROOT_URL, &root_url)
 }
 
-/// Answers with the callers' document of the current snapshot.
+/// Returns the callers' document of the current snapshot.
 pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
     document(live.snapshot().openapi(), CONTENT_TYPE, true, req)
 }

@@ -1,7 +1,7 @@
 //! `/v1/<service>/keys`: list, create, limit and revoke an account's keys, for the holder of its owner key.
 //!
-//! An owner key cannot call models, and these endpoints refuse a key that can. The list contains owner keys too,
-//! including the key that sends the request, but only the operator can change owner keys.
+//! An owner key cannot call models, and these endpoints refuse every other key. The returned list of keys also contains
+//! owner keys, including the key that sends the request, but only the operator can change owner keys.
 
 use std::sync::Arc;
 
@@ -28,7 +28,9 @@ use crate::{
     },
     catalog::snapshot::Live,
     edge::{body_limit::UnreadBody, routes::Matched},
-    endpoints::{error::EndpointError, handler::Handler, key_info::no_books, reply},
+    endpoints::{
+        error::EndpointError, handler::Handler, key_info::no_books, params::unknown_field, reply,
+    },
     ledger::AnyLedger,
     text::time::{now_ms, rfc3339},
 };
@@ -37,7 +39,7 @@ use crate::{
 const KEYS_MAX: usize = 1_000;
 const MODELS_MAX: u64 = 1_000;
 
-/// Serves an owner key's requests about the account's keys; must be below `auth`.
+/// Serves requests of an owner key about the account's keys. Must be below `auth`, which identifies the key.
 #[derive(Clone, Debug)]
 pub struct OwnKeys {
     live: Arc<Live>,
@@ -108,7 +110,7 @@ impl OwnKeys {
         Ok(reply::json(&OwnKey::from(&changed)))
     }
 
-    /// Finds a key of the owner's account. Another account's key gets the same error as an unknown key.
+    /// Finds a key of the owner key's account. For another account's key, the error is the same as for an unknown key.
     async fn known(&self, owner: &KeyRecord, id: &str) -> Result<KeyView, Error> {
         let id: KeyId = id
             .parse()
@@ -160,8 +162,8 @@ impl OwnKeys {
         }))
     }
 
-    /// Refuses unknown fields: a misspelt ceiling must not result in no ceiling. `also` lists fields that are known in
-    /// addition to those of a new key.
+    /// Refuses unknown fields, because a misspelt ceiling must not result in no ceiling. `also` lists fields that are
+    /// accepted in addition to those of a new key.
     fn check(&self, fields: &Map<String, Value>, also: &[&str]) -> Result<(), Error> {
         let known = |name: &str| {
             ["name", "models", "group"].contains(&name)
@@ -169,8 +171,7 @@ impl OwnKeys {
                 || also.contains(&name)
         };
         if let Some(name) = fields.keys().find(|name| !known(name)) {
-            let name: String = name.chars().take(64).collect();
-            return Err(Error::invalid(name, Problem::Unsupported));
+            return Err(unknown_field(name));
         }
         let snapshot = self.live.snapshot();
         for model in models(fields)?.unwrap_or_default() {
@@ -195,12 +196,12 @@ impl Handler<UnreadBody> for OwnKeys {
     }
 }
 
-/// Returns the name of an owner key's holder in the audit log.
+/// Returns the name under which the holder of an owner key appears in the audit log.
 fn who(owner: &KeyRecord) -> String {
     format!("key {}", owner.id)
 }
 
-/// Returns the fields of a body; empty if there is no body.
+/// Returns the fields of a request's body; none if there is no body.
 pub(super) async fn read(body: UnreadBody) -> Result<Map<String, Value>, Error> {
     let bytes = body.whole().await?;
     if bytes.trim_ascii().is_empty() {
@@ -222,7 +223,7 @@ fn wanted(fields: &Map<String, Value>) -> Result<KeyChange, Error> {
     })
 }
 
-/// Parses the group; null removes the key from its group.
+/// Parses the field `group`; null removes the key from its group.
 fn group(fields: &Map<String, Value>) -> Result<Option<Option<GroupId>>, Error> {
     let Some(value) = fields.get("group") else {
         return Ok(None);
@@ -239,7 +240,7 @@ fn group(fields: &Map<String, Value>) -> Result<Option<Option<GroupId>>, Error> 
 }
 
 fn no_group() -> Error {
-    Error::invalid("group", Problem::NotOneOf("the groups of the account"))
+    Error::invalid("group", Problem::NotOneOf("the account's groups"))
 }
 
 /// Returns whether the owner key sees `key`: an owner key that is in a group sees only keys of that group.
@@ -247,13 +248,13 @@ fn sees(owner: &KeyRecord, key: &KeyView) -> bool {
     owner.group.is_none() || owner.group == key.record.group
 }
 
-/// Refuses a change by which an owner key in a group would create a key outside that group or move a key out of it: no
-/// key escapes the group's ceilings.
+/// Refuses a change by which an owner key in a group would create a key outside its group or move a key out of it. So
+/// no key escapes the group's ceilings.
 fn stays_in_group(owner: &KeyRecord, change: &KeyChange) -> Result<(), Error> {
     match (&owner.group, &change.group) {
         (Some(own), Some(wished)) if wished.as_ref() != Some(own) => Err(Error::invalid(
             "group",
-            Problem::NotOneOf("the group of the owner key"),
+            Problem::NotOneOf("the owner key's group"),
         )),
         _ => Ok(()),
     }
@@ -318,10 +319,10 @@ struct OwnKeysJson<'a> {
     keys: Vec<OwnKey<'a>>,
 }
 
-/// A key as its owner sees it. The fields have the same names as in the operators' answers.
+/// A key, as the holder of the owner key sees it. The fields have the same names as in the operators' responses.
 #[derive(Serialize)]
 struct OwnKey<'a> {
-    /// The key's secret; present only in the answer that created the key.
+    /// The key's secret; present only in the response to the request that created the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     id: &'a KeyId,
@@ -384,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn each_change_by_an_owner_key_leaves_one_log_line_that_names_the_key() {
+    async fn change_by_an_owner_key_leaves_one_log_line_with_the_owner_key_and_the_changed_key() {
         let log = Log::listen();
         let store = AnyLedger::Memory(MemoryLedger::new());
         let owner = owner(&store).await;

@@ -1,7 +1,7 @@
-//! The price list for people: `GET /` from a browser. Other clients that request `/` only check whether the gateway is
-//! reachable.
+//! The price list for people: `GET /` from a browser. Other clients request `/` only to check whether the gateway is
+//! reachable, and get an empty response.
 //!
-//! The page is rendered once per snapshot of prices. It has no scripts and loads nothing from other hosts.
+//! The page is rendered once per snapshot of prices. It contains no scripts and loads nothing from other hosts.
 
 use std::{future::ready, ptr};
 
@@ -26,7 +26,7 @@ use crate::{
         documents::{CatalogView, Document, ModelView},
         snapshot::Live,
     },
-    edge::router::{Answering, BoxedService, PathBody, boxed, from_boxed},
+    edge::router::{BoxedService, PathBody, ResponseFuture, boxed, from_boxed},
     endpoints::catalog::document,
     text::time::{for_people, rfc3339},
 };
@@ -37,18 +37,28 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src dat
 
 pub(crate) const HTML: &str = "text/html; charset=utf-8";
 
-/// Answers with the page of the current snapshot.
+/// Serves the page of the current snapshot.
 pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
     let snapshot = live.snapshot();
     let shown = snapshot.documents();
     document(&shown.html, HTML, shown.priced, req).map(for_browsers)
 }
 
-/// Adds the headers that isolate a page from other sites.
-pub(crate) fn for_browsers(mut res: Response<AnswerBody>) -> Response<AnswerBody> {
+/// Adds the headers that isolate a page without scripts from other sites.
+pub(crate) fn for_browsers(res: Response<AnswerBody>) -> Response<AnswerBody> {
+    let mut res = isolated(res, POLICY);
+    res.headers_mut()
+        .insert(VARY, HeaderValue::from_static("accept"));
+    res
+}
+
+/// Adds the headers that isolate a page from other sites, with its content security policy.
+pub(crate) fn isolated(
+    mut res: Response<AnswerBody>,
+    policy: &'static str,
+) -> Response<AnswerBody> {
     for (name, value) in [
-        (VARY, "accept"),
-        (CONTENT_SECURITY_POLICY, POLICY),
+        (CONTENT_SECURITY_POLICY, policy),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (REFERRER_POLICY, "no-referrer"),
     ] {
@@ -58,7 +68,7 @@ pub(crate) fn for_browsers(mut res: Response<AnswerBody>) -> Response<AnswerBody
     res
 }
 
-/// Returns whether a browser sent the request: browsers name HTML in `accept`; tools accept anything.
+/// Returns whether a browser sent the request: browsers name HTML in `accept`, and tools do not.
 pub(crate) fn is_asked_for(headers: &HeaderMap) -> bool {
     headers
         .get_all(ACCEPT)
@@ -81,7 +91,7 @@ fn is_zero_weight(parameter: &str) -> bool {
     })
 }
 
-/// Returns the empty answer to a client that only checks whether the gateway is reachable.
+/// Returns the empty response to a client that only checks whether the gateway is reachable.
 fn nothing() -> Response<AnswerBody> {
     let mut res = Response::new(full(Bytes::new()));
     res.headers_mut()
@@ -89,20 +99,22 @@ fn nothing() -> Response<AnswerBody> {
     res
 }
 
-/// Refuses each request, as for a path that does not exist: for pages that the configuration does not turn on.
+/// Refuses each request like a request for a path that does not exist. Used for pages that are not configured.
 pub(crate) fn unknown<B: Send + 'static>() -> BoxedService<B, PathBody> {
-    from_boxed(service_fn(|_: Request<B>| -> Answering<PathBody, Error> {
-        Box::pin(ready(Err(Error::PathUnknown)))
-    }))
+    from_boxed(service_fn(
+        |_: Request<B>| -> ResponseFuture<PathBody, Error> {
+            Box::pin(ready(Err(Error::PathUnknown)))
+        },
+    ))
 }
 
-/// Answers browsers with `page`. Tools that only check whether the gateway is reachable get an empty answer, which
+/// Answers browsers with `page`. Tools that only check whether the gateway is reachable get an empty response, which
 /// needs no permit.
 pub(crate) fn or_nothing<B: Send + 'static>(
     page: BoxedService<B, PathBody>,
 ) -> BoxedService<B, PathBody> {
     from_boxed(service_fn(
-        move |req: Request<B>| -> Answering<PathBody, Error> {
+        move |req: Request<B>| -> ResponseFuture<PathBody, Error> {
             if is_asked_for(req.headers()) {
                 return page.clone().call(req);
             }
@@ -124,7 +136,7 @@ pub(crate) fn render(view: &CatalogView<'_>) -> Document {
     Document::new(written(view).into())
 }
 
-/// Returns whether the models' prices follow the exchange rate; `None` if only some do.
+/// Returns whether the models' prices follow the exchange rate; `None` if only some of them do.
 fn follows_rate(models: &[ModelView<'_>]) -> Option<bool> {
     let prices = models.iter().filter_map(|view| view.prices);
     let mut followed = prices.map(|prices| prices.usual.currency == Currency::Usdt);
@@ -162,7 +174,8 @@ fn written(view: &CatalogView<'_>) -> String {
         families,
         hello: say(language, "Привет", "Hello"),
     };
-    page.render().expect("only text is written")
+    page.render()
+        .expect("rendering a template to a String cannot fail")
 }
 
 #[derive(Template)]
@@ -183,15 +196,15 @@ struct PageHtml<'a> {
     follows_rate: Option<bool>,
     classes: [&'static str; 4],
     families: Vec<Family<'a>>,
-    /// A model for use in the examples.
+    /// The model that the examples use.
     example: &'a str,
-    /// Whether a model for embeddings is sold.
+    /// Whether an embedding model is sold.
     embeddings: bool,
     hello: &'static str,
 }
 
 impl PageHtml<'_> {
-    /// Selects a text by language; the template has both texts side by side.
+    /// Returns the text in the page's language. The template has both texts next to each other.
     fn say(&self, ru: &'static str, en: &'static str) -> &'static str {
         say(self.language, ru, en)
     }
@@ -205,23 +218,24 @@ struct Family<'a> {
 
 struct Row<'a> {
     id: &'a str,
-    /// The kind of the model; empty for chat.
+    /// The kind of the model; empty for chat models.
     kind: &'static str,
-    /// Condition of these prices, in words; empty for the usual prices.
+    /// The condition of these prices in words; empty for the unconditional prices.
     rule: String,
-    /// If prices depend on the time, a text on the row of the price in force: until when it is in force.
+    /// Until when this row's price is in force; empty if prices do not depend on the time, or if another row's price is
+    /// in force.
     now: String,
     cells: [Cell; 4],
     /// The prices that apply per call, not per token.
     calls: Vec<Cell>,
 }
 
-/// A price; empty if the model has none at the moment.
+/// A price; empty if the model has no price at the moment.
 struct Cell {
     class: &'static str,
     exact: String,
     shown: String,
-    /// Prices of classes that are billed separately, like one-hour cache writes.
+    /// Prices of rate classes that are billed separately, for example one-hour cache writes.
     parts: Vec<Self>,
 }
 
@@ -251,7 +265,7 @@ impl<'a> Row<'a> {
                 price.cache_write,
             ]
         });
-        // A model for embeddings sells only input, which is the first column.
+        // Only the input of an embedding model has a price, which is in the first column.
         let sold = |at: usize| at == 0 || kind != ModelKind::Embedding;
         let cell = |at: usize| {
             let rate = rates.filter(|_| sold(at)).map(|rates| rates[at]);
@@ -280,7 +294,8 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Returns the column that also shows prices of this class, if there is one, and the label of the class in that column.
+/// Returns the column in which prices of this rate class are shown, if there is such a column, and the label of the
+/// class in that column.
 fn place(class: Class, language: Language) -> (Option<usize>, &'static str) {
     let image = say(language, "изображения", "images");
     let audio = say(language, "звук", "audio");
@@ -304,12 +319,12 @@ fn place(class: Class, language: Language) -> (Option<usize>, &'static str) {
     }
 }
 
-/// Describes a condition in words.
+/// Describes a price's condition in words.
 fn when(condition: &Condition, language: Language) -> String {
     let above = condition.above_input_tokens.map(|tokens| {
         let tokens = grouped(&tokens.to_string(), language);
         match language {
-            Language::En => format!("above {tokens} tokens of input"),
+            Language::En => format!("above {tokens} input tokens"),
             _ => format!("свыше {tokens} токенов входа"),
         }
     });
@@ -332,8 +347,16 @@ fn when(condition: &Condition, language: Language) -> String {
     let days = (!days.is_empty()).then(|| days.join(" "));
     let by = match condition.hours_at {
         Moment::Request => None,
-        Moment::FirstByte => Some(say(language, "по началу ответа", "when the answer begins")),
-        Moment::End => Some(say(language, "по концу ответа", "when the answer ends")),
+        Moment::FirstByte => Some(say(
+            language,
+            "по времени начала ответа",
+            "by the time at which the response begins",
+        )),
+        Moment::End => Some(say(
+            language,
+            "по времени конца ответа",
+            "by the time at which the response ends",
+        )),
     };
     let from = condition.valid_from_ms.map(|ms| {
         let from = say(language, "с", "from");
@@ -362,7 +385,7 @@ fn weekday(day: &'static str, language: Language) -> &'static str {
     say(language, russian, day)
 }
 
-/// Groups models by family. Families and their models are in the order of the catalog.
+/// Groups models by family. Families, and the models of a family, are in the order of the catalog.
 fn families<'a>(
     models: &[ModelView<'a>],
     classes: [&'static str; 4],
@@ -415,7 +438,8 @@ pub(crate) const fn say(language: Language, ru: &'static str, en: &'static str) 
     }
 }
 
-/// Returns a price for people: in kopecks, rounded up; if that is too coarse, with two significant digits.
+/// Returns a price for people: in kopecks, rounded up. A price for which kopecks are too coarse gets two significant
+/// digits.
 pub(crate) fn shown(rate: Rate, language: Language) -> String {
     const KOPECK: u64 = 10_000;
     let micro = rate.micro();
@@ -445,38 +469,15 @@ pub(crate) fn grouped(whole: &str, language: Language) -> String {
 
 /// Writes the UTC day of a time.
 fn day(ms: u64, language: Language) -> String {
-    const RU: [&str; 12] = [
-        "января",
-        "февраля",
-        "марта",
-        "апреля",
-        "мая",
-        "июня",
-        "июля",
-        "августа",
-        "сентября",
-        "октября",
-        "ноября",
-        "декабря",
-    ];
-    const EN: [&str; 12] = [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ];
+    const RU: &str =
+        "января февраля марта апреля мая июня июля августа сентября октября ноября декабря";
+    const EN: &str =
+        "January February March April May June July August September October November December";
     let text = rfc3339(ms);
     let (year, day) = (&text[..4], text[8..10].trim_start_matches('0'));
     let month: usize = text[5..7].parse().expect("two digits");
-    let name = say(language, RU[month - 1], EN[month - 1]);
+    let mut names = say(language, RU, EN).split(' ');
+    let name = names.nth(month - 1).expect("twelve months");
     format!("{day}\u{a0}{name} {year}")
 }
 
@@ -606,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn conditional_prices_are_described_after_the_usual_one() {
+    fn conditional_prices_are_described_after_the_unconditional_one() {
         let rates = |input: u64| {
             let rate = Rate::new(input);
             Price {
@@ -660,7 +661,7 @@ mod tests {
                 assert!(row.contains(part), "{part}: {row}");
             }
         }
-        assert_eq!(when(&long, Language::En), "above 272,000 tokens of input");
+        assert_eq!(when(&long, Language::En), "above 272,000 input tokens");
     }
 
     #[test]
@@ -684,7 +685,7 @@ mod tests {
     }
 
     #[test]
-    fn price_page_without_an_exchange_rate_reports_it_and_shows_no_price() {
+    fn price_page_without_an_exchange_rate_states_that_prices_are_unavailable() {
         let page = page(&[model("m-1", "M")], None);
         assert!(page.contains("Цены временно недоступны"));
         assert!(page.contains(">m-1<") && !page.contains("<data"));

@@ -1,5 +1,5 @@
 //! Query parameters of callers' reports. A misspelt parameter is refused: if a filter were ignored, the report would
-//! contain calls that the caller does not want.
+//! contain calls that the caller did not want.
 
 use tollgate_layers::{Error, error::Problem};
 
@@ -7,12 +7,18 @@ use crate::text::{percent::decoded, time::parse_rfc3339_ms};
 
 const NAME_CHARS_MAX: usize = 64;
 
+/// Returns the error for an unknown parameter or field.
+pub(super) fn unknown_field(name: &str) -> Error {
+    let name: String = name.chars().take(NAME_CHARS_MAX).collect();
+    Error::invalid(name, Problem::Unsupported)
+}
+
 /// The query parameters of a report that have values.
 #[derive(Debug)]
 pub(crate) struct Params(Vec<(&'static str, String)>);
 
 impl Params {
-    /// Parses a query. Refuses parameters other than `known`, repeated ones and empty ones.
+    /// Parses a query. Refuses parameters that are not in `known`, repeated parameters and empty ones.
     pub(crate) fn parse(query: Option<&str>, known: &[&'static str]) -> Result<Self, Error> {
         let mut params: Vec<(&'static str, String)> = Vec::new();
         for pair in query.unwrap_or_default().split('&') {
@@ -21,8 +27,7 @@ impl Params {
             }
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let Some(name) = known.iter().copied().find(|known| *known == name) else {
-                let name: String = name.chars().take(NAME_CHARS_MAX).collect();
-                return Err(Error::invalid(name, Problem::Unsupported));
+                return Err(unknown_field(name));
             };
             if params.iter().any(|(earlier, _)| *earlier == name) {
                 return Err(Error::invalid(name, Problem::Duplicate));
@@ -37,7 +42,7 @@ impl Params {
         Ok(Self(params))
     }
 
-    /// Returns an optional parameter; `wanted` describes a valid value for the error.
+    /// Returns an optional parameter. `wanted` describes a valid value for the error text.
     pub(crate) fn optional<T>(
         &self,
         name: &'static str,
@@ -90,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_or_invalid_parameters_are_refused_by_name() {
+    fn error_names_an_unknown_or_invalid_parameter() {
         for (query, field) in [
             ("modle=a", "modle"),
             ("modle", "modle"),

@@ -23,7 +23,8 @@ use crate::{
         routes::{Matched, Route},
     },
     endpoints::{
-        error::EndpointError, handler::Handler, key_info::no_books, own_keys::read, reply,
+        error::EndpointError, handler::Handler, key_info::no_books, own_keys::read,
+        params::unknown_field, reply,
     },
     payments::{
         AutoShown, Intent, IntentId, NewAutoTopup, NewPayment, Notified, PaymentError, Payments,
@@ -32,9 +33,9 @@ use crate::{
     text::{causes::chain, time::rfc3339},
 };
 
-/// Delay before a provider repeats a notification, in seconds.
+/// The delay after which a provider should repeat a notification, in seconds.
 const AGAIN_SECONDS: &str = "30";
-/// Delay before a key's holder may start another payment.
+/// The delay after which a key's holder may start another payment.
 const WAIT: Duration = Duration::from_secs(60);
 const MICRO: i64 = 1_000_000;
 
@@ -45,7 +46,7 @@ pub struct Notifications {
 }
 
 impl Notifications {
-    /// Creates the service that handles providers' notifications about these payments.
+    /// Creates the service that handles the providers' notifications about `payments`.
     #[must_use]
     pub const fn new(payments: Payments) -> Self {
         Self { payments }
@@ -65,21 +66,21 @@ impl Handler<UnreadBody> for Notifications {
             return Err(Error::PathUnknown);
         }
         let Ok(body) = body.whole().await else {
-            return Ok(reported(StatusCode::BAD_REQUEST, Bytes::new()));
+            return Ok(response(StatusCode::BAD_REQUEST, Bytes::new()));
         };
         let query = head.uri.query().unwrap_or_default();
         let notified = payments
             .notified(provider, query, &head.headers, &body)
             .await;
         Ok(match notified {
-            Notified::Done(thanks) => reported(StatusCode::OK, thanks.into()),
+            Notified::Done(thanks) => response(StatusCode::OK, thanks.into()),
             Notified::Answer(code) => {
-                reported(StatusCode::OK, format!("{{\"code\":{code}}}").into())
+                response(StatusCode::OK, format!("{{\"code\":{code}}}").into())
             }
             Notified::NoProvider => return Err(Error::PathUnknown),
-            Notified::Unread => reported(StatusCode::BAD_REQUEST, Bytes::new()),
+            Notified::Unread => response(StatusCode::BAD_REQUEST, Bytes::new()),
             Notified::Later => {
-                let mut res = reported(StatusCode::SERVICE_UNAVAILABLE, Bytes::new());
+                let mut res = response(StatusCode::SERVICE_UNAVAILABLE, Bytes::new());
                 let again = HeaderValue::from_static(AGAIN_SECONDS);
                 res.headers_mut().insert(RETRY_AFTER, again);
                 res
@@ -88,14 +89,14 @@ impl Handler<UnreadBody> for Notifications {
     }
 }
 
-fn reported(status: StatusCode, body: Bytes) -> Response<AnswerBody> {
+fn response(status: StatusCode, body: Bytes) -> Response<AnswerBody> {
     let mut res = Response::new(full(body));
     *res.status_mut() = status;
     res
 }
 
-/// Answers the holder of a key with the bounds of payments and the unpaid payments, or creates a payment. Must be below
-/// `auth`.
+/// Serves a key's holder: returns the bounds of payments and the unpaid payments, or creates a payment. Must be below
+/// `auth`, which identifies the key.
 #[derive(Clone, Debug)]
 pub struct KeyPayments {
     payments: Payments,
@@ -110,7 +111,7 @@ const AUTO_FIELDS: &[&str] = &[
     "provider",
 ];
 
-/// The account's rule of automatic top-ups; `None`: no rule.
+/// The account's automatic top-up rule, if it has one.
 #[derive(Serialize)]
 struct AutoOffer {
     auto_topup: Option<AutoShown>,
@@ -126,7 +127,7 @@ struct Offer {
     payments: Vec<Shown>,
 }
 
-/// An intent as the payer sees it.
+/// A payment's intent, as the payer sees it.
 #[derive(Serialize)]
 struct Shown {
     id: IntentId,
@@ -151,7 +152,7 @@ impl From<Intent> for Shown {
 }
 
 impl KeyPayments {
-    /// Creates the endpoints for a key's holder with these payments.
+    /// Creates the endpoints with which a key's holder makes payments.
     #[must_use]
     pub const fn new(payments: Payments) -> Self {
         Self { payments }
@@ -171,7 +172,7 @@ impl KeyPayments {
         })
     }
 
-    async fn ask(
+    async fn create(
         &self,
         key: &KeyRecord,
         config: &PaymentsConfig,
@@ -203,7 +204,7 @@ impl KeyPayments {
         provider.or_else(|| providers.first().map(|&name| name.to_owned()))
     }
 
-    /// Answers `/payments/auto` with the account's rule of automatic top-ups, or changes the rule. A change requires an
+    /// Serves `/payments/auto`: returns the account's automatic top-up rule, or changes the rule. A change requires an
     /// owner key.
     async fn auto(
         &self,
@@ -229,7 +230,7 @@ impl KeyPayments {
                 Ok(_) => {
                     tracing::info!(target: "audit", who, what = "account.auto_topup_remove", account = %account);
                 }
-                // The account has no rule already, so the request to remove the rule has succeeded.
+                // The account already has no rule, so the request to remove the rule has succeeded.
                 Err(PaymentError::NoRule) => {}
                 Err(error) => return Err(refusal(error, config)),
             }
@@ -270,46 +271,49 @@ async fn fields(body: UnreadBody, known: &[&str]) -> Result<Map<String, Value>, 
     let fields = read(body).await?;
     match fields.keys().find(|name| !known.contains(&name.as_str())) {
         None => Ok(fields),
-        Some(name) => {
-            let name: String = name.chars().take(64).collect();
-            Err(Error::invalid(name, Problem::Unsupported))
-        }
+        Some(name) => Err(unknown_field(name)),
     }
 }
 
 fn rubles(fields: &Map<String, Value>, name: &'static str) -> Result<MicroRub, Error> {
     let value = fields.get(name);
-    let value = value.ok_or_else(|| invalid(name, Problem::Missing))?;
+    let value = value.ok_or_else(|| Error::invalid(name, Problem::Missing))?;
     let amount = value.as_str().and_then(|text| text.parse().ok());
     amount
         .filter(|amount| *amount > MicroRub::ZERO && is_whole_kopecks(*amount))
-        .ok_or_else(|| invalid(name, Problem::NotKopecks))
+        .ok_or_else(|| Error::invalid(name, Problem::NotKopecks))
 }
 
 fn text(fields: &Map<String, Value>, name: &'static str) -> Result<Option<String>, Error> {
     match fields.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(_) => Err(invalid(name, Problem::WrongType("string"))),
+        Some(_) => Err(Error::invalid(name, Problem::WrongType("string"))),
     }
 }
 
-/// Checks that the amount is within the bounds for a key's holder, and that the receipt's email address is valid.
+/// Checks that the amount is within the bounds for a key's holder, and that the email address for the receipt is valid.
 fn is_payable(amount: MicroRub, email: Option<&str>, config: &PaymentsConfig) -> Result<(), Error> {
-    // The limits are shown in whole rubles, rounded towards the allowed range.
+    // The limits are shown in whole rubles: the minimum is rounded up, the maximum is rounded down.
     let rubles = |micro: i64| u64::try_from(micro / MICRO).unwrap_or_default();
     if amount < config.min {
         let least = config.min.micro().saturating_add(MICRO - 1);
-        return Err(invalid("amount_rub", Problem::BelowMin(rubles(least))));
+        return Err(Error::invalid(
+            "amount_rub",
+            Problem::BelowMin(rubles(least)),
+        ));
     }
     if amount > config.max {
         let most = config.max.micro();
-        return Err(invalid("amount_rub", Problem::AboveMax(rubles(most))));
+        return Err(Error::invalid(
+            "amount_rub",
+            Problem::AboveMax(rubles(most)),
+        ));
     }
     if email.is_some_and(|email| !is_email(email)) {
-        return Err(invalid(
+        return Err(Error::invalid(
             "email",
-            Problem::WrongType("an address like name@example.com"),
+            Problem::WrongType("an email address, for example name@example.com"),
         ));
     }
     Ok(())
@@ -328,14 +332,7 @@ impl Handler<UnreadBody> for KeyPayments {
             return Ok(reply::json(&self.offer(&key, config).await?));
         }
         let fields = fields(req.into_body(), FIELDS).await?;
-        Ok(reply::json(&self.ask(&key, config, &fields).await?))
-    }
-}
-
-fn invalid(field: &'static str, problem: Problem) -> Error {
-    Error::Invalid {
-        field: field.into(),
-        problem,
+        Ok(reply::json(&self.create(&key, config, &fields).await?))
     }
 }
 
@@ -352,13 +349,16 @@ fn refusal(error: PaymentError, config: &PaymentsConfig) -> Error {
                 "month_max_rub" => Problem::LessThan("amount_rub"),
                 _ => Problem::NotKopecks,
             };
-            invalid(field, problem)
+            Error::invalid(field, problem)
         }
         PaymentError::NoProvider(_) => {
-            invalid("provider", Problem::NotOneOf("those that are configured"))
+            Error::invalid("provider", Problem::NotOneOf("the configured providers"))
         }
         error @ PaymentError::Provider(..) => {
-            tracing::warn!(error = chain(&error), "a payment could not be created");
+            tracing::warn!(
+                error = chain(&error),
+                "the payment provider did not create a payment"
+            );
             Error::Overloaded
         }
         error => Error::Internal(error.into()),

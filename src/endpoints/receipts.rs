@@ -1,5 +1,5 @@
-//! Receipts of a key's calls, with how the cost was computed: `GET /v1/<service>/receipts/<number>` for one call, `GET
-//! /v1/<service>/receipts` for the latest.
+//! Receipts of a key's calls, with the computation of each cost. `GET /v1/<service>/receipts/<number>` returns one
+//! receipt, and `GET /v1/<service>/receipts` returns the latest receipts.
 
 use http::{Request, Response};
 use serde::Serialize;
@@ -35,24 +35,24 @@ use crate::{
     text::time::rfc3339,
 };
 
-/// Default and maximum number of receipts in an answer.
+/// Default and maximum number of receipts in a response.
 const RECEIPTS: u64 = 50;
 const RECEIPTS_MAX: u64 = 200;
 
-/// Serves receipts to the keys that were charged; must be below `auth`.
+/// Serves receipts to the keys that were charged. Must be below `auth`, which identifies the key.
 #[derive(Clone, Debug)]
 pub struct Receipts {
     store: AnyLedger,
 }
 
 impl Receipts {
-    /// Creates the service with the ledger in `store`.
+    /// Creates the service, which reads receipts from `store`.
     #[must_use]
     pub const fn new(store: AnyLedger) -> Self {
         Self { store }
     }
 
-    /// Finds the receipt of a call. Another key's call gets the same error as an unknown call.
+    /// Finds the receipt of a call. For another key's call, the error is the same as for an unknown call.
     async fn find(&self, number: RequestNumber, key: &KeyRecord) -> Result<Receipt, Error> {
         let look = async || match self.store.receipt_of(&key.account, number).await {
             Ok(receipt) if !sees(key, None, &receipt.key) => Err(BookError::NotFound),
@@ -80,7 +80,7 @@ impl Receipts {
             since_ms: params.time("since")?.unwrap_or(0),
             until_ms: params.time("until")?.unwrap_or(u64::MAX),
             after: params.optional("after", "cursor", |text| text.parse().ok())?,
-            limit: usize::try_from(limit).expect("the limit fits in a usize"),
+            limit: usize::try_from(limit).expect("the maximum number of receipts fits in a usize"),
         };
         let sought = Sought {
             key: of.as_ref().or_else(|| (!key.is_owner()).then_some(&key.id)),
@@ -124,8 +124,8 @@ struct ReceiptsJson<'a> {
     receipts: Vec<ReceiptJson<'a>>,
     /// The cursor of the next page, for the parameter `after`; null on the last page.
     next: Option<String>,
-    /// All receipts since this time have been searched, by this request and the requests for earlier pages. Absent on
-    /// the last page.
+    /// The time since which all receipts have been searched, by this request and the requests for earlier pages. Absent
+    /// on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     searched_since: Option<String>,
 }
@@ -140,11 +140,13 @@ impl<'a> From<&'a ReceiptsPage> for ReceiptsJson<'a> {
     }
 }
 
-/// A receipt as callers see it: the fields have the same names as in the operators' receipt, and the vendor is omitted.
+/// A receipt, as callers see it. The fields have the same names as in the operators' receipt, but the vendor is
+/// omitted.
 #[derive(Serialize)]
 struct ReceiptJson<'a> {
     number: RequestNumber,
-    /// The charged key; shown because an owner key sees the calls of all keys of its account.
+    /// The charged key. The holder of an owner key needs this field, because an owner key sees the calls of all keys of
+    /// its account.
     key: &'a KeyId,
     model: &'a str,
     /// The time at which the call arrived.
@@ -165,7 +167,7 @@ struct ReceiptJson<'a> {
     held_max_rub: Option<MicroRub>,
     #[serde(skip_serializing_if = "Option::is_none")]
     held_at_end_rub: Option<MicroRub>,
-    /// Why the gateway stopped the call, if it did.
+    /// Why the gateway stopped the call; absent if the gateway did not stop it.
     #[serde(skip_serializing_if = "Option::is_none")]
     stopped_by: Option<StoppedBy>,
     cost_rub: MicroRub,

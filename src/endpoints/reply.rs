@@ -1,4 +1,4 @@
-//! JSON answers of the gateway itself, each for a single caller, so they must not be cached.
+//! JSON responses that must not be cached, because they are for a single caller.
 
 use http::{
     HeaderValue, Response,
@@ -7,9 +7,10 @@ use http::{
 use serde::Serialize;
 use tollgate_layers::body::{AnswerBody, full};
 
-/// Answers with `value` as JSON, which must not be cached.
+/// Returns a response with `value` as JSON, which must not be cached.
 pub(crate) fn json(value: &impl Serialize) -> Response<AnswerBody> {
-    let bytes = serde_json::to_vec(value).expect("texts and numbers serialize to JSON");
+    let bytes =
+        serde_json::to_vec(value).expect("serializing texts and numbers to JSON cannot fail");
     let mut res = Response::new(full(bytes));
     let headers = res.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -1,7 +1,8 @@
 //! `GET /v1/<service>/usage`: a key's spending by day, by model and by session.
 //!
-//! Days and models come from the roll-up and cover the whole period. Sessions are computed from the latest receipts, at
-//! most as many as a request may read; the answer states since when the sums of sessions are complete.
+//! Sums by day and by model come from the roll-up and cover the whole period. Sums by session are computed from the
+//! latest receipts, and a request reads only a limited number of them. The response states the time since which the
+//! sums by session are complete.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -40,10 +41,10 @@ const DAYS_MAX: u64 = 31;
 const LINES_MAX: usize = 2_000;
 /// The largest number of reports that are computed concurrently.
 const AT_ONCE_MAX: usize = 4;
-/// The largest number of sessions in an answer.
+/// The largest number of sessions in a response.
 const SESSIONS_MAX: usize = 50;
 
-/// Serves a key's spending; must be below `auth`.
+/// Serves a key's spending. Must be below `auth`, which identifies the key.
 #[derive(Clone, Debug)]
 pub struct Spending {
     store: AnyLedger,
@@ -51,7 +52,7 @@ pub struct Spending {
 }
 
 impl Spending {
-    /// Creates the service with the ledger in `store`.
+    /// Creates the service, which reads sums and receipts from `store`.
     #[must_use]
     pub fn new(store: AnyLedger) -> Self {
         Self {
@@ -60,8 +61,8 @@ impl Spending {
         }
     }
 
-    /// Returns the spending of a key. For an owner key, returns the spending of all keys of its account, or of the
-    /// named key.
+    /// Returns the spending of a key. An owner key gets the spending of all keys of its account, or of the one key that
+    /// its request names.
     async fn report(
         &self,
         key: &KeyRecord,
@@ -101,7 +102,7 @@ impl Spending {
 }
 
 /// Returns whether `key` may see a call that was charged to the key `paid`. A key sees its own calls. An owner key sees
-/// the calls of all keys of its account, or of the key `of` alone.
+/// the calls of all keys of its account, or only those of the key `of`.
 pub(super) fn sees(key: &KeyRecord, of: Option<&KeyId>, paid: &KeyId) -> bool {
     match of {
         Some(of) => of == paid,
@@ -109,7 +110,7 @@ pub(super) fn sees(key: &KeyRecord, of: Option<&KeyId>, paid: &KeyId) -> bool {
     }
 }
 
-/// Returns the names of parameters that a key, or an owner key, may use.
+/// Returns the names of the parameters that a key may use; an owner key may use further parameters.
 pub(super) fn known<'a>(
     key: &KeyRecord,
     of_key: &'a [&'static str],
@@ -186,10 +187,10 @@ impl Report {
     fn add_session(&mut self, receipt: &Receipt) {
         let session = receipt.item.session.clone();
         let sums = self.sessions.entry(session).or_default();
-        sums.add(&rollup::Sums::of(receipt));
+        sums.add(&rollup::Sums::from_receipt(receipt));
     }
 
-    /// Marks the report as cut: older receipts are not in the sums of sessions.
+    /// Marks the report as incomplete: the sums by session omit older receipts.
     fn cut(self) -> Self {
         Self {
             sessions_complete: false,
@@ -237,7 +238,7 @@ fn dearest<K: Ord, R>(sums: HashMap<K, Sums>, row: impl Fn(K, Sums) -> R) -> Vec
 #[derive(Debug, Serialize)]
 struct Answer {
     since: String,
-    /// Start of the period whose charges are all in the sums.
+    /// The time since which all charges are in the sums.
     counted_since: String,
     /// Whether the sums cover the whole period that the caller requested.
     complete: bool,
@@ -247,9 +248,9 @@ struct Answer {
     sessions: Vec<BySession>,
     /// The number of sessions that are omitted because they cost less than the listed ones.
     sessions_left_out: usize,
-    /// Start of the period whose charges are all in the sums of sessions.
+    /// The time since which all charges are in the sums by session.
     sessions_since: String,
-    /// Whether the sums of sessions cover the whole period that the caller requested.
+    /// Whether the sums by session cover the whole period that the caller requested.
     sessions_complete: bool,
 }
 

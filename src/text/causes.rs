@@ -1,10 +1,11 @@
-//! An error and its causes in one line, for logs and for people.
+//! Formats an error and its causes in one line, for logs and for people.
 
 use std::error::Error;
 
 use tollgate_ledger::contract::{BookError, LedgerError};
 
-/// Returns the error and its causes, outermost first. An error whose text only repeats its cause is left out.
+/// Returns the texts of the error and its causes, outermost first. An error whose text only repeats its cause is left
+/// out.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut texts: Vec<String> = Vec::new();
     let mut next = Some(error);
@@ -15,7 +16,7 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
             continue;
         }
         let text = error.to_string();
-        // Many errors end with the text of their cause. Then the cause is not repeated.
+        // If an error ends with the text of its cause, as many errors do, the cause is not repeated.
         if !texts.last().is_some_and(|last| last.ends_with(&text)) {
             texts.push(text);
         }

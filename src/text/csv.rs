@@ -1,7 +1,7 @@
 //! Writes cells of CSV (RFC 4180).
 
-/// Returns a cell that is safe to open in a spreadsheet: a text that the spreadsheet would treat as a formula gets an
-/// apostrophe before it; numbers are unchanged.
+/// Returns a cell that is safe to open in a spreadsheet. A text that the spreadsheet would treat as a formula gets an
+/// apostrophe in front of it; numbers are unchanged.
 pub(crate) fn shown(cell: &str) -> String {
     let is_formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r']);
     // A number may begin with a sign and is still not a formula.

@@ -1,27 +1,27 @@
-//! Compares two texts by lines.
+//! Compares two texts line by line.
 
 use serde::{Deserialize, Serialize};
 
-/// Adjacent lines that a change removes and adds.
+/// A hunk: adjacent lines that a change removes and adds.
 #[derive(Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Hunk {
-    /// The first line in the old text, counted from 1.
+    /// The number of the hunk's first line in the old text, counted from 1.
     pub(crate) line: usize,
     pub(crate) removed: Vec<String>,
     pub(crate) added: Vec<String>,
 }
 
-/// Product of the numbers of differing lines up to which they are compared; beyond it they are one hunk.
+/// The maximum effort of a comparison: the product of the numbers of differing lines in the two texts. If the product
+/// is larger, these lines form one hunk without being compared.
 const COMPARED_MAX: usize = 4_000_000;
 
-/// Compares two texts by lines.
 pub(crate) fn difference(before: &str, after: &str) -> Vec<Hunk> {
     let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
     let start = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
     let ends = old[start..].iter().rev().zip(new[start..].iter().rev());
     let end = ends.take_while(|(a, b)| a == b).count();
     let (old, new) = (&old[start..old.len() - end], &new[start..new.len() - end]);
-    // Length of the longest common subsequence of the rests, by where they begin.
+    // For each pair of start positions: the length of the longest common subsequence of the two remainders.
     let width = new.len() + 1;
     let is_compared = old.len().saturating_mul(new.len()) <= COMPARED_MAX;
     let mut common = vec![

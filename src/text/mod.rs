@@ -1,9 +1,10 @@
-//! Small functions for texts: times, cells of CSV, percent-encoding, error causes, a value selected from JSON, and
-//! suggestions for mistyped words.
+//! Small functions for texts: times, cells of CSV, percent-encoding, hexadecimal digits, error causes, a value selected
+//! from JSON, and suggestions for mistyped words.
 
 pub(crate) mod causes;
 pub(crate) mod csv;
 pub(crate) mod difference;
+pub(crate) mod hex;
 pub(crate) mod percent;
 pub(crate) mod rubles;
 pub mod select_json;

@@ -14,8 +14,8 @@ pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
 
-/// Decodes `text`; `None` if it is not percent-encoded UTF-8. Unlike in forms, a plus is not decoded to a space, so
-/// that time zones can be written plainly.
+/// Decodes `text`; `None` if it is not percent-encoded UTF-8. A plus is not decoded to a space as in forms, so that
+/// `+03:00` in a time needs no encoding.
 pub(crate) fn decoded(text: &str) -> Option<String> {
     let is_encoded = |behind: &str| {
         let digits = behind.as_bytes().first_chunk::<2>();

@@ -1,4 +1,4 @@
-//! Sums over many accounts, which may exceed the largest amount of one account.
+//! Sums over many accounts. Such a sum may exceed the maximum amount of one account.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_in_rubles_are_formatted_like_amounts() {
+    fn sums_of_amounts_are_formatted_like_single_amounts() {
         for micro in [
             0,
             1,

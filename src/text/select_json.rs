@@ -1,4 +1,4 @@
-//! Picks one number out of a JSON text, digit for digit: the number never becomes a float.
+//! Reads one number from a JSON text digit by digit: the number never becomes a float.
 //!
 //! ```text
 //! /tether/rub                              the field `rub` of the field `tether`
@@ -20,7 +20,7 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Returns the number that the path leads to: a JSON number, or a string that contains one.
+    /// Returns the number at the end of the path: a JSON number, or a string that contains a number.
     ///
     /// # Errors
     /// [`SelectError`] if the text is not JSON, or if there is no number at the end of the path.
@@ -40,23 +40,23 @@ impl FromStr for Selector {
         let mut rest = text;
         while !rest.is_empty() || steps.is_empty() {
             let segment = rest.strip_prefix('/').ok_or(SelectorError(
-                "must begin each step with '/', like /data/price",
+                "each step of the selector must begin with '/', for example /data/price",
             ))?;
             let (name, mut tail) =
                 segment.split_at(segment.find(['/', '[']).unwrap_or(segment.len()));
             match (name, tail.starts_with('[')) {
                 ("", false) => {
                     return Err(SelectorError(
-                        "has an empty step after a '/': name a field there",
+                        "the selector has an empty step after a '/': name a field there",
                     ));
                 }
                 ("", true) => {}
                 (name, _) => steps.push(Step::Field(name.to_owned())),
             }
             while let Some(inside) = tail.strip_prefix('[') {
-                let (inside, behind) = inside
-                    .split_once(']')
-                    .ok_or(SelectorError("has a '[' without its ']'"))?;
+                let (inside, behind) = inside.split_once(']').ok_or(SelectorError(
+                    "the selector has a '[' without a closing ']'",
+                ))?;
                 steps.push(in_brackets(inside)?);
                 tail = behind;
             }
@@ -98,7 +98,7 @@ impl std::error::Error for SelectorError {}
 pub enum SelectError {
     /// The text is not JSON.
     NotJson,
-    /// A step of the selector found nothing, or a value of the wrong kind.
+    /// A step of the selector found no value, or a value of the wrong kind.
     Nothing {
         /// The failed step of the selector, as written in the configuration.
         step: String,
@@ -112,13 +112,15 @@ pub enum SelectError {
 impl fmt::Display for SelectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotJson => f.write_str("the answer is not JSON"),
+            Self::NotJson => f.write_str("the response is not JSON"),
             Self::Nothing { step } => write!(
                 f,
-                "the answer has nothing at the step {step} of the selector"
+                "the response has no value for the selector's step {step}"
             ),
-            Self::NotNumber => f.write_str("the selector does not lead to a number"),
-            Self::OutOfRange => f.write_str("the numbers are too large"),
+            Self::NotNumber => f.write_str("the value at the end of the selector is not a number"),
+            Self::OutOfRange => {
+                f.write_str("the numbers in the response are too large for a median")
+            }
         }
     }
 }
@@ -158,7 +160,7 @@ fn in_brackets(inside: &str) -> Result<Step, SelectorError> {
             value: value.to_owned(),
         }),
         _ => Err(SelectorError(
-            "has brackets other than [], [0] and [key=value]",
+            "the selector may have only the brackets [], [0] and [key=value]",
         )),
     }
 }

@@ -1,8 +1,8 @@
-//! Suggests the word that a mistyped word was likely meant to be.
+//! Suggests the known word that was probably meant by a mistyped word.
 
-/// Returns the nearest of the known words, if it is near enough.
+/// Returns the most similar known word, if it is similar enough.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // At most a third of the letters may differ. So a word of two letters has to match exactly.
+    // At most a third of the letters may differ, so a word of two letters must match exactly.
     let most = word.chars().count() / 3;
     let shortened = |one: &str, other: &str| one.len() >= 4 && other.starts_with(one);
     known
@@ -17,7 +17,7 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(.., candidate)| candidate)
 }
 
-/// Returns `; did you mean x?`, or an empty text.
+/// Returns `; did you mean x?`, or an empty text if no known word is similar enough.
 pub(crate) fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, known).map_or_else(String::new, |meant| format!("; did you mean {meant}?"))
 }

@@ -1,4 +1,4 @@
-//! Formats and parses times of RFC 3339, with calendar arithmetic only.
+//! Formats and parses RFC 3339 times by calendar arithmetic, without time zone data.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,6 @@ pub(crate) use tollgate_ledger::calendar::rfc3339;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Returns the Unix time in milliseconds.
 pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -15,8 +14,8 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Parses an RFC 3339 date-time, or a date alone (`2027-01-31`: midnight at its beginning in UTC), to Unix
-/// milliseconds. `None` for any other text and for times before 1970.
+/// Parses an RFC 3339 date-time, or a date alone, to Unix milliseconds. A date such as `2027-01-31` is its first moment
+/// in UTC. `None` for any other text and for times before 1970.
 pub(crate) fn parse_rfc3339_ms(text: &str) -> Option<u64> {
     let (year, rest) = number(text, 4)?;
     let (month, rest) = number(rest.strip_prefix('-')?, 2)?;
@@ -33,7 +32,8 @@ pub(crate) fn parse_rfc3339_ms(text: &str) -> Option<u64> {
     u64::try_from(ms).ok()
 }
 
-/// Returns a time for people, at this offset from UTC: `23.11.2026 10:15 UTC`, or `23.11.2026 13:15 UTC+03:00`.
+/// Returns a time in a form for people, at this offset from UTC: `23.11.2026 10:15 UTC`, or `23.11.2026 13:15
+/// UTC+03:00`.
 pub(crate) fn for_people(ms: u64, utc_offset_minutes: i32) -> String {
     let zone = match utc_offset_minutes {
         0 => String::new(),
@@ -50,7 +50,7 @@ pub(crate) fn for_people(ms: u64, utc_offset_minutes: i32) -> String {
     )
 }
 
-/// Formats an offset like `+03:00`.
+/// Formats an offset from UTC, for example `+03:00`.
 pub(crate) fn offset(minutes: i32) -> String {
     let sign = if minutes < 0 { '-' } else { '+' };
     let minutes = minutes.unsigned_abs();
@@ -91,7 +91,7 @@ fn time_of_day_ms(text: &str) -> Option<i64> {
     Some(((hour * 60 + minute) * 60 + second) * 1000 + fraction - zone_ms(zone)?)
 }
 
-/// Returns how far a zone is ahead of UTC, in milliseconds.
+/// Returns the time by which a zone is ahead of UTC, in milliseconds.
 fn zone_ms(text: &str) -> Option<i64> {
     if matches!(text, "Z" | "z") {
         return Some(0);

@@ -1,4 +1,4 @@
-//! A page with a key's spending, for its holder: `GET /usage`.
+//! The page on which a key's holder sees the key's spending: `GET /usage`.
 //!
 //! The page itself contains no data. Its script, a separate file, calls the callers' endpoints with a key that the user
 //! enters. The key stays in the script's memory: it is not written to the URL, a cookie, or the browser's storage.
@@ -6,9 +6,7 @@
 use askama::Template;
 use http::{
     HeaderMap, HeaderValue, Request, Response,
-    header::{
-        ACCEPT_LANGUAGE, CONTENT_SECURITY_POLICY, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
-    },
+    header::{ACCEPT_LANGUAGE, VARY},
 };
 use tollgate_layers::{Error, body::AnswerBody, respond::Language};
 
@@ -21,7 +19,7 @@ use crate::{
     edge::routes::Matched,
     endpoints::{
         catalog::document,
-        page::{HTML, say},
+        page::{HTML, isolated, say},
     },
 };
 
@@ -30,7 +28,7 @@ use crate::{
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The files of the page: name, type and content.
+/// The files of the page: the name, the media type and the content of each.
 const FILES: [(&str, &str, &str); 2] = [
     (
         "page.js",
@@ -44,37 +42,25 @@ const FILES: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// Answers with the page in the browser's language, or with one of its files.
+/// Serves the page in the browser's language, and its files.
 pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
     let snapshot = live.snapshot();
     let Some(name) = Matched::from_request(req)?.parameter.as_deref() else {
         let pages = snapshot.usage_page();
-        let language = asked_for(req.headers()).unwrap_or(snapshot.language());
+        let language = preferred_language(req.headers()).unwrap_or(snapshot.language());
         let page = match language {
             Language::En => &pages.en,
             _ => &pages.ru,
         };
-        let mut res = document(page, HTML, true, req).map(for_its_reader)?;
+        let mut res = isolated(document(page, HTML, true, req)?, POLICY);
         res.headers_mut()
             .insert(VARY, HeaderValue::from_static("accept-language"));
         return Ok(res);
     };
     let file = FILES.iter().find(|(file, ..)| *file == name);
     let (_, kind, text) = file.ok_or(Error::PathUnknown)?;
-    document(&Document::new(text.as_bytes().into()), kind, true, req).map(for_its_reader)
-}
-
-/// Adds the headers that isolate the page from other sites.
-fn for_its_reader(mut res: Response<AnswerBody>) -> Response<AnswerBody> {
-    for (name, value) in [
-        (CONTENT_SECURITY_POLICY, POLICY),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (REFERRER_POLICY, "no-referrer"),
-    ] {
-        res.headers_mut()
-            .insert(name, HeaderValue::from_static(value));
-    }
-    res
+    let file = Document::new(text.as_bytes().into());
+    Ok(isolated(document(&file, kind, true, req)?, POLICY))
 }
 
 /// Renders the page in both languages.
@@ -86,7 +72,11 @@ pub(crate) fn render(urls: &PublicUrls) -> ByLanguage {
             own_url: format!("{}/{}", urls.base_url, urls.service),
             pays: urls.pays,
         };
-        Document::new(page.render().expect("only text is written").into())
+        Document::new(
+            page.render()
+                .expect("rendering a template to a String cannot fail")
+                .into(),
+        )
     };
     ByLanguage {
         ru: page(Language::Ru),
@@ -99,14 +89,14 @@ pub(crate) fn render(urls: &PublicUrls) -> ByLanguage {
 struct UsageHtml<'a> {
     language: Language,
     service: &'a str,
-    /// The base URL of the key's own endpoints.
+    /// The base URL of the endpoints that the page's script calls.
     own_url: String,
-    /// Whether the page has a button for payments.
+    /// Whether the page has a form for payments.
     pays: bool,
 }
 
 impl UsageHtml<'_> {
-    /// Returns the label and name of the input of each ceiling, the shortest period first.
+    /// For each ceiling, returns the label and the name of its input field in the form, the shortest period first.
     fn ceilings(&self) -> Vec<(&'static str, &'static str)> {
         let ceilings = CEILINGS.iter().rev();
         ceilings
@@ -122,8 +112,9 @@ impl UsageHtml<'_> {
     }
 }
 
-/// Returns the language that the browser prefers (RFC 9110, 12.5.4); the first one if two are equal.
-fn asked_for(headers: &HeaderMap) -> Option<Language> {
+/// Returns the language that the browser prefers (RFC 9110, section 12.5.4). If two are preferred equally, returns the
+/// first.
+fn preferred_language(headers: &HeaderMap) -> Option<Language> {
     let lists = headers.get_all(ACCEPT_LANGUAGE).iter();
     let ranges = lists
         .filter_map(|value| value.to_str().ok())
@@ -147,7 +138,7 @@ fn asked_for(headers: &HeaderMap) -> Option<Language> {
     best.map(|(_, language)| language)
 }
 
-/// Returns a weight like `0.85` in thousandths; 0 if it is invalid.
+/// Parses a weight such as `0.85` into thousandths; returns 0 if it is invalid.
 fn thousandths(weight: &str) -> u16 {
     let (whole, fraction) = weight.split_once('.').unwrap_or((weight, ""));
     let digits = format!("{fraction:0<3}");
@@ -176,8 +167,8 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(ACCEPT_LANGUAGE, HeaderValue::from_static(accept));
-            assert_eq!(asked_for(&headers), language, "{accept}");
+            assert_eq!(preferred_language(&headers), language, "{accept}");
         }
-        assert_eq!(asked_for(&HeaderMap::new()), None);
+        assert_eq!(preferred_language(&HeaderMap::new()), None);
     }
 }

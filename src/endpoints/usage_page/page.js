@@ -10,7 +10,7 @@
   const at = (id) => document.getElementById(id);
   const CSV_ROWS_MAX = 10000;
   let key = '';
-  // The number of the current query. An answer to a query from before the key or the search changed is dropped.
+  // The number of the current query. If the key or the search has changed since a query, its answer is dropped.
   let asked = 0;
   let next = null;
 
@@ -113,9 +113,9 @@
   function showMoney(books) {
     const tile = (name, value) => element('div', {}, element('dt', {}, name), element('dd', {}, value));
     at('money').replaceChildren(
-      tile(say('Можно потратить', 'Free to spend'), rubles(books.free_rub)),
+      tile(say('Можно потратить', 'Available to spend'), rubles(books.free_rub)),
       tile(say('Списано по ключу', 'Charged to the key'), rubles(books.spent_rub)),
-      tile(say('В резерве у текущих запросов', 'Held by running requests'), rubles(books.held_rub)),
+      tile(say('В резерве у текущих запросов', 'Held for running requests'), rubles(books.held_rub)),
       tile(say('Ключ', 'Key'), books.name ? `${books.name} (${books.prefix})` : books.prefix));
     const ceilings = [
       [say('за всё время', 'in total'), { ceiling_rub: books.ceiling_rub, spent_rub: books.spent_rub }],
@@ -125,9 +125,9 @@
     at('ceilings').replaceChildren(ceilings.length === 0
       ? element('p', { class: 'note' }, say('У ключа нет своих лимитов: он ограничен балансом.', 'The key has no ceilings of its own: only the balance limits it.'))
       : table(say('Лимиты ключа', 'Ceilings of the key'), [
-        [say('Лимит', 'Ceiling'), ([name]) => name],
+        [say('Период', 'Period'), ([name]) => name],
         [say('Списано', 'Charged'), ([, period]) => rubles(period.spent_rub)],
-        [say('Из', 'Of'), ([, period]) => rubles(period.ceiling_rub)],
+        [say('Лимит', 'Ceiling'), ([, period]) => rubles(period.ceiling_rub)],
         [say('Доля', 'Share'), ([, period]) => share(size(period.spent_rub), size(period.ceiling_rub), size(period.spent_rub) >= size(period.ceiling_rub)), 'share'],
         [say('Обновится', 'Resets'), ([, period]) => (period.resets_at ? moment(period.resets_at) : '—')],
       ], ceilings));
@@ -149,7 +149,7 @@
     web_search_call: ['поиск в интернете, за один', 'web search, each'],
   };
   const conditionWords = {
-    above_input_tokens: (most) => say(`свыше ${grouped(most)} токенов входа`, `above ${grouped(most)} tokens of input`),
+    above_input_tokens: (most) => say(`свыше ${grouped(most)} токенов входа`, `above ${grouped(most)} input tokens`),
     service_tier: (word) => say(`уровень обслуживания ${word}`, `service tier ${word}`),
     speed: (word) => say(`скорость ${word}`, `speed ${word}`),
     inference_geo: (word) => say(`регион ${word}`, `region ${word}`),
@@ -286,7 +286,7 @@
     const words = { active: ['работает', 'active'], disabled: ['отключён', 'disabled'], deleted: ['удалён', 'deleted'] };
     at('keys').replaceChildren(table(say('Ключи и их лимиты', 'Keys and their ceilings'), [
       [say('Имя', 'Name'), (row) => row.name || '—', 'text'],
-      [say('Начинается с', 'Begins with'), (row) => element('code', {}, row.prefix), 'text'],
+      [say('Начинается с', 'Key prefix'), (row) => element('code', {}, row.prefix), 'text'],
       [say('Состояние', 'Status'), (row) => (row.kind === 'owner' ? say('ключ владельца', 'owner key') : say(...words[row.status])), 'text'],
       [say('Сегодня', 'Today'), (row) => rubles(row.spent_day_rub)],
       [say('За всё время', 'In total'), (row) => rubles(row.spent_rub)],
@@ -374,7 +374,7 @@
     at('cut').textContent = report.sessions_complete ? '' : say(
       `У счёта очень много запросов, поэтому сессии посчитаны только с ${moment(report.sessions_since)}.`,
       `The account has very many requests, so sessions are counted only from ${moment(report.sessions_since)}.`);
-    const numbers = element('details', {}, element('summary', {}, say('Числами', 'In numbers')),
+    const numbers = element('details', {}, element('summary', {}, say('В цифрах', 'In numbers')),
       table(say('Расход по дням', 'Spending by day'), [[say('День', 'Day'), (row) => dayName(row.day)], ...sums()],
         rows.filter((row) => row.calls > 0).reverse()));
     at('by-day').replaceChildren(plot(rows, total), numbers);
@@ -382,8 +382,8 @@
     const ranked = (list, caption, title, name) => (list.length === 0
       ? element('p', { class: 'note' }, say('За это время запросов не было.', 'No requests in this period.'))
       : table(caption, [[title, name], ...sums(), [say('Доля', 'Share'), (row) => share(size(row.charged_rub), whole), 'share']], list));
-    at('by-model').replaceChildren(ranked(report.models, say('Сначала дорогие', 'Most expensive first'), say('Модель', 'Model'), (row) => row.model));
-    at('by-session').replaceChildren(ranked(report.sessions, say('Сначала дорогие', 'Most expensive first'), say('Сессия', 'Session'), (row) => row.session ?? say('без сессии', 'none')));
+    at('by-model').replaceChildren(ranked(report.models, say('Сначала самые дорогие', 'Most expensive first'), say('Модель', 'Model'), (row) => row.model));
+    at('by-session').replaceChildren(ranked(report.sessions, say('Сначала самые дорогие', 'Most expensive first'), say('Сессия', 'Session'), (row) => row.session ?? say('без сессии', 'none')));
     if (report.sessions_left_out > 0) {
       at('by-session').append(element('p', { class: 'note' }, say(`И ещё сессий: ${grouped(report.sessions_left_out)}.`, `And ${grouped(report.sessions_left_out)} more sessions.`)));
     }
@@ -485,7 +485,7 @@
     const show = async () => {
       const chosen = clients.find(({ client }) => client === at('client').value);
       const text = await (await get(`${own}/connect/${encodeURIComponent(chosen.client)}`, {}, false)).text();
-      at('place').textContent = chosen.where;
+      at('place').textContent = say(chosen.where_ru, chosen.where_en);
       at('snippet').textContent = text;
     };
     at('client').addEventListener('change', () => show().catch(failed));
