@@ -1,5 +1,5 @@
-//! Conditions that last for a while, such as an unavailable vendor. An event is emitted when the first gateway of a
-//! ledger reports a condition, and another event when no gateway reports the condition any more.
+//! Conditions that last for a while, such as an unavailable vendor. When the first gateway of a ledger reports a
+//! condition, an event is emitted. When no gateway reports the condition any more, a second event is emitted.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,74 +9,79 @@ use tollgate_ledger::{
     happening::Happening,
 };
 
-/// The prefix of the conditions' names in the ledger.
+/// Name prefix of the ledger documents that store conditions.
 const PREFIX: &str = "condition/";
-/// How long a gateway's report is valid. A gateway that does not repeat its report in this time is considered gone.
-const SEEN_FOR: Duration = Duration::from_secs(90);
-/// The interval at which a gateway repeats its report.
-const SAID_EVERY: Duration = Duration::from_secs(30);
+/// How long a gateway's report of a condition is valid. If the gateway does not repeat the report in this time, the
+/// report no longer counts.
+const VALID_FOR: Duration = Duration::from_secs(90);
+/// How often a gateway repeats its report of a condition.
+const REPEAT_EVERY: Duration = Duration::from_secs(30);
 
-/// The gateways that report a condition, and until when (Unix ms) each report is valid.
+/// The gateways that report a condition, each with the Unix time (ms) until which its report is valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Seen {
+struct Reports {
     by: BTreeMap<String, u64>,
 }
 
-impl Seen {
-    /// Returns the stored reports updated with this report, without expired reports.
-    fn reported(&self, word: &Word<'_>, now_ms: u64) -> Self {
+impl Reports {
+    /// Returns the reports with the new report included, and without expired reports.
+    fn updated(&self, report: &Report<'_>, now_ms: u64) -> Self {
         let mut after = self.clone();
         after.by.retain(|_, until_ms| *until_ms > now_ms);
-        if word.sees {
-            let said_ms = now_ms + millis(SEEN_FOR);
-            let until_ms = after.by.entry(word.owner.to_owned()).or_insert(said_ms);
-            if *until_ms < said_ms - millis(SAID_EVERY) {
-                *until_ms = said_ms;
+        if report.is_true {
+            let valid_until_ms = now_ms + millis(VALID_FOR);
+            let until_ms = after
+                .by
+                .entry(report.owner.to_owned())
+                .or_insert(valid_until_ms);
+            if *until_ms < valid_until_ms - millis(REPEAT_EVERY) {
+                *until_ms = valid_until_ms;
             }
         } else {
-            after.by.remove(word.owner);
+            after.by.remove(report.owner);
         }
         after
     }
 }
 
-/// The events to emit when a condition begins and when it ends.
-pub(super) struct Told {
+/// The two events of a condition: one is emitted when the condition begins, the other when it ends.
+pub(super) struct Events {
     pub(super) begin: Happening,
     pub(super) end: Option<Happening>,
 }
 
-/// The report of one gateway about one condition.
-pub(super) struct Word<'a> {
+/// A gateway's report whether a condition is true at this gateway.
+pub(super) struct Report<'a> {
     pub(super) name: &'a str,
     pub(super) owner: &'a str,
-    pub(super) sees: bool,
+    pub(super) is_true: bool,
 }
 
-/// Records whether a gateway detects a condition, and emits an event if the condition begins or ends with this report.
-pub(super) async fn say<L: EventStore + Documents>(
+/// Records a gateway's report. If the condition begins or ends with this report, emits the matching event.
+pub(super) async fn report<L: EventStore + Documents>(
     store: &L,
-    word: &Word<'_>,
-    reported: &Told,
+    report: &Report<'_>,
+    events: &Events,
     now_ms: u64,
 ) -> Result<(), BookError> {
-    let name = format!("{PREFIX}{}", word.name);
-    let report = async |found: Versioned<Seen>| {
+    let name = format!("{PREFIX}{}", report.name);
+    let update = async |found: Versioned<Reports>| {
         let before = found.value.unwrap_or_default();
-        let after = before.reported(word, now_ms);
+        let after = before.updated(report, now_ms);
         if after == before {
             return Ok(Update::Keep(()));
         }
         let what = match (before.by.is_empty(), after.by.is_empty()) {
-            (true, false) => Some(&reported.begin),
-            (false, true) => reported.end.as_ref(),
+            (true, false) => Some(&events.begin),
+            (false, true) => events.end.as_ref(),
             _ => None,
         };
         if let Some(what) = what {
-            // The event is emitted before the change is recorded: if this gateway dies in between, the next gateway
-            // that changes this version emits the event again, and the ledger ignores it because of its `once` name.
+            // The event is emitted before the change is recorded. If this gateway dies in between, the next gateway
+            // that changes this version of the document emits the event again. The ledger ignores the second event,
+            // because it has the same `once` name.
             let event = OnceEvent {
-                once: format!("{}:{}:{}", what.kind(), word.name, found.version),
+                once: format!("{}:{}:{}", what.kind(), report.name, found.version),
                 account: None,
                 key: None,
                 what: what.clone(),
@@ -85,18 +90,18 @@ pub(super) async fn say<L: EventStore + Documents>(
         }
         Ok(Update::Write(after, ()))
     };
-    store.update_async(&name, report).await
+    store.update_async(&name, update).await
 }
 
 /// Returns the names of the conditions that at least one gateway reports.
 pub(super) async fn known<L: Documents>(store: &L) -> Result<Vec<String>, BookError> {
     let found = store.documents(PREFIX).await?;
-    let seen = found.into_iter().filter_map(|document| {
-        let seen: Seen = document.parse().ok()?;
+    let names = found.into_iter().filter_map(|document| {
+        let reports: Reports = document.parse().ok()?;
         let name = document.name.strip_prefix(PREFIX)?;
-        (!seen.by.is_empty()).then(|| name.to_owned())
+        (!reports.by.is_empty()).then(|| name.to_owned())
     });
-    Ok(seen.collect())
+    Ok(names.collect())
 }
 
 fn millis(time: Duration) -> u64 {
@@ -110,15 +115,21 @@ mod tests {
 
     use super::*;
 
-    async fn says(store: &MemoryLedger, owner: &str, sees: bool, now_ms: u64) {
+    async fn says(store: &MemoryLedger, owner: &str, is_true: bool, now_ms: u64) {
         let vendor = || "v".to_owned();
-        let reported = Told {
+        let events = Events {
             begin: Happening::VendorOut { vendor: vendor() },
             end: Some(Happening::VendorBack { vendor: vendor() }),
         };
         let name = "vendor/v";
-        let word = Word { name, owner, sees };
-        say(store, &word, &reported, now_ms).await.unwrap();
+        let report = Report {
+            name,
+            owner,
+            is_true,
+        };
+        super::report(store, &report, &events, now_ms)
+            .await
+            .unwrap();
     }
 
     async fn reported(store: &MemoryLedger) -> Vec<&'static str> {
@@ -127,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn condition_reported_by_several_gateways_emits_one_begin_and_one_end() {
+    async fn condition_reported_by_several_gateways_emits_one_start_event_and_one_end_event() {
         let store = MemoryLedger::new();
         let owners = ["a", "b", "c"];
         says(&store, "a", false, 0).await;

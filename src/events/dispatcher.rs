@@ -1,4 +1,4 @@
-//! All receivers of events: their settings and state, and the actions of operators on them.
+//! All receivers of events: their settings, their state, and what operators can do with them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::{
     delivery::Delivery,
     receiver::Receiver,
-    state::{DeliveryState, Notes},
+    state::{DeliveryState, ReceiverStore},
     tail::Tail,
     webhook::Sent,
 };
@@ -19,7 +19,7 @@ use crate::{
     observe::metrics::{Metrics, events::Outcome},
 };
 
-/// The receivers of a gateway. Clones share them.
+/// All receivers of events of a gateway. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Dispatcher {
     tail: Tail,
@@ -28,15 +28,15 @@ pub(crate) struct Dispatcher {
     metrics: Arc<Metrics>,
 }
 
-/// The result of an operator's request to send an event again.
+/// The result of sending an event to a receiver again, at an operator's request.
 #[derive(Debug)]
 pub(crate) enum Replayed {
-    Taken,
+    Accepted,
     Failed(String),
-    /// The ledger has dropped this event, or never had it.
+    /// The ledger does not have this event: it was dropped, or it never existed.
     Unknown,
-    /// The receiver's filter excludes the event.
-    NotIts,
+    /// The receiver's filter excludes the event, so it was not sent.
+    Excluded,
 }
 
 impl Dispatcher {
@@ -49,7 +49,8 @@ impl Dispatcher {
         }
     }
 
-    /// Replaces the receivers. The returned tasks deliver events to the new receivers until the tasks are dropped.
+    /// Replaces the receivers. Returns the tasks that deliver events to the new receivers; the deliveries stop when
+    /// these tasks are dropped.
     pub(crate) fn replace(&self, configs: &[ReceiverConfig]) -> JoinSet<()> {
         let receivers = configs.iter().map(|config| Arc::new(Receiver::new(config)));
         let receivers: Vec<_> = receivers.collect();
@@ -59,7 +60,7 @@ impl Dispatcher {
                 self.tail.clone(),
                 Arc::clone(receiver),
                 Arc::clone(&self.owner),
-                self.metrics.events.of(&receiver.name),
+                self.metrics.events.for_receiver(&receiver.name),
             );
             tasks.spawn(delivery.run());
         }
@@ -67,22 +68,23 @@ impl Dispatcher {
         tasks
     }
 
-    /// Starts new receivers at the current end of the events, so that they get only later events. If the ledger is out
-    /// of reach, these receivers start when it answers again.
+    /// Makes new receivers begin after the ledger's last event, so that they get only later events. If the ledger is
+    /// out of reach, the new receivers begin when it can be reached again.
     pub(crate) async fn begin(&self) {
         for receiver in self.receivers().iter() {
-            if let Err(error) = self.notes_of(receiver).begin(&self.tail).await {
+            if let Err(error) = self.receiver_store(receiver).begin(&self.tail).await {
                 tracing::warn!(receiver = receiver.name, %error, "the state of an event receiver could not be read yet");
             }
         }
     }
 
-    /// Releases this gateway's leader leases after its deliveries have ended, so that another gateway may send at once.
+    /// Releases the leader leases of this gateway after its deliveries have ended, so that another gateway can send
+    /// events immediately.
     pub(crate) async fn let_go(&self) {
         for receiver in self.receivers().iter() {
-            let notes = self.notes_of(receiver);
-            // If the release fails, the other gateway waits until the leader lease expires.
-            let _ = notes.lease(&self.owner, Duration::from_millis(1)).await;
+            let stored = self.receiver_store(receiver);
+            // If the release fails, another gateway must wait until the leader lease expires.
+            let _ = stored.lease(&self.owner, Duration::from_millis(1)).await;
         }
     }
 
@@ -99,33 +101,33 @@ impl Dispatcher {
         receivers.iter().find(|one| one.name == name).cloned()
     }
 
-    pub(crate) fn notes_of(&self, receiver: &Receiver) -> Notes {
-        Notes::new(&self.tail, &receiver.name)
+    pub(crate) fn receiver_store(&self, receiver: &Receiver) -> ReceiverStore {
+        ReceiverStore::new(&self.tail, &receiver.name)
     }
 
-    /// Sends an event again immediately, with its original id.
+    /// Sends an event to a receiver again, immediately and with the event's original id.
     pub(crate) async fn replay(
         &self,
         receiver: &Receiver,
         number: u64,
     ) -> Result<Replayed, BookError> {
-        let notes = self.notes_of(receiver);
-        let Some((event, letter)) = notes.event(number).await? else {
+        let stored = self.receiver_store(receiver);
+        let Some((event, letter)) = stored.event(number).await? else {
             return Ok(Replayed::Unknown);
         };
-        // An event that the filter excludes is not sent, because it may be about another customer. A dead letter has
-        // already passed the filter, so it is not checked again.
+        // An event that the filter excludes is not sent, because it may concern another customer. A dead letter has
+        // passed the filter before, so it is not checked again.
         if letter.is_none() && !receiver.filter.takes(&event) {
-            return Ok(Replayed::NotIts);
+            return Ok(Replayed::Excluded);
         }
-        let metrics = self.metrics.events.of(&receiver.name);
+        let metrics = self.metrics.events.for_receiver(&receiver.name);
         match receiver.send(&event).await {
             Sent::Taken => {
                 metrics.count(Outcome::Delivered);
                 if let Some(letter) = letter {
-                    notes.forget(&letter).await?;
+                    stored.forget(&letter).await?;
                 }
-                Ok(Replayed::Taken)
+                Ok(Replayed::Accepted)
             }
             Sent::Gone => {
                 metrics.count(Outcome::Failed);
@@ -138,15 +140,15 @@ impl Dispatcher {
         }
     }
 
-    /// Stops a receiver, or resumes it at once, on all gateways.
+    /// Stops or resumes the delivery to a receiver, on all gateways.
     pub(crate) async fn stop(
         &self,
         receiver: &Receiver,
         stopped: bool,
     ) -> Result<DeliveryState, BookError> {
-        let notes = self.notes_of(receiver);
-        notes.begin(&self.tail).await?;
-        let change = notes.change(|state| {
+        let stored = self.receiver_store(receiver);
+        stored.begin(&self.tail).await?;
+        let change = stored.change(|state| {
             if stopped {
                 state.stopped = true;
             } else {
@@ -181,7 +183,8 @@ mod tests {
         ledger::AnyLedger,
     };
 
-    /// Returns a receiver that answers every request with the same status; and the ids that it received.
+    /// Starts a receiver that answers every request with the status in the returned mutex, and records the ids of the
+    /// events that it gets.
     async fn receiver(status: u16) -> (String, Arc<Mutex<u16>>, Arc<Mutex<Vec<String>>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -228,7 +231,7 @@ mod tests {
         }
     }
 
-    async fn tell(store: &AnyLedger, once: &str) {
+    async fn emit(store: &AnyLedger, once: &str) {
         let event = OnceEvent {
             once: once.into(),
             account: None,
@@ -245,7 +248,7 @@ mod tests {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("it did not come");
+        panic!("the awaited result did not come within 10 s");
     }
 
     #[tokio::test]
@@ -258,12 +261,12 @@ mod tests {
         tasks.spawn(tail.run());
         dispatcher.begin().await;
         for once in ["a", "b"] {
-            tell(&store, once).await;
+            emit(&store, once).await;
         }
         let crm = dispatcher.receiver("crm").unwrap();
-        let notes = dispatcher.notes_of(&crm);
+        let stored = dispatcher.receiver_store(&crm);
         let dead = until(async || {
-            let dead = notes.dead().await.unwrap();
+            let dead = stored.dead().await.unwrap();
             (dead.len() == 2).then_some(dead)
         })
         .await;
@@ -271,18 +274,18 @@ mod tests {
         assert!(dead[0].error.contains("500"), "{dead:?}");
         let failed = dispatcher.replay(&crm, 1).await.unwrap();
         assert!(matches!(failed, Replayed::Failed(_)), "{failed:?}");
-        assert_eq!(notes.dead_count().await.unwrap(), 2);
+        assert_eq!(stored.dead_count().await.unwrap(), 2);
         *status.lock().unwrap() = 204;
         let taken = dispatcher.replay(&crm, 1).await.unwrap();
-        assert!(matches!(taken, Replayed::Taken), "{taken:?}");
-        assert_eq!(notes.dead().await.unwrap(), dead[1..]);
+        assert!(matches!(taken, Replayed::Accepted), "{taken:?}");
+        assert_eq!(stored.dead().await.unwrap(), dead[1..]);
         let unknown = dispatcher.replay(&crm, 3).await.unwrap();
         assert!(matches!(unknown, Replayed::Unknown), "{unknown:?}");
-        // The delivery of later events continues after a dead letter.
-        tell(&store, "c").await;
+        // After a dead letter, the delivery continues with later events.
+        emit(&store, "c").await;
         dispatcher.stop(&crm, false).await.unwrap();
         until(async || {
-            let (_, state) = notes.state().await.unwrap().unwrap();
+            let (_, state) = stored.state().await.unwrap().unwrap();
             (state.after == 3 && state.taken_ms.is_some()).then_some(())
         })
         .await;
@@ -306,18 +309,18 @@ mod tests {
             dispatcher.begin().await;
             (dispatcher, tasks)
         };
-        tell(&store, "before there was a receiver").await;
+        emit(&store, "before there was a receiver").await;
         let (dispatcher, mut tasks) = start().await;
-        tell(&store, "a").await;
-        let notes = dispatcher.notes_of(&dispatcher.receiver("crm").unwrap());
+        emit(&store, "a").await;
+        let stored = dispatcher.receiver_store(&dispatcher.receiver("crm").unwrap());
         until(async || {
-            let (_, state) = notes.state().await.unwrap().unwrap();
+            let (_, state) = stored.state().await.unwrap().unwrap();
             (state.after == 2).then_some(())
         })
         .await;
         tasks.shutdown().await;
         dispatcher.let_go().await;
-        tell(&store, "b").await;
+        emit(&store, "b").await;
         let (_, mut tasks) = start().await;
         until(async || (ids.lock().unwrap().len() == 2).then_some(())).await;
         tasks.shutdown().await;

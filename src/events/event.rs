@@ -1,4 +1,4 @@
-//! Which events a receiver or a reader selects, and how an event is shown.
+//! The filter of a receiver or reader of events, and the form in which events are shown.
 
 use serde::Serialize;
 use tollgate_layers::key::AccountId;
@@ -6,11 +6,11 @@ use tollgate_ledger::happening::Event;
 
 use crate::text::time::rfc3339;
 
-/// The criteria by which events are selected. An empty list selects all.
+/// Selects events by account and kind. An empty list selects all accounts or kinds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filter {
     pub(crate) accounts: Vec<AccountId>,
-    /// The names of kinds, as in [`Happening::kind`](tollgate_ledger::happening::Happening::kind).
+    /// Names of kinds, as [`Happening::kind`](tollgate_ledger::happening::Happening::kind) returns them.
     pub(crate) kinds: Vec<&'static str>,
 }
 
@@ -19,7 +19,8 @@ impl Filter {
         self.accounts.is_empty() && self.kinds.is_empty()
     }
 
-    /// Returns whether the event is selected. A list of accounts excludes events without an account.
+    /// Returns whether the filter selects the event. If accounts are listed, an event without an account is not
+    /// selected.
     pub(crate) fn takes(&self, event: &Event) -> bool {
         let of_account = |event: &Event| {
             let account = event.account.as_ref();
@@ -30,7 +31,8 @@ impl Filter {
     }
 }
 
-/// An event as the API returns it and as receivers get it: its time is also given as text.
+/// An event in the form in which the API returns it and receivers get it. In addition to the event's own fields, it has
+/// the time as text.
 #[derive(Debug, Serialize)]
 pub(crate) struct Shown<'a> {
     at: String,

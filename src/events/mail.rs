@@ -1,4 +1,4 @@
-//! Sends mails: events to receivers, and sign-in links.
+//! Sends emails by SMTP: events to receivers, and sign-in links.
 
 use std::{fmt, time::Duration};
 
@@ -19,10 +19,10 @@ use crate::{
     text::causes::chain,
 };
 
-/// The time limit for sending one mail, including the time to connect.
+/// Time limit for sending one email, including the time to connect to the server.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Sends mails through an SMTP server, from one sender.
+/// Sends emails through one SMTP server, from one sender address.
 pub(crate) struct Mailer {
     server: AsyncSmtpTransport<Tokio1Executor>,
     host: String,
@@ -43,17 +43,17 @@ impl Mailer {
         }
     }
 
-    /// Begins a plain-text mail from the sender.
+    /// Begins a plain-text email with the configured sender.
     pub(crate) fn message(&self) -> MessageBuilder {
         Message::builder()
             .from(self.from.clone())
             .header(ContentType::TEXT_PLAIN)
     }
 
-    /// Sends a mail once, within the time limit.
+    /// Sends an email once, within the time limit.
     ///
     /// # Errors
-    /// What the server answered, or that it did not answer in time.
+    /// If the email cannot be sent, or the server does not answer in time: the reason, for example the server's answer.
     pub(crate) async fn send(&self, message: Message) -> Result<(), String> {
         match tokio::time::timeout(PATIENCE, self.server.send(message)).await {
             Ok(Ok(_)) => Ok(()),
@@ -63,7 +63,7 @@ impl Mailer {
     }
 }
 
-/// Sends events as mails.
+/// A receiver that gets events by email.
 pub(super) struct Mail {
     mailer: Mailer,
     to: Vec<Mailbox>,
@@ -86,7 +86,9 @@ impl Mail {
     pub(super) async fn send(&self, event: &Event) -> Sent {
         let message = match self.message(event) {
             Ok(message) => message,
-            Err(error) => return failed(format!("the event cannot be written as a mail: {error}")),
+            Err(error) => {
+                return failed(format!("the event cannot be written as an email: {error}"));
+            }
         };
         match self.mailer.send(message).await {
             Ok(()) => Sent::Taken,
@@ -94,8 +96,8 @@ impl Mail {
         }
     }
 
-    /// Returns the message. Its Message-ID is the same at each attempt to send it, so that mailboxes can drop a
-    /// repeated mail.
+    /// Returns the email about an event. Its Message-ID is the same at each attempt, so that mail servers can drop a
+    /// repeated email.
     fn message(&self, event: &Event) -> Result<Message, lettre::error::Error> {
         let domain = self.mailer.from.email.domain();
         let mut message = self
@@ -110,8 +112,8 @@ impl Mail {
     }
 }
 
-/// Returns TLS settings with the certificate authorities of the configuration; `None` if it names no authorities, or
-/// TLS is off.
+/// Returns the TLS settings that contain the configured certificate authorities; `None` if no authorities are
+/// configured or TLS is off.
 fn tls(config: &SmtpConfig) -> Option<Tls> {
     let certificate = Certificate::from_pem(config.authorities.as_ref()?);
     let host = config.host.parse::<Authority>();
@@ -129,7 +131,7 @@ fn tls(config: &SmtpConfig) -> Option<Tls> {
     }
 }
 
-/// Hides the server's address, which may contain a password.
+/// Leaves out the server's address, which may contain a password.
 impl fmt::Debug for Mailer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mailer")

@@ -1,5 +1,5 @@
-//! Delivery of the ledger's events: [`Tail`] reads events as they are emitted, and [`Dispatcher`] sends them to
-//! receivers, with one task per receiver. No call waits for the delivery of events.
+//! Delivers the ledger's events. [`Tail`] reads events as they are emitted; [`Dispatcher`] sends them to receivers,
+//! with one task for each receiver. No call waits for the delivery of an event.
 
 mod conditions;
 mod delivery;

@@ -1,4 +1,4 @@
-//! A receiver of events: which events it gets, how they are sent, and for how long an event is retried.
+//! A receiver of events: which events it gets, how they are sent to it, and how long they are retried.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use super::{
 };
 use crate::config::{ReceiverConfig, WayConfig};
 
-/// A receiver of events, with its delivery method.
+/// A receiver of events, and the way in which events are sent to it.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     pub(crate) name: String,
     pub(crate) filter: Filter,
-    /// The time for which an event is retried.
+    /// How long an event is retried before it becomes a dead letter.
     pub(super) retry_max: Duration,
     way: Way,
 }
@@ -46,7 +46,7 @@ impl Receiver {
         }
     }
 
-    /// Returns the kind of receiver and its host or chat, without secrets, so that logs may contain both.
+    /// Returns how the receiver gets events, and the receiver's host or chat. Neither is secret, so both can be logged.
     pub(crate) fn way(&self) -> (&'static str, &str) {
         match &self.way {
             Way::Webhook(hook) => ("webhook", hook.host()),
@@ -55,7 +55,7 @@ impl Receiver {
         }
     }
 
-    /// Sends an event once, without retries, within the receiver's time limit.
+    /// Sends an event once, without retries and within a time limit.
     pub(super) async fn send(&self, event: &Event) -> Sent {
         match &self.way {
             Way::Webhook(hook) => hook.send(event).await,

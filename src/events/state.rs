@@ -1,4 +1,4 @@
-//! A receiver's state in the ledger: the number up to which events were delivered, and the dead letters.
+//! The state of a receiver, stored in the ledger: up to which event number events were delivered, and the dead letters.
 
 use std::time::Duration;
 
@@ -11,33 +11,33 @@ use tollgate_ledger::{
 use super::tail::Tail;
 use crate::ledger::AnyLedger;
 
-/// The maximum number of a receiver's dead letters; a further letter replaces the oldest.
+/// Maximum number of dead letters that are stored per receiver. A further dead letter replaces the oldest.
 pub(crate) const DEAD_MAX: usize = 1000;
-/// Pause after the first failed attempt; each further failure doubles the pause.
+/// The pause after the first failed attempt to deliver an event. Each further failure doubles the pause.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// The state of the delivery to a receiver.
+/// The delivery state of one receiver: up to which event number events were delivered, and its failures since then.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DeliveryState {
-    /// All events up to this number were delivered, given up, or excluded by the filter.
+    /// The number of an event. All events up to it were delivered, given up, or excluded by the filter.
     pub(crate) after: u64,
-    /// The number of failures since the last delivery.
+    /// The number of failed attempts since an event was last delivered.
     #[serde(default)]
     pub(crate) failures: u32,
-    /// The time of the first failure since the last delivery, in Unix milliseconds.
+    /// The Unix time (ms) of the first failed attempt since an event was last delivered.
     #[serde(default)]
     pub(crate) failing_since_ms: Option<u64>,
-    /// The time before which nothing is sent, in Unix milliseconds.
+    /// The Unix time (ms) before which no event is sent.
     #[serde(default)]
     pub(crate) next_ms: u64,
-    /// The reason why the last attempt to deliver an event failed.
+    /// Why the last attempt failed; `None` if it succeeded.
     #[serde(default)]
     pub(crate) error: Option<String>,
-    /// Whether delivery is stopped, because the receiver answered 410 or an operator stopped it.
+    /// Whether the delivery is stopped, because the receiver answered 410 or an operator stopped it.
     #[serde(default)]
     pub(crate) stopped: bool,
-    /// The time at which an event was last delivered, in Unix milliseconds.
+    /// The Unix time (ms) at which an event was last delivered.
     #[serde(default)]
     pub(crate) taken_ms: Option<u64>,
 }
@@ -51,8 +51,8 @@ impl DeliveryState {
         };
     }
 
-    /// Records a failed attempt and sets the pause before the next attempt. `jitter` is a random number that varies the
-    /// pause by up to a tenth.
+    /// Records a failed attempt, and sets the pause before the next one. `jitter` is a random number by which the pause
+    /// varies by up to a tenth.
     pub(super) fn failed(
         &mut self,
         why: String,
@@ -68,14 +68,14 @@ impl DeliveryState {
         self.error = Some(why);
     }
 
-    /// Returns whether delivery of the event must be given up: it was retried for `retry_max`, and no event was
-    /// delivered meanwhile.
+    /// Returns whether the delivery of this event must be given up: the event was retried for `retry_max`, and no other
+    /// event was delivered in that time.
     pub(super) fn gives_up(&self, event: &Event, retry_max: Duration, now_ms: u64) -> bool {
         let since = self.failing_since_ms.unwrap_or(now_ms).max(event.at_ms);
         now_ms.saturating_sub(since) >= millis(retry_max)
     }
 
-    /// Resumes delivery at once, at an operator's request.
+    /// Resumes the delivery, at an operator's request. The next attempt is made immediately.
     pub(super) fn resume(&mut self) {
         *self = Self {
             after: self.after,
@@ -94,25 +94,25 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// An event that a receiver did not accept within the retry time.
+/// An event that a receiver did not accept within its retry time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DeadLetter {
     pub(crate) event: Event,
-    /// The time at which delivery was given up, in Unix milliseconds.
+    /// The Unix time (ms) at which the delivery of the event was given up.
     pub(crate) dead_ms: u64,
-    /// The reason why the last attempt to deliver this event failed.
+    /// Why the last attempt to deliver the event failed.
     pub(crate) error: String,
 }
 
-/// A receiver's state and dead letters in the ledger.
+/// The state and the dead letters of one receiver, in the ledger.
 #[derive(Clone, Debug)]
-pub(crate) struct Notes {
+pub(crate) struct ReceiverStore {
     store: AnyLedger,
     name: String,
 }
 
-impl Notes {
-    /// Opens the state of a receiver. It is stored in the ledger that has the events.
+impl ReceiverStore {
+    /// Opens the state of a receiver. It is stored in the same ledger as the events.
     pub(super) fn new(tail: &Tail, receiver: &str) -> Self {
         Self {
             store: tail.store().clone(),
@@ -128,20 +128,20 @@ impl Notes {
         format!("dead/{}/", self.name)
     }
 
-    /// Acquires or renews, for `ttl`, the leader lease under which a gateway sends events to the receiver. Returns
+    /// Acquires or renews the leader lease, for `ttl`, under which a gateway sends events to the receiver. Returns
     /// `false` if another gateway holds it.
     pub(super) async fn lease(&self, owner: &str, ttl: Duration) -> Result<bool, BookError> {
         self.store.lead(&self.state_name(), owner, ttl).await
     }
 
-    /// Returns the state with its version; `None` if delivery to this receiver has never begun.
+    /// Returns the state of the receiver with its version; `None` if the delivery to this receiver has never begun.
     pub(crate) async fn state(&self) -> Result<Option<(u64, DeliveryState)>, BookError> {
         let found = self.store.read_value(&self.state_name()).await?;
         Ok(found.value.map(|state| (found.version, state)))
     }
 
-    /// Returns the state with its version. For a new receiver the state is created, so that delivery begins with the
-    /// next event.
+    /// Returns the state of the receiver with its version. For a new receiver the state is created, so that the
+    /// delivery begins with the next event.
     pub(super) async fn begin(&self, tail: &Tail) -> Result<(u64, DeliveryState), BookError> {
         let begin = async |found: Versioned<DeliveryState>| {
             if let Some(known) = found.value {
@@ -156,13 +156,13 @@ impl Notes {
         self.store.update_async(&self.state_name(), begin).await
     }
 
-    /// Writes the state if the stored version is still `version`. Returns whether it was written.
+    /// Writes the state of the receiver, if the stored version is still `version`. Returns whether it was written.
     pub(super) async fn put(&self, version: u64, state: &DeliveryState) -> Result<bool, BookError> {
         let name = self.state_name();
         self.store.write_value(&name, version, state).await
     }
 
-    /// Changes the current state, which must exist.
+    /// Changes the current state of the receiver, which must exist.
     pub(super) async fn change(
         &self,
         change: impl Fn(&mut DeliveryState) + Send,
@@ -175,10 +175,11 @@ impl Notes {
         self.store.update(&self.state_name(), change).await
     }
 
-    pub(super) async fn bury(&self, letter: &DeadLetter) -> Result<(), BookError> {
+    pub(super) async fn add_dead_letter(&self, letter: &DeadLetter) -> Result<(), BookError> {
         let names = self.dead_names();
         let name = format!("{names}{:020}", letter.event.number);
-        // If the dead letter exists, a gateway stored it and stopped before it recorded its progress.
+        // If the dead letter already exists, a gateway has stored it, and then stopped before recording the progress of
+        // the delivery.
         self.store.write_value(&name, 0, letter).await?;
         let letters = self.store.documents(&names).await?;
         for oldest in letters.iter().rev().skip(DEAD_MAX) {
@@ -187,7 +188,7 @@ impl Notes {
         Ok(())
     }
 
-    /// Returns the dead letters, oldest first.
+    /// Returns the dead letters of the receiver, oldest first.
     pub(crate) async fn dead(&self) -> Result<Vec<DeadLetter>, BookError> {
         let letters = self.store.documents(&self.dead_names()).await?;
         letters.iter().map(Document::parse).collect()
@@ -197,8 +198,8 @@ impl Notes {
         Ok(self.store.documents(&self.dead_names()).await?.len())
     }
 
-    /// Returns the event with this number. If it is a dead letter, the event is returned with the dead letter;
-    /// otherwise it is read from the events that the ledger still has.
+    /// Returns the event with this number, if the ledger still has it. If the event is a dead letter, also returns the
+    /// dead letter's document.
     pub(super) async fn event(
         &self,
         number: u64,
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn pause_between_deliveries_grows_to_an_hour_or_to_the_receivers_retry_after() {
+    fn pause_between_delivery_attempts_grows_to_an_hour_or_to_the_receivers_retry_after() {
         let mut state = DeliveryState::default();
         let mut pauses = Vec::new();
         for _ in 0..40 {
@@ -266,7 +267,7 @@ mod tests {
         state.failed("why".into(), None, 9_000_000, 0);
         assert!(!state.gives_up(&event(1, 0), hour, 9_000_000 + 3_599_999));
         assert!(state.gives_up(&event(1, 0), hour, 9_000_000 + 3_600_000));
-        // The retry time of an event that was emitted after the first failure begins when this event was emitted.
+        // This event was emitted after the first failure, so its retry time begins when it was emitted.
         assert!(!state.gives_up(&event(2, 9_500_000), hour, 9_000_000 + 3_600_000));
         state.taken(&event(1, 0), 13_000_000);
         assert_eq!((state.after, state.failing_since_ms), (1, None));

@@ -1,4 +1,4 @@
-//! Polls the ledger for the number of the last event, and wakes the tasks that wait for later events.
+//! Polls the ledger for the number of the last event, and wakes tasks that wait for new events.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,30 +11,30 @@ use tollgate_ledger::{
 use super::event::Filter;
 use crate::{edge::panics::catch_round, ledger::AnyLedger};
 
-/// The interval at which the number of the last event is read. A ledger in memory or in a file reads this number under
-/// a lock. A ledger on a server gets a request for it, at the longer interval `ASK_EVERY`.
+/// How often the number of the last event is read if the ledger is in memory or in a file, because this read only takes
+/// a lock. If the ledger is on a server, the read is a request, so the longer interval `ASK_EVERY` applies.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const ASK_EVERY: Duration = Duration::from_millis(250);
-/// The interval of polls while the ledger is out of reach.
+/// How often the ledger is polled while it is out of reach.
 const AWAY: Duration = Duration::from_secs(1);
-/// How long to wait after a new number was found and before the events are read: an event that has a number may still
-/// be queued to be written to the ledger's file.
+/// How long to wait before new events are read, after the number of the last event has changed. An event that already
+/// has a number may still be queued for the ledger's file.
 const READABLE: Duration = Duration::from_millis(10);
-/// The maximum number of events that one request scans; the next request continues after them.
+/// Maximum number of events that one request scans. The next request continues after them.
 const LOOKED_THROUGH_MAX: usize = 10_000;
 
-/// The events of a ledger, and the number of the last event. Clones share this number.
+/// The events of a ledger, and the number of the last one. Clones share this number.
 #[derive(Clone, Debug)]
 pub(crate) struct Tail {
     store: AnyLedger,
     last: Arc<watch::Sender<u64>>,
 }
 
-/// A page of events, and the number up to which events were scanned for it.
+/// A page of events that pass a filter.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     pub(crate) events: Vec<Event>,
-    /// The number of the last event that was scanned.
+    /// The number of the last event that was scanned for this page, whether or not it passed the filter.
     pub(crate) until: u64,
 }
 
@@ -46,29 +46,29 @@ impl Tail {
         }
     }
 
-    /// Returns the ledger that has the events.
+    /// Returns the ledger whose events these are.
     pub(super) const fn store(&self) -> &AnyLedger {
         &self.store
     }
 
-    /// Polls for new events. Never returns.
+    /// Polls the ledger for new events. Never returns.
     pub(crate) async fn run(self) {
         let every = match &self.store {
             AnyLedger::Memory(_) | AnyLedger::Sqlite(_) => LOOK_EVERY,
             AnyLedger::Redis(_) => ASK_EVERY,
         };
         loop {
-            let found = catch_round("the search for events", self.last()).await;
+            let found = catch_round("the event poll", self.last()).await;
             let wait = match found {
                 Some(Ok(_)) => every,
-                // The error is not logged here, because a request for events also gets it and returns it.
+                // The error is not logged here: a task that requests events gets the same error, and returns it.
                 Some(Err(_)) | None => AWAY,
             };
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// Returns the number of the last event.
+    /// Returns the number of the last event in the ledger.
     pub(crate) async fn last(&self) -> Result<u64, BookError> {
         let last = self.store.gather().await?;
         self.last
@@ -76,15 +76,15 @@ impl Tail {
         Ok(last)
     }
 
-    /// Resolves when there is an event after this number.
+    /// Waits until the ledger has an event with a number above `after`.
     pub(crate) async fn beyond(&self, after: u64) {
         tokio::time::sleep(READABLE).await;
         let mut last = self.last.subscribe();
-        // The sender is a field of `self`, so it still exists.
+        // The wait cannot fail, because the sender is a field of `self`.
         let _ = last.wait_for(|last| *last > after).await;
     }
 
-    /// Returns at most `limit` events after this number that pass the filter.
+    /// Returns at most `limit` events that pass the filter and have a number above `after`.
     pub(crate) async fn read(
         &self,
         after: u64,
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    async fn tell(store: &AnyLedger, number: u64) {
+    async fn emit(store: &AnyLedger, number: u64) {
         let event = OnceEvent {
             once: number.to_string(),
             account: None,
@@ -138,7 +138,7 @@ mod tests {
     async fn page_of_events_ends_at_its_limit_and_reports_how_far_it_scanned() {
         let store = AnyLedger::Memory(MemoryLedger::new());
         for number in 1..=2500 {
-            tell(&store, number).await;
+            emit(&store, number).await;
         }
         let tail = Tail::new(store);
         let stale = Filter {
@@ -164,7 +164,7 @@ mod tests {
     #[tokio::test]
     async fn waiting_event_reader_is_woken_by_the_next_event() {
         let store = AnyLedger::Memory(MemoryLedger::new());
-        tell(&store, 1).await;
+        emit(&store, 1).await;
         let tail = Tail::new(store.clone());
         let woken = async {
             tail.beyond(1).await;
@@ -172,7 +172,7 @@ mod tests {
         };
         let reported = async {
             tokio::time::sleep(Duration::from_millis(30)).await;
-            tell(&store, 2).await;
+            emit(&store, 2).await;
             std::future::pending::<()>().await;
         };
         tokio::select! {

@@ -1,4 +1,4 @@
-//! Sends an event as a message of a Telegram bot: <https://core.telegram.org/bots/api#sendmessage>.
+//! Sends an event as a Telegram bot's message: <https://core.telegram.org/bots/api#sendmessage>.
 
 use std::{fmt, time::Duration};
 
@@ -20,12 +20,12 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(15);
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// The longest pause that Telegram's API may request.
+/// The longest pause that the gateway accepts from Telegram's API before the next message.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
-/// Sends messages to a Telegram chat as a bot.
+/// A receiver that gets events as a bot's messages in a Telegram chat.
 pub(super) struct Telegram {
-    /// The URL of the API, which contains the bot's token.
+    /// The URL of the method `sendMessage`. It contains the bot's token, so it is secret.
     url: Uri,
     chat: String,
     utc_offset_minutes: i32,
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn telegram_message_counts_as_delivered_only_if_the_answer_has_ok() {
+    fn telegram_message_counts_as_delivered_only_if_ok_is_true_in_the_response() {
         let of =
             |status: u16, answer: Value| reported(StatusCode::from_u16(status).unwrap(), &answer);
         assert_eq!(of(200, json!({ "ok": true, "result": {} })), Sent::Taken);

@@ -1,12 +1,8 @@
-//! Emits events for conditions that the ledger does not detect itself: unavailable vendors, a stale exchange rate, keys
-//! that expire soon, calls sold below their cost. Each event is emitted once, even if several gateways detect its
-//! cause.
+//! Emits events for conditions that the ledger itself does not detect: unavailable vendors, a stale exchange rate, keys
+//! that expire soon, and calls sold below cost. Each event is emitted once, even if several gateways detect the
+//! condition.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use tokio::{
     sync::mpsc::{Receiver, Sender, channel},
@@ -23,7 +19,7 @@ use tollgate_ledger::{
 };
 use uuid::Uuid;
 
-use super::conditions::{Told, Word, known, say};
+use super::conditions::{Events, Report, known, report};
 use crate::{
     catalog::snapshot::Live,
     edge::panics::catch_round,
@@ -31,31 +27,31 @@ use crate::{
     text::time::{day, now_ms},
 };
 
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// The interval at which reports of gateways that were killed are swept.
+const CHECK_EVERY: Duration = Duration::from_secs(2);
+/// How often the reports of killed gateways are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-/// The interval at which all keys are checked, by one gateway of a ledger.
+/// How often one gateway of a ledger checks the expiry of all keys.
 const KEYS_EVERY: Duration = Duration::from_secs(3600);
-/// How long before a key's expiry the event is emitted: 7 days.
+/// How long before a key's expiry the event about it is emitted: 7 days, in milliseconds.
 const EXPIRING_MS: u64 = 7 * 24 * 3_600_000;
-/// The maximum number of calls in the queue for events. Further calls are dropped from the queue, because later calls
-/// of the same model and vendor will cause the same event.
+/// Maximum number of calls sold below cost that wait in the queue. Further calls are dropped, because later calls of
+/// the same model and vendor cause the same event.
 const MARGINS_MAX: usize = 64;
 
 const RATE: &str = "rate";
 const VENDOR: &str = "vendor/";
 
-/// A call that was sold below its cost, queued until its event is emitted.
+/// A call that was sold below its cost, waiting until an event about it is emitted.
 #[derive(Debug)]
 pub(crate) struct Below(Happening);
 
-/// Receives ended calls from the settler, and queues those sold below their cost. Never blocks.
+/// Gets each ended call from the settler, and queues those that were sold below their cost. Never blocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Margins(Sender<Below>);
 
 impl Margins {
-    /// Checks whether a charged call was sold below its cost.
-    pub(crate) fn note(&self, ended: &Ended<'_>) {
+    /// Queues a charged call, if it was sold below its cost.
+    pub(crate) fn check(&self, ended: &Ended<'_>) {
         let Ended::Settled {
             settlement,
             settled,
@@ -77,12 +73,12 @@ impl Margins {
             vendor_cost_rub: cost,
             by: settlement.number.to_string(),
         };
-        // If the queue is full, a later call of the same model and vendor causes the event.
+        // If the queue is full, this event is dropped. A later call of the same model and vendor will cause it again.
         let _ = self.0.try_send(Below(below));
     }
 }
 
-/// Checks the conditions periodically, and emits their events.
+/// Checks conditions periodically, and emits the events about them.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     store: AnyLedger,
@@ -90,14 +86,14 @@ pub(crate) struct Watcher {
     health: Health,
     owner: String,
     below: Receiver<Below>,
-    /// The conditions that this gateway has reported.
-    seen: HashSet<String>,
-    /// The time at which the exchange rate was last read, in Unix milliseconds.
+    /// The conditions that this gateway reported at the last check.
+    reported: HashSet<String>,
+    /// The Unix time (ms) at which the exchange rate was last read.
     rate_ms: u64,
     swept: Option<Instant>,
-    keys_looked: Option<Instant>,
-    /// A day, and the models and vendors for which an event was emitted on that day.
-    reported: (String, HashSet<String>),
+    keys_checked: Option<Instant>,
+    /// A day, and the models and vendors for which an event about calls sold below cost was emitted on this day.
+    margins: (String, HashSet<String>),
 }
 
 impl Watcher {
@@ -109,27 +105,27 @@ impl Watcher {
             health,
             owner: Uuid::now_v7().to_string(),
             below,
-            seen: HashSet::new(),
+            reported: HashSet::new(),
             rate_ms: now_ms(),
             swept: None,
-            keys_looked: None,
-            reported: Default::default(),
+            keys_checked: None,
+            margins: Default::default(),
         };
         (watcher, Margins(sender))
     }
 
-    /// Runs the checks of all conditions. Never returns.
+    /// Checks all conditions periodically. Never returns.
     pub(crate) async fn run(mut self) {
         loop {
             tokio::select! {
-                () = tokio::time::sleep(LOOK_EVERY) => {
-                    let looked = catch_round("the check of vendors", self.look(now_ms())).await;
-                    if let Some(Err(error)) = looked {
+                () = tokio::time::sleep(CHECK_EVERY) => {
+                    let checked = catch_round("the vendor check", self.check(now_ms())).await;
+                    if let Some(Err(error)) = checked {
                         tracing::debug!(%error, "the gateway's own events are not emitted yet");
                     }
                 }
                 Some(Below(what)) = self.below.recv() => {
-                    let reported = catch_round("the check of margins", self.tell_margin(what, now_ms()));
+                    let reported = catch_round("the margin check", self.report_margin(what, now_ms()));
                     if let Some(Err(error)) = reported.await {
                         tracing::debug!(%error, "the event for a call sold below its cost is not emitted yet");
                     }
@@ -138,47 +134,49 @@ impl Watcher {
         }
     }
 
-    async fn look(&mut self, now_ms: u64) -> Result<(), BookError> {
-        let sees = self.sees(now_ms);
+    async fn check(&mut self, now_ms: u64) -> Result<(), BookError> {
+        let conditions = self.conditions(now_ms);
         let sweep = self.swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY);
-        let mut names: HashSet<String> = self.seen.iter().cloned().collect();
-        names.extend(sees.keys().cloned());
+        let mut names = &self.reported | &conditions;
         if sweep {
             names.extend(known(&self.store).await?);
         }
         for name in names {
-            let (owner, sees_it) = (self.owner.as_str(), sees.contains_key(&name));
-            let Some(reported) = self.told_of(&name) else {
+            let is_true = conditions.contains(&name);
+            let Some(events) = self.events_of(&name) else {
                 continue;
             };
-            let word = Word {
+            let own = Report {
                 name: &name,
-                owner,
-                sees: sees_it,
+                owner: &self.owner,
+                is_true,
             };
-            say(&self.store, &word, &reported, now_ms).await?;
-            if sees_it {
-                self.seen.insert(name);
+            report(&self.store, &own, &events, now_ms).await?;
+            if is_true {
+                self.reported.insert(name);
             } else {
-                self.seen.remove(&name);
+                self.reported.remove(&name);
             }
         }
         if sweep {
             self.swept = Some(Instant::now());
         }
-        if self.keys_looked.is_none_or(|at| at.elapsed() >= KEYS_EVERY) {
-            self.look_at_keys(now_ms).await?;
-            self.keys_looked = Some(Instant::now());
+        if self
+            .keys_checked
+            .is_none_or(|at| at.elapsed() >= KEYS_EVERY)
+        {
+            self.check_keys(now_ms).await?;
+            self.keys_checked = Some(Instant::now());
         }
         Ok(())
     }
 
-    /// Returns the conditions that are true on this gateway now.
-    fn sees(&mut self, now_ms: u64) -> BTreeMap<String, ()> {
+    /// Returns the conditions that are true at this gateway now.
+    fn conditions(&mut self, now_ms: u64) -> HashSet<String> {
         let vendors = self.health.snapshot();
         let out = vendors.iter().filter(|vendor| is_out(vendor));
-        let mut sees: BTreeMap<_, _> = out
-            .map(|vendor| (format!("{VENDOR}{}", vendor.name), ()))
+        let mut conditions: HashSet<_> = out
+            .map(|vendor| format!("{VENDOR}{}", vendor.name))
             .collect();
         match self.live.snapshot().rate() {
             Some(reading) => {
@@ -186,21 +184,21 @@ impl Watcher {
                 let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
                 self.rate_ms = now_ms.saturating_sub(age);
             }
-            None => drop(sees.insert(RATE.to_owned(), ())),
+            None => drop(conditions.insert(RATE.to_owned())),
         }
-        sees
+        conditions
     }
 
-    fn told_of(&self, name: &str) -> Option<Told> {
+    fn events_of(&self, name: &str) -> Option<Events> {
         if name == RATE {
             let since_ms = self.rate_ms;
-            return Some(Told {
+            return Some(Events {
                 begin: Happening::RateStale { since_ms },
                 end: None,
             });
         }
         let vendor = name.strip_prefix(VENDOR)?;
-        Some(Told {
+        Some(Events {
             begin: Happening::VendorOut {
                 vendor: vendor.to_owned(),
             },
@@ -210,7 +208,7 @@ impl Watcher {
         })
     }
 
-    async fn look_at_keys(&self, now_ms: u64) -> Result<(), BookError> {
+    async fn check_keys(&self, now_ms: u64) -> Result<(), BookError> {
         let nearly = KEYS_EVERY * 9 / 10;
         if !self.store.lead("keys", &self.owner, nearly).await? {
             return Ok(());
@@ -237,17 +235,17 @@ impl Watcher {
         Ok(())
     }
 
-    /// Emits at most one event per day for each model at each vendor.
-    async fn tell_margin(&mut self, what: Happening, now_ms: u64) -> Result<(), BookError> {
+    /// Emits an event about a call sold below its cost, at most once per day for each model and vendor.
+    async fn report_margin(&mut self, what: Happening, now_ms: u64) -> Result<(), BookError> {
         let Happening::MarginNegative { model, vendor, .. } = &what else {
             return Ok(());
         };
         let today = day(now_ms);
-        if self.reported.0 != today {
-            self.reported = (today, HashSet::new());
+        if self.margins.0 != today {
+            self.margins = (today, HashSet::new());
         }
-        let once = format!("margin_negative:{}:{model}:{vendor}", self.reported.0);
-        if self.reported.1.contains(&once) {
+        let once = format!("margin_negative:{}:{model}:{vendor}", self.margins.0);
+        if self.margins.1.contains(&once) {
             return Ok(());
         }
         let event = OnceEvent {
@@ -257,13 +255,12 @@ impl Watcher {
             what,
         };
         self.store.emit_once(&event).await?;
-        self.reported.1.insert(once);
+        self.margins.1.insert(once);
         Ok(())
     }
 }
 
-/// Returns whether no calls are sent to the vendor, because an operator has disabled it or none of its routes has a
-/// closed breaker.
+/// Returns whether a vendor gets no calls: an operator has disabled it, or none of its routes has a closed breaker.
 fn is_out(vendor: &VendorState) -> bool {
     let shut =
         |route: &tollgate_layers::failover::RouteState| route.breaker != BreakerState::Closed;

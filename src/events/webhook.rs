@@ -1,5 +1,5 @@
-//! Sends an event as a webhook, by the Standard Webhooks scheme: the event's id, the time of the attempt, and a
-//! signature over both and the body.
+//! Sends an event as a webhook according to the Standard Webhooks scheme: with the event's id, the time of the attempt,
+//! and a signature over the id, the time and the body.
 
 use std::{
     fmt,
@@ -35,24 +35,24 @@ const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 /// The longest pause that a receiver may request before the next attempt.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
-/// The maximum bytes of an answer that are read, so that the connection can be reused.
+/// How many bytes of the receiver's response are read, so that the connection can be reused.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// The result of an attempt to deliver an event.
+/// The result of one attempt to send an event to a receiver.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// The receiver accepted the event.
+    /// The receiver has accepted the event.
     Taken,
-    /// The receiver refuses all further events (status 410).
+    /// The receiver has answered 410: it wants no further events.
     Gone,
-    /// The attempt failed. Contains the reason, in a text without secrets, and the pause that the receiver requests.
+    /// The attempt failed. Contains the reason, without secrets, and the pause that the receiver requests.
     Failed {
         why: String,
         retry_after: Option<Duration>,
     },
 }
 
-/// Posts events to the URL of one receiver.
+/// A receiver that gets events by POST requests to its URL.
 pub(super) struct Webhook {
     url: Uri,
     keys: Vec<hmac::Key>,
@@ -94,12 +94,12 @@ impl Webhook {
         }
     }
 
-    /// Returns the host, which may be logged.
+    /// Returns the host of the receiver's URL, which may be logged.
     pub(super) fn host(&self) -> &str {
         self.url.host().unwrap_or_default()
     }
 
-    /// Sends an event, without retries.
+    /// Sends an event once, without retries.
     pub(super) async fn send(&self, event: &Event) -> Sent {
         match tokio::time::timeout(self.timeout, self.post(event)).await {
             Ok(sent) => sent,
@@ -115,7 +115,7 @@ impl Webhook {
         };
         let (head, body) = res.into_parts();
         let sent = sent(head.status, head.headers.get(RETRY_AFTER));
-        // The body is ignored, but read to its end so that the connection can be reused.
+        // The body of the response is not used. It is read to its end, so that the connection can be reused.
         drop(Limited::new(body, ANSWER_BYTES_MAX).collect().await);
         sent
     }
@@ -141,7 +141,7 @@ impl Webhook {
     }
 }
 
-/// Hides the address in `Debug`, because it may contain a key.
+/// Leaves out the URL, because it may contain a key.
 impl fmt::Debug for Webhook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Webhook")
@@ -150,8 +150,8 @@ impl fmt::Debug for Webhook {
     }
 }
 
-/// Returns the event's id, which is the same at each attempt to send it. The id includes the event's time, because each
-/// ledger numbers its events from 1.
+/// Returns the id of an event, which is the same at each attempt. It contains the event's time, because each ledger
+/// numbers its events from 1.
 pub(super) fn id(event: &Event) -> String {
     format!("evt_{}_{}", event.at_ms, event.number)
 }
@@ -186,7 +186,8 @@ fn sent(status: StatusCode, retry_after: Option<&HeaderValue>) -> Sent {
     }
 }
 
-/// Parses Retry-After: seconds, or an HTTP date (RFC 9110, section 10.2.3); a date in the past means now.
+/// Parses the header `retry-after`: seconds or an HTTP date (RFC 9110, section 10.2.3). For a date in the past, returns
+/// zero.
 fn wait_of(text: &str, now: SystemTime) -> Option<Duration> {
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));
@@ -208,9 +209,9 @@ mod tests {
 
     use super::*;
 
-    /// The example from the documentation of the signature scheme.
+    /// Checks the signature against the example in the documentation of Standard Webhooks.
     #[test]
-    fn webhook_signature_follows_the_scheme() {
+    fn webhook_signature_follows_the_standard_webhooks_specification() {
         let secret = STANDARD.decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let keys = [hmac::Key::new(hmac::HMAC_SHA256, &secret)];
         let body = br#"{"test": 2432232314}"#;
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn delivery_succeeds_or_is_retried_by_the_receivers_status() {
+    fn status_of_the_receivers_response_decides_whether_a_delivery_is_retried() {
         let of = |status: u16, after: Option<&'static str>| {
             let after = after.map(HeaderValue::from_static);
             sent(StatusCode::from_u16(status).unwrap(), after.as_ref())

@@ -1,123 +1,84 @@
-//! Events as Russian text, for people who get them by mail or in a chat.
+//! Writes events as Russian text, for people who get them by email or in a chat.
 
 use std::fmt::Write as _;
 
+use tollgate_layers::respond::Language;
 use tollgate_ledger::{
+    account::GroupId,
     happening::{CeilingKind, Event, Happening},
     money::MicroRub,
     statement::to_kopecks,
 };
 
-use crate::text::time::for_people;
+use crate::{statement::money::Kopecks, text::time::for_people};
 
-/// The advice that is sent when the balance is low.
+/// The advice in a message about a low balance.
 const TOP_UP: &str = "Пополните баланс, чтобы запросы к моделям не прервались.";
 
-/// Returns the event in one line. Times have this UTC offset, as in [`text`].
+/// Returns a line about the event, for the subject of an email. Times are shown at this UTC offset, as in [`text`].
 pub(super) fn subject(event: &Event, utc_offset_minutes: i32) -> String {
-    match &event.what {
-        Happening::BalanceLow { balance_rub, .. } => {
-            format!("Заканчиваются средства: осталось {}", rubles(*balance_rub))
-        }
+    words(event, utc_offset_minutes).0
+}
+
+/// Returns the whole message about an event: what happened, which account or key it concerns, what to do, and the
+/// event's number.
+pub(super) fn text(event: &Event, utc_offset_minutes: i32) -> String {
+    let (subject, details) = words(event, utc_offset_minutes);
+    let account = event.account.as_ref().map(|id| format!("Счёт: {id}"));
+    let key = event.key.as_ref().map(|id| format!("Ключ: {id}"));
+    let mut text = format!("{subject}.\n");
+    for line in account.into_iter().chain(key).chain(details) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    let at = for_people(event.at_ms, utc_offset_minutes);
+    let _ = write!(text, "\n{at} · событие {}\n", event.number);
+    text
+}
+
+/// The subject of a message, and the further lines of its text.
+type Words = (String, Vec<String>);
+
+fn words(event: &Event, utc_offset_minutes: i32) -> Words {
+    about_limit(&event.what)
+        .or_else(|| about_key(&event.what, utc_offset_minutes))
+        .or_else(|| about_entry(&event.what))
+        .or_else(|| about_payment(&event.what))
+        .or_else(|| about_gateway(&event.what, utc_offset_minutes))
+        .unwrap_or_else(|| (format!("Событие {}", event.number), Vec::new()))
+}
+
+/// Returns the text about an event of a balance or a ceiling; `None` for other events.
+fn about_limit(what: &Happening) -> Option<Words> {
+    Some(match what {
+        Happening::BalanceLow {
+            level_rub,
+            balance_rub,
+            ..
+        } => (
+            format!("Заканчиваются средства: осталось {}", rubles(*balance_rub)),
+            vec![
+                format!("Порог уведомления: {}", rubles(*level_rub)),
+                TOP_UP.to_owned(),
+            ],
+        ),
         Happening::CeilingLow {
             group,
             ceiling,
+            ceiling_rub,
+            level_rub,
             left_rub,
             ..
         } => {
-            let (which, left) = (of_ceiling(*ceiling), rubles(*left_rub));
-            match group {
-                None => format!("Заканчивается {which} лимит ключа: осталось {left}"),
-                Some(group) => {
-                    format!("Заканчивается {which} лимит группы ключей {group}: осталось {left}")
-                }
-            }
-        }
-        Happening::CeilingReached { group, ceiling, .. } => {
-            let which = of_ceiling(*ceiling);
-            match group {
-                None => format!("Исчерпан {which} лимит ключа"),
-                Some(group) => format!("Исчерпан {which} лимит группы ключей {group}"),
-            }
-        }
-        Happening::TopUp { amount_rub, .. } => {
-            format!("Платёж зачислен: {}", rubles(*amount_rub))
-        }
-        Happening::Correction { amount_rub, .. } => {
-            format!("Корректировка баланса: {}", rubles(*amount_rub))
-        }
-        Happening::KeyExpiring { expires_at_ms } => {
-            let at = for_people(*expires_at_ms, utc_offset_minutes);
-            format!("Срок действия ключа истекает {at}")
-        }
-        // The event does not distinguish a vendor that fails from a vendor that was disabled.
-        Happening::VendorOut { vendor } => {
-            format!(
-                "Поставщику {vendor} больше не отправляются запросы: он отключён или не отвечает"
+            let (limit, left) = (limit(*ceiling, group.as_ref()), rubles(*left_rub));
+            (
+                format!("Заканчивается {limit}: осталось {left}"),
+                vec![
+                    format!("Лимит: {}", rubles(*ceiling_rub)),
+                    format!("Порог уведомления: {}", rubles(*level_rub)),
+                    "Увеличьте лимит, чтобы запросы не начали отклоняться.".to_owned(),
+                ],
             )
-        }
-        Happening::VendorBack { vendor } => {
-            format!("Поставщику {vendor} снова отправляются запросы")
-        }
-        Happening::MarginNegative { model, .. } => {
-            format!("Модель {model} продаётся ниже себестоимости")
-        }
-        Happening::AuditBreach { breaches, .. } => {
-            format!("Аудит нашёл расхождения: {breaches}")
-        }
-        Happening::RateStale { .. } => {
-            "Курс USDT устарел, запросы к моделям не принимаются".to_owned()
-        }
-        Happening::Debt { debt_rub, .. } => format!("Долг по счёту: {}", rubles(*debt_rub)),
-        Happening::PaymentDisputed {
-            amount_rub, status, ..
-        } => {
-            let how = match status.as_str() {
-                "won" => "закрыт в вашу пользу",
-                "lost" => "проигран",
-                _ => "открыт",
-            };
-            format!("Спор по платежу {how}: {}", rubles(*amount_rub))
-        }
-        Happening::PaymentReversed { amount_rub, .. } => {
-            format!(
-                "Провайдер отменил зачисленный платёж: {}",
-                rubles(*amount_rub)
-            )
-        }
-        Happening::AutoTopupFailed { amount_rub, .. } => {
-            format!("Автопополнение не прошло: {}", rubles(*amount_rub))
-        }
-        _ => format!("Событие {}", event.number),
-    }
-}
-
-/// Returns the whole message: what happened, to whom, what to do, and the event's number.
-pub(super) fn text(event: &Event, utc_offset_minutes: i32) -> String {
-    let mut text = format!("{}.\n", subject(event, utc_offset_minutes));
-    let mut line = |line: String| {
-        text.push_str(&line);
-        text.push('\n');
-    };
-    if let Some(account) = &event.account {
-        line(format!("Счёт: {account}"));
-    }
-    if let Some(key) = &event.key {
-        line(format!("Ключ: {key}"));
-    }
-    match &event.what {
-        Happening::BalanceLow { level_rub, .. } => {
-            line(format!("Порог уведомления: {}", rubles(*level_rub)));
-            line(TOP_UP.to_owned());
-        }
-        Happening::CeilingLow {
-            ceiling_rub,
-            level_rub,
-            ..
-        } => {
-            line(format!("Лимит: {}", rubles(*ceiling_rub)));
-            line(format!("Порог уведомления: {}", rubles(*level_rub)));
-            line("Увеличьте лимит, чтобы запросы не начали отклоняться.".to_owned());
         }
         Happening::CeilingReached {
             group,
@@ -126,141 +87,205 @@ pub(super) fn text(event: &Event, utc_offset_minutes: i32) -> String {
             left_rub,
             ..
         } => {
-            line(format!(
-                "Лимит: {}, осталось {}",
-                rubles(*ceiling_rub),
-                rubles(*left_rub)
-            ));
-            let call_scope = match group {
+            let (max, left) = (rubles(*ceiling_rub), rubles(*left_rub));
+            let keys = match group {
                 None => "с этим ключом",
                 Some(_) => "с ключами этой группы",
             };
             let until = match ceiling {
                 CeilingKind::Total => "пока лимит не увеличат",
-                CeilingKind::Month | CeilingKind::Day => {
-                    "пока лимит не увеличат или он не обновится"
-                }
+                _ => "пока лимит не увеличат или он не обновится",
             };
-            line(format!("Запросы {call_scope} будут отклоняться, {until}."));
+            (
+                format!("Исчерпан {}", limit(*ceiling, group.as_ref())),
+                vec![
+                    format!("Лимит: {max}, осталось {left}"),
+                    format!("Запросы {keys} будут отклоняться, {until}."),
+                ],
+            )
         }
+        _ => return None,
+    })
+}
+
+/// Returns the text about an event of a key that expires; `None` for other events.
+fn about_key(what: &Happening, utc_offset_minutes: i32) -> Option<Words> {
+    let Happening::KeyExpiring { expires_at_ms } = what else {
+        return None;
+    };
+    let at = for_people(*expires_at_ms, utc_offset_minutes);
+    let advice = "После этого запросы с этим ключом будут отклоняться. Выпустите новый ключ.";
+    let subject = format!("Срок действия ключа истекает {at}");
+    Some((subject, vec![advice.to_owned()]))
+}
+
+/// Returns the text about an event of a ledger entry; `None` for other events.
+fn about_entry(what: &Happening) -> Option<Words> {
+    Some(match what {
         Happening::TopUp {
-            entry, balance_rub, ..
-        } => {
-            line(format!("Номер платежа: {}", plain(entry)));
-            line(format!("Баланс: {}", rubles(*balance_rub)));
-        }
+            entry,
+            amount_rub,
+            balance_rub,
+            ..
+        } => (
+            format!("Платёж зачислен: {}", rubles(*amount_rub)),
+            vec![
+                format!("Номер платежа: {}", plain(entry)),
+                format!("Баланс: {}", rubles(*balance_rub)),
+            ],
+        ),
         Happening::Correction {
             entry,
+            amount_rub,
             reason,
             balance_rub,
             ..
-        } => {
-            line(format!("Основание: {} ({})", plain(reason), plain(entry)));
-            line(format!("Баланс: {}", rubles(*balance_rub)));
-        }
-        Happening::KeyExpiring { .. } => {
-            line("После этого запросы с ним будут отклоняться: выпустите новый ключ.".to_owned());
-        }
-        Happening::VendorOut { .. } => {
-            line("Проверьте его состояние: tollgate vendor list.".to_owned());
-        }
-        Happening::MarginNegative {
-            vendor,
-            charged_rub,
-            vendor_cost_rub,
-            by,
-            ..
-        } => {
-            line(format!("Поставщик: {vendor}, запрос {by}"));
-            line(format!(
-                "Списано {}, поставщик берёт {}",
-                rubles(*charged_rub),
-                rubles(*vendor_cost_rub)
-            ));
-        }
-        Happening::AuditBreach { first, .. } => {
-            line(format!("Первое: {}", plain(first)));
-            line("Все расхождения покажет tollgate audit.".to_owned());
-        }
-        Happening::RateStale { since_ms } => {
-            let at = for_people(*since_ms, utc_offset_minutes);
-            line(format!("Последний раз курс получен {at}"));
-            line("Проверьте источники курса: раздел rate.source в конфигурации.".to_owned());
-        }
-        Happening::Debt { entry, .. } => line(format!("Возврат: {}", plain(entry))),
+        } => (
+            format!("Корректировка баланса: {}", rubles(*amount_rub)),
+            vec![
+                format!("Основание: {} ({})", plain(reason), plain(entry)),
+                format!("Баланс: {}", rubles(*balance_rub)),
+            ],
+        ),
+        Happening::Debt { entry, debt_rub } => (
+            format!("Долг по счёту: {}", rubles(*debt_rub)),
+            vec![format!("Возврат: {}", plain(entry))],
+        ),
+        _ => return None,
+    })
+}
+
+/// Returns the text about an event of a payment at a provider; `None` for other events.
+fn about_payment(what: &Happening) -> Option<Words> {
+    Some(match what {
         Happening::PaymentDisputed {
             provider,
             entry,
             dispute,
-            ..
-        } => line(format!(
-            "Платёж: {}, спор: {} ({})",
-            plain(entry),
-            plain(dispute),
-            plain(provider)
-        )),
+            amount_rub,
+            status,
+        } => {
+            let how = match status.as_str() {
+                "won" => "закрыт в вашу пользу",
+                "lost" => "проигран",
+                _ => "открыт",
+            };
+            let (entry, dispute) = (plain(entry), plain(dispute));
+            let details = format!("Платёж: {entry}, спор: {dispute} ({})", plain(provider));
+            let subject = format!("Спор по платежу {how}: {}", rubles(*amount_rub));
+            (subject, vec![details])
+        }
         Happening::PaymentReversed {
             provider,
             entry,
+            amount_rub,
             reason,
-            ..
         } => {
-            line(format!("Платёж: {}", plain(entry)));
-            line(format!("Причина: {} ({})", plain(reason), plain(provider)));
-            line("Баланс не изменён: решите, списать ли эту сумму.".to_owned());
+            let amount = rubles(*amount_rub);
+            (
+                format!("Провайдер отменил зачисленный платёж: {amount}"),
+                vec![
+                    format!("Платёж: {}", plain(entry)),
+                    format!("Причина: {} ({})", plain(reason), plain(provider)),
+                    "Баланс не изменён. Решите, списывать ли эту сумму.".to_owned(),
+                ],
+            )
         }
         Happening::AutoTopupFailed {
             provider,
+            amount_rub,
             reason,
             off,
             url,
-            ..
         } => {
-            line(format!("Причина: {} ({})", plain(reason), plain(provider)));
+            let mut details = vec![format!("Причина: {} ({})", plain(reason), plain(provider))];
             if *off {
-                line("Автопополнение выключено, с карты больше ничего не списывается.".to_owned());
+                let off = "Автопополнение выключено, с карты больше ничего не списывается.";
+                details.push(off.to_owned());
             }
-            match url {
-                Some(url) => line(format!("Оплатить самостоятельно: {}", plain(url))),
-                None => line(TOP_UP.to_owned()),
-            }
+            details.push(match url {
+                Some(url) => format!("Оплатить самостоятельно: {}", plain(url)),
+                None => TOP_UP.to_owned(),
+            });
+            let subject = format!("Автопополнение не прошло: {}", rubles(*amount_rub));
+            (subject, details)
         }
-        _ => {}
-    }
-    let at = for_people(event.at_ms, utc_offset_minutes);
-    let _ = write!(text, "\n{at} · событие {}\n", event.number);
-    text
+        _ => return None,
+    })
 }
 
-fn of_ceiling(ceiling: CeilingKind) -> &'static str {
-    match ceiling {
+/// Returns the text about an event of the gateway itself, for its operators; `None` for other events.
+fn about_gateway(what: &Happening, utc_offset_minutes: i32) -> Option<Words> {
+    Some(match what {
+        // The event does not state whether the vendor fails or an operator has disabled it.
+        Happening::VendorOut { vendor } => (
+            format!(
+                "Поставщику {vendor} больше не отправляются запросы: он отключён или не отвечает"
+            ),
+            vec!["Проверьте его состояние: tollgate vendor list.".to_owned()],
+        ),
+        Happening::VendorBack { vendor } => {
+            let subject = format!("Поставщику {vendor} снова отправляются запросы");
+            (subject, Vec::new())
+        }
+        Happening::MarginNegative {
+            model,
+            vendor,
+            charged_rub,
+            vendor_cost_rub,
+            by,
+        } => {
+            let (charged, cost) = (rubles(*charged_rub), rubles(*vendor_cost_rub));
+            (
+                format!("Модель {model} продаётся ниже себестоимости"),
+                vec![
+                    format!("Поставщик: {vendor}, запрос {by}"),
+                    format!("Списано {charged}, у поставщика это стоит {cost}"),
+                ],
+            )
+        }
+        Happening::AuditBreach { breaches, first } => (
+            format!("Аудит нашёл расхождения: {breaches}"),
+            vec![
+                format!("Первое расхождение: {}", plain(first)),
+                "Полный список: tollgate audit.".to_owned(),
+            ],
+        ),
+        Happening::RateStale { since_ms } => {
+            let at = for_people(*since_ms, utc_offset_minutes);
+            (
+                "Курс USDT устарел, запросы к моделям не принимаются".to_owned(),
+                vec![
+                    format!("Курс последний раз получен {at}"),
+                    "Проверьте источники курса: раздел rate.source в конфигурации.".to_owned(),
+                ],
+            )
+        }
+        _ => return None,
+    })
+}
+
+/// Returns the name of a ceiling, for example `дневной лимит ключа`.
+fn limit(ceiling: CeilingKind, group: Option<&GroupId>) -> String {
+    let period = match ceiling {
         CeilingKind::Total => "общий",
         CeilingKind::Month => "месячный",
         CeilingKind::Day => "дневной",
-    }
-}
-
-/// Writes an amount like `1 234 567,89 ₽`, rounded as in statements, so that messages and statements show the same
-/// balance.
-fn rubles(amount: MicroRub) -> String {
-    let kopecks = to_kopecks(amount.micro().into()).unsigned_abs();
-    let whole = (kopecks / 100).to_string();
-    let mut grouped = String::new();
-    for (index, digit) in whole.chars().enumerate() {
-        if index > 0 && (whole.len() - index).is_multiple_of(3) {
-            grouped.push('\u{a0}');
-        }
-        grouped.push(digit);
-    }
-    let sign = if amount.micro() < 0 && kopecks > 0 {
-        "−"
-    } else {
-        ""
     };
-    format!("{sign}{grouped},{:02}\u{a0}₽", kopecks % 100)
+    match group {
+        None => format!("{period} лимит ключа"),
+        Some(group) => format!("{period} лимит группы ключей {group}"),
+    }
 }
 
-/// Writes a text that a person typed: in one line, without control characters.
+/// Writes an amount in Russian style, for example `1 234 567,89 ₽`. It is rounded as in statements, so that messages
+/// and statements show the same balance.
+fn rubles(amount: MicroRub) -> String {
+    let kopecks = Kopecks(to_kopecks(amount.micro().into()));
+    format!("{}\u{a0}₽", kopecks.for_people(Language::Ru))
+}
+
+/// Puts a text that a person has typed into one line, without control characters.
 fn plain(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
@@ -280,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_in_messages_are_rounded_like_statements_and_written_in_russian_style() {
+    fn amounts_in_messages_are_rounded_as_on_statements_and_written_in_russian_style() {
         for (micro, text) in [
             (0, "0,00"),
             (199_999_999, "200,00"),
@@ -297,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn message_about_a_low_balance_has_the_next_step() {
+    fn message_about_a_low_balance_states_the_next_step() {
         let low = event(Happening::BalanceLow {
             level_rub: MicroRub::rubles(200),
             balance_rub: MicroRub::new(199_980_000),
@@ -311,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn message_about_a_failed_charge_has_the_reason_and_the_link() {
+    fn message_about_a_failed_card_charge_has_the_reason_and_the_link() {
         let failed = |off, url: Option<&str>| {
             text(
                 &event(Happening::AutoTopupFailed {

@@ -1,6 +1,6 @@
-//! The record of a closed month: the hash of the month's statement, and all data from which the statement is made
-//! except the journal. The record is a document in the ledger, written with the month's first statement. Every later
-//! statement uses the record, so a statement number always has the same hash.
+//! The record of a closed month. It contains the hash of the month's statement, and all data of the statement that does
+//! not come from the journal. The record is a document in the ledger, written with the month's first statement. Every
+//! later statement uses the record, so a statement number always has the same hash.
 
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
@@ -24,8 +24,8 @@ pub(crate) struct ClosedStatement {
     seller: Option<Seller>,
 }
 
-/// The seller at the time of the first statement. Fields that `SellerConfig` does not serialise, because statements
-/// show them elsewhere, are listed here by name.
+/// The seller at the time of the first statement. `SellerConfig` does not serialize fields that statements show
+/// elsewhere, so this record lists those fields by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Seller {
     #[serde(flatten)]
@@ -39,18 +39,18 @@ struct Seller {
 
 impl ClosedStatement {
     /// Creates the record of `document`, the first statement of its closed month.
-    pub(crate) fn of(document: &Document, about: &About<'_>, language: Language) -> Self {
+    pub(crate) fn new(document: &Document, about: &About<'_>, language: Language) -> Self {
         Self {
             version: VERSION,
             sha256: document.sha256(),
             kept_ms: about.now_ms,
             name: about.name.to_owned(),
             language: code(language).to_owned(),
-            seller: about.seller.map(Seller::of),
+            seller: about.seller.map(Seller::new),
         }
     }
 
-    /// Returns the record of an account's month, if there is one.
+    /// Returns the record of an account's closed month, if it has been written.
     pub(crate) async fn find(
         store: &AnyLedger,
         account: &AccountId,
@@ -59,7 +59,7 @@ impl ClosedStatement {
         Ok(store.read_value(&name(account, month)).await?.value)
     }
 
-    /// Writes the record; `false` if another gateway has written it first.
+    /// Writes the record; returns `false` if another gateway has written it first.
     pub(crate) async fn keep(
         &self,
         store: &AnyLedger,
@@ -85,8 +85,8 @@ impl ClosedStatement {
         &self.sha256
     }
 
-    /// Makes the month's statement again; `None` if the journal, or this version of the program, no longer yields the
-    /// same statement.
+    /// Makes the month's statement again. Returns `None` if the journal, or this version of the program, no longer
+    /// yields the same statement.
     pub(crate) fn again(
         &self,
         account: &AccountId,
@@ -108,7 +108,7 @@ impl ClosedStatement {
 }
 
 impl Seller {
-    fn of(seller: &SellerConfig) -> Self {
+    fn new(seller: &SellerConfig) -> Self {
         Self {
             shown: seller.clone(),
             vat_percent: seller.vat_percent.map(|percent| percent.to_string()),
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seller_in_a_statements_seal_round_trips() {
+    fn record_of_a_closed_month_keeps_every_field_of_the_seller() {
         let seller = SellerConfig {
             name: "ООО «Ромашка»".into(),
             inn: Some("7701234567".into()),
@@ -160,7 +160,7 @@ mod tests {
             ..SellerConfig::default()
         };
         for seller in [seller, note] {
-            let text = serde_json::to_string(&Seller::of(&seller)).unwrap();
+            let text = serde_json::to_string(&Seller::new(&seller)).unwrap();
             let read: Seller = serde_json::from_str(&text).unwrap();
             assert_eq!(read.into_config(), seller, "{text}");
         }

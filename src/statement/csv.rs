@@ -1,4 +1,4 @@
-//! Writes a statement as CSV: one line per fact; all lines have the same columns.
+//! Writes a statement as CSV. Each line has one fact, and all lines have the same columns.
 
 use super::{Amount, Document, Entries, Vat};
 use crate::text::csv::shown;

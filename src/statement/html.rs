@@ -1,4 +1,4 @@
-//! Writes a statement as an HTML page to read, print or mail; it needs no other file.
+//! Writes a statement as an HTML page to read, print or email. The page needs no other file.
 
 use askama::Template;
 

@@ -1,4 +1,4 @@
-//! Issues the statement of an account's month, and stores the record of a closed month with its first statement.
+//! Issues the statement of an account's month. With the first statement of a closed month, stores the month's record.
 
 use tollgate_layers::{
     key::AccountId,
@@ -10,20 +10,21 @@ use tollgate_ledger::statement::{Statement, StatementError};
 use super::{About, ClosedStatement, Document, Month};
 use crate::{config::SellerConfig, ledger::AnyLedger, text::time::now_ms};
 
-/// The maximum number of attempts to store a month's statement. An attempt fails if another gateway stores the
-/// statement at the same time.
+/// The maximum number of attempts to store a closed month. An attempt fails if another gateway stores the month at the
+/// same time.
 const TRIES_MAX: usize = 3;
 
 /// The reason why no statement was issued.
 #[derive(Debug)]
 pub(crate) enum IssueError {
     Ledger(BookError),
-    /// The journal does not give the sums; the second value is the hash of the stored statement, if there is one.
+    /// The journal does not yield the month's sums. The second value is the hash of the stored statement, if there is
+    /// one.
     Sums(StatementError, Option<String>),
     NotBegun,
-    /// The journal no longer gives the statement that was issued with this hash.
+    /// The journal no longer yields the statement that was issued with this hash.
     Changed(String),
-    /// Other gateways stored and deleted the month at the same time.
+    /// Other gateways stored and deleted the month's record at the same time.
     Busy,
 }
 
@@ -33,11 +34,12 @@ impl From<BookError> for IssueError {
     }
 }
 
-/// Returns the statement and its language. The statement of a closed month keeps the content and language that it was
-/// first issued with.
+/// Returns the statement and its language. The statement of a closed month keeps the content and the language of its
+/// first issue.
 ///
 /// # Errors
-/// See [`IssueError`].
+/// An error if the month has not begun, if the ledger cannot be read or written, or if the journal does not yield the
+/// month's sums, or no longer yields the statement that was issued before.
 pub(crate) async fn issue(
     store: &AnyLedger,
     seller: Option<&SellerConfig>,
@@ -83,7 +85,7 @@ pub(crate) async fn issue(
         if !document.is_closed() {
             return Ok((document, language));
         }
-        let closed = ClosedStatement::of(&document, &about, language);
+        let closed = ClosedStatement::new(&document, &about, language);
         if closed.keep(store, account, month).await? {
             return Ok((document, language));
         }

@@ -1,14 +1,18 @@
-//! Statements for accountants: an account's balances, payments and spending in a month, as JSON, CSV, HTML and PDF.
+//! Documents for accountants. A statement has an account's balances, payments and spending in a month, as JSON, CSV,
+//! HTML and PDF. Invoices (`invoice`) have the same formats except CSV.
 //!
 //! The ledger computes the sums (`tollgate_ledger::statement`). This module adds names, the statement's number, the
-//! seller's VAT and a hash. For a closed month, all other data of the statement is stored with its hash, so the same
-//! books give the same bytes.
+//! seller's VAT and a hash. For a closed month, all data that is not in the journal is stored with the statement's
+//! hash, so the same journal yields the same bytes.
 
 mod closed;
 mod csv;
 mod html;
+mod in_words;
+mod invoice;
 mod issue;
-mod money;
+pub(crate) mod money;
+mod payment_code;
 mod pdf;
 mod sheet;
 #[cfg(test)]
@@ -25,28 +29,31 @@ use tollgate_layers::{
 use tollgate_ledger::statement::{DATED_BACK_MS_MAX, Moved, Statement};
 
 use self::closed::ClosedStatement;
-pub(crate) use self::issue::{IssueError, issue};
 use self::money::{Kopecks, Micro};
+pub(crate) use self::{
+    invoice::{Invoice, InvoiceError, Order},
+    issue::{IssueError, issue},
+};
 use crate::{
     config::SellerConfig,
     text::time::{offset, rfc3339},
 };
 
-/// The time between the end of a month and its closing. No line can be dated back into a closed month, even if this
-/// machine's clock is ahead of the ledger's.
+/// The time between the end of a month and its closing. It is long enough that no line can be dated back into a closed
+/// month, even if this machine's clock is ahead of the ledger's.
 const CLOSED_AFTER_MS: u64 = 2 * DATED_BACK_MS_MAX;
-/// The version of the JSON format that is hashed. If the format changes, it gets another number, and a comment here
-/// must describe the earlier format.
+/// The version of the JSON format that is hashed. A changed format gets another number, and a comment at this constant
+/// must then describe the earlier format.
 const VERSION: u32 = 1;
 
-/// A month of the calendar.
+/// A calendar month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Month {
-    /// The number of the month, counted from January 1970.
+    /// The number of the month, counted from January 1970, which is 0.
     index: u64,
 }
 
-/// The error of a text that does not name a month.
+/// The error if a text does not name a month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotAMonth;
 
@@ -85,13 +92,13 @@ impl Month {
         1970 + self.index / 12
     }
 
-    /// Returns the number of the month in its year, from 0.
+    /// Returns the index of the month in its year; January is 0.
     const fn of_year(self) -> u64 {
         self.index % 12
     }
 
-    /// Returns the time from the month's first moment to the next month's, in a calendar that is `utc_offset_minutes`
-    /// ahead of UTC.
+    /// Returns the time from the month's beginning to the next month's beginning, in a time zone that is
+    /// `utc_offset_minutes` ahead of UTC.
     pub(crate) fn time(self, utc_offset_minutes: i32) -> Range<u64> {
         let begins = |index: u64| {
             let ahead_ms = i64::from(utc_offset_minutes) * 60_000;
@@ -101,7 +108,7 @@ impl Month {
     }
 }
 
-/// The account, month and seller of a statement, and the time at which it is made.
+/// The account, the month and the seller of a statement, and the time at which the statement is made.
 #[derive(Debug)]
 pub(crate) struct About<'a> {
     pub(crate) account: &'a AccountId,
@@ -125,7 +132,7 @@ pub(crate) struct Document {
     utc_offset: String,
     /// Whether the statement can no longer change.
     closed: bool,
-    /// When the statement was made, if it can still change.
+    /// The time at which the statement was made; `None` if the statement can no longer change.
     #[serde(skip_serializing_if = "Option::is_none")]
     as_of: Option<String>,
     seller: Option<SellerConfig>,
@@ -141,7 +148,7 @@ pub(crate) struct Document {
     utc_offset_minutes: i32,
 }
 
-/// An amount in kopecks, and exactly as the ledger stores it.
+/// An amount, both rounded to kopecks and exactly as the ledger stores it.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Amount {
     rub: Kopecks,
@@ -171,7 +178,7 @@ struct Spending {
     #[serde(flatten)]
     amount: Amount,
     models: Vec<ModelLine>,
-    /// The total minus the sum of the models' amounts, each of which is rounded to kopecks.
+    /// The rounding difference: the total minus the sum of the models' amounts, each of which is rounded to kopecks.
     models_rounding_rub: Kopecks,
 }
 
@@ -235,14 +242,14 @@ impl Document {
                 models: models.collect(),
                 models_rounding_rub: Kopecks(kopecks.models_rounding),
             },
-            vat: Vat::of(about.seller, kopecks.spent),
+            vat: Vat::new(about.seller, kopecks.spent),
             closing,
             month_of: about.month,
             utc_offset_minutes,
         }
     }
 
-    /// Returns the statement's number, also its file name without an extension.
+    /// Returns the statement's number, which is also its file name without the extension.
     pub(crate) fn number(&self) -> &str {
         &self.number
     }
@@ -252,7 +259,7 @@ impl Document {
         self.closed
     }
 
-    /// Returns the API's answer: all fields, and the hash of this JSON without its hash field.
+    /// Returns the statement as the API returns it: all fields, and the hash of this JSON without its hash field.
     pub(crate) fn json(&self) -> Vec<u8> {
         #[derive(Serialize)]
         struct Sealed<'a> {
@@ -271,7 +278,7 @@ impl Document {
         csv::written(self)
     }
 
-    /// Returns the statement as a page, for people.
+    /// Returns the statement as an HTML page.
     pub(crate) fn html(&self, language: Language) -> String {
         html::written(&sheet::Sheet::new(self, language))
     }
@@ -279,7 +286,8 @@ impl Document {
     /// Returns the statement as PDF, for filing.
     pub(crate) fn pdf(&self, language: Language) -> Vec<u8> {
         let sheet = sheet::Sheet::new(self, language);
-        pdf::written(&sheet, &self.number, &self.sha256())
+        let keywords = format!("{}, sha256 {}", self.number, self.sha256());
+        pdf::written(&sheet, &self.number, &keywords)
     }
 
     /// Returns the hash of all fields, which is the same in every output format.
@@ -290,7 +298,7 @@ impl Document {
 }
 
 fn json(of: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(of).expect("it has string keys and no failing parts")
+    serde_json::to_vec(of).expect("serializing a document with string keys to JSON cannot fail")
 }
 
 impl Entries {
@@ -311,7 +319,7 @@ impl Entries {
 
 impl Vat {
     /// Computes the VAT that is included in the spending. At 20 percent, 120 kopecks include 20 kopecks of VAT.
-    fn of(seller: Option<&SellerConfig>, spent: i128) -> Self {
+    fn new(seller: Option<&SellerConfig>, spent: i128) -> Self {
         let percent = seller.and_then(|seller| seller.vat_percent);
         let kopecks = percent.and_then(|percent| {
             let whole = Decimal::ONE_HUNDRED + percent;

@@ -1,4 +1,4 @@
-//! Amounts as statements write them: in whole kopecks, and in micro-rubles as the ledger stores them.
+//! The two forms of amounts in statements: whole kopecks, and micro-rubles as the ledger stores them.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use tollgate_layers::respond::Language;
 
 /// An amount in whole kopecks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kopecks(pub(super) i128);
+pub(crate) struct Kopecks(pub(crate) i128);
 
 /// An amount in micro-rubles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl fmt::Display for Micro {
 }
 
 impl Kopecks {
-    pub(super) fn for_people(self, language: Language) -> String {
+    pub(crate) fn for_people(self, language: Language) -> String {
         grouped(&self.to_string(), language)
     }
 }
@@ -55,7 +55,7 @@ fn plain(units: i128, digits: usize) -> String {
 fn grouped(plain: &str, language: Language) -> String {
     let (group, point, minus) = match language {
         Language::En => (',', ".", "-"),
-        // The expected texts have a no-break space and the typographic minus.
+        // Russian texts have no-break spaces between groups of digits, and the typographic minus.
         _ => ('\u{a0}', ",", "\u{2212}"),
     };
     let (sign, digits) = match plain.strip_prefix('-') {

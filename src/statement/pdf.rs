@@ -1,14 +1,17 @@
-//! Writes a statement as a PDF: A4 pages for filing, with embedded fonts.
+//! Writes a statement or an invoice as a PDF: A4 pages with embedded fonts.
 //!
-//! All pages are laid out (`Pages`) before any is drawn, because the footer contains the number of pages. The same
-//! statement gives the same bytes.
+//! All pages are laid out (`Pages`) before any page is drawn, because the footer contains the number of pages. The same
+//! statement yields the same bytes.
 
 mod document;
 
 use self::document::{Color, Document, Font};
-use super::sheet::{Column, Row, Sheet, Table};
+use super::{
+    payment_code::Code,
+    sheet::{Column, Row, Sheet, Table},
+};
 
-/// The size of an A4 page, in points of 1/72 inch.
+/// The width and the height of an A4 page, in points of 1/72 inch.
 const WIDTH: f32 = 595.0;
 const HEIGHT: f32 = 842.0;
 const LEFT: f32 = 48.0;
@@ -18,9 +21,11 @@ const BOTTOM: f32 = HEIGHT - 60.0;
 
 /// Line height as a multiple of the font size.
 const LEADING: f32 = 1.35;
-/// Space around the text of a table's cell, in points.
+/// The space around the text of a table cell, in points.
 const PADDING: f32 = 3.0;
 const LABELS_WIDTH: f32 = 150.0;
+/// The side of a payment code, in points: about 5 cm.
+const CODE_SIDE: f32 = 142.0;
 
 const INK: Color = [0x1c, 0x1d, 0x1f];
 const GRAY: Color = [0x5f, 0x63, 0x68];
@@ -53,8 +58,8 @@ impl Style {
     }
 }
 
-/// Returns the PDF. `number` identifies the statement, and `sha256` lets readers verify it.
-pub(super) fn written(sheet: &Sheet, number: &str, sha256: &str) -> Vec<u8> {
+/// Returns the bytes of the PDF. `number` identifies the document on each page; `keywords` is a property of the file.
+pub(super) fn written(sheet: &Sheet, number: &str, keywords: &str) -> Vec<u8> {
     let faces = Faces::new();
     let mut pages = Pages::new(&faces);
     pages.lines(LEFT, RIGHT, TITLE, &sheet.title);
@@ -68,6 +73,9 @@ pub(super) fn written(sheet: &Sheet, number: &str, sha256: &str) -> Vec<u8> {
     }
     for table in &sheet.tables {
         pages.table(table);
+    }
+    if let Some(code) = &sheet.code {
+        pages.code(code);
     }
     pages.skip(14.0);
     for note in &sheet.notes {
@@ -85,11 +93,10 @@ pub(super) fn written(sheet: &Sheet, number: &str, sha256: &str) -> Vec<u8> {
             mark.draw(&mut document);
         }
     }
-    let keywords = format!("{number}, sha256 {sha256}");
-    document.finish(&sheet.title, sheet.lang(), &keywords)
+    document.finish(&sheet.title, sheet.lang(), keywords)
 }
 
-/// The fonts that a statement uses.
+/// The fonts of a statement.
 struct Faces {
     regular: Font,
     bold: Font,
@@ -112,7 +119,8 @@ impl Faces {
         style.size * font.width(text)
     }
 
-    /// Wraps a text into lines of at most `width`: at spaces, and inside a word only if the word alone is wider.
+    /// Wraps a text into lines of at most `width`. Lines break at spaces, and inside a word only if the word alone is
+    /// wider than `width`.
     fn wrapped(&self, style: Style, text: &str, width: f32) -> Vec<String> {
         let mut lines = Vec::new();
         let mut line = String::new();
@@ -146,13 +154,15 @@ impl Faces {
     }
 }
 
-/// A text or a line that is drawn on a page.
+/// An element that is drawn on a page: a text, a line or a box.
 #[derive(Debug)]
 enum Mark {
-    /// A text at x, on the baseline y.
+    /// A text that begins at x, on the baseline y.
     Text(f32, f32, Style, String),
     /// A horizontal line from the left margin to the right one, at y.
     Rule(f32),
+    /// A dark box whose upper left corner is at x and y, with its width and height.
+    Box([f32; 4]),
 }
 
 impl Mark {
@@ -164,6 +174,7 @@ impl Mark {
                 document.text(font, style.size, style.color, *x, *y, text);
             }
             Self::Rule(y) => document.fill_box(LINE, LEFT, *y, RIGHT - LEFT, 0.5),
+            Self::Box([x, y, width, height]) => document.fill_box(INK, *x, *y, *width, *height),
         }
     }
 }
@@ -196,7 +207,8 @@ impl<'a> Pages<'a> {
         self.y += height;
     }
 
-    /// Returns whether `height` fits on the current page. On an empty page everything counts as fitting.
+    /// Returns whether an element of `height` fits on the current page. An empty page counts as large enough for any
+    /// element.
     fn has_room(&self, height: f32) -> bool {
         self.y + height <= BOTTOM || self.y <= TOP
     }
@@ -229,7 +241,23 @@ impl<'a> Pages<'a> {
         self.skip(1.0);
     }
 
-    /// Lays out a table; its header is repeated on each page.
+    /// Lays out a payment code, with its caption to the right.
+    fn code(&mut self, code: &Code) {
+        self.skip(16.0);
+        if !self.has_room(CODE_SIDE) {
+            self.next_page();
+        }
+        let (top, module) = (self.y, CODE_SIDE / f32::from(code.side));
+        let bars = code.bars.iter().map(|bar| {
+            let [x, y, width] = [bar.x, bar.y, bar.width].map(|it| f32::from(it) * module);
+            Mark::Box([LEFT + x, top + y, width, module])
+        });
+        self.page.extend(bars);
+        self.lines(LEFT + LABELS_WIDTH + 8.0, RIGHT, NOTE, code.caption);
+        self.y = self.y.max(top + CODE_SIDE);
+    }
+
+    /// Lays out a table. Its header is repeated on each page.
     fn table(&mut self, table: &Table) {
         let widths = widths(self.faces, table);
         let head = Placed::head(self.faces, table, &widths);
@@ -327,7 +355,8 @@ const fn style(row: &Row) -> Style {
     if row.strong { STRONG } else { BODY }
 }
 
-/// Returns the column widths of a table: numbers are not wrapped, and texts share the remaining width.
+/// Returns the widths of a table's columns. Columns of numbers are as wide as their numbers, unless less than a quarter
+/// of the table's width would remain for the columns of texts. These share the remaining width.
 fn widths(faces: &Faces, table: &Table) -> Vec<f32> {
     let all = RIGHT - LEFT;
     let wanted = |index: usize, column: &Column| {
@@ -352,7 +381,8 @@ fn widths(faces: &Faces, table: &Table) -> Vec<f32> {
         some.map(|(_, width)| width).sum()
     };
     let (numbers, texts) = (of(true, &widths), of(false, &widths));
-    // Numbers are wrapped only if they alone are wider than the page.
+    // Columns of texts get at least a quarter of the width. So numbers are wrapped only if their columns need more than
+    // three quarters.
     let left = (all - numbers).max(all / 4.0);
     for (column, width) in table.columns.iter().zip(&mut widths) {
         *width *= match column.right {
@@ -444,7 +474,7 @@ mod tests {
                 .iter()
                 .filter_map(|mark| match mark {
                     Mark::Text(x, y, style, text) => Some((*x, *y, *style, text)),
-                    Mark::Rule(_) => None,
+                    Mark::Rule(_) | Mark::Box(_) => None,
                 })
                 .collect();
             assert!(
@@ -461,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn pdf_of_a_statement_is_always_the_same_bytes_and_contains_its_hash() {
+    fn pdf_of_a_statement_has_the_same_bytes_each_time_and_contains_the_statements_hash() {
         let document = super::super::tests::closed();
         let pdf = document.pdf(Language::Ru);
         assert!(pdf.starts_with(b"%PDF-1."));

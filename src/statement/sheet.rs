@@ -1,4 +1,5 @@
-//! The texts of a statement in its language, arranged in tables, before they are rendered in a format.
+//! The texts of a statement in its language, arranged in tables. Each output format renders this same arrangement.
+//! Invoices are arranged by this module, too.
 
 use tollgate_layers::{
     calendar::{DAY_MS, date_of_day},
@@ -6,28 +7,31 @@ use tollgate_layers::{
 };
 
 use super::{
-    Amount, Document, Entries, EntryLine, Spending,
+    Amount, Document, Entries, EntryLine, Spending, Vat,
     money::{Micro, count},
+    payment_code::Code,
 };
 use crate::{
     config::SellerConfig,
     text::time::{for_people, parse_rfc3339_ms},
 };
 
-/// The texts of a statement and their arrangement.
+/// The texts of a statement or an invoice and their arrangement.
 #[derive(Debug)]
 pub(super) struct Sheet {
-    language: Language,
+    pub(super) language: Language,
     pub(super) title: String,
-    /// A warning that is shown before everything else.
+    /// A warning that is shown above all other texts.
     pub(super) warning: Option<String>,
-    /// The seller, the account and the dates: labels and texts.
+    /// The seller, the account and the dates, each as a label and a text.
     pub(super) facts: Vec<(&'static str, String)>,
     pub(super) tables: Vec<Table>,
+    /// The payment code of an invoice.
+    pub(super) code: Option<Code>,
     pub(super) notes: Vec<String>,
 }
 
-/// A table, whose last column is an amount.
+/// A table. Its last column contains amounts.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) title: &'static str,
@@ -64,7 +68,7 @@ const fn number(heading: &'static str) -> Column {
 }
 
 impl Sheet {
-    /// Returns the code of the language.
+    /// Returns the code of the language: `en` or `ru`.
     pub(super) const fn lang(&self) -> &'static str {
         match self.language {
             Language::En => "en",
@@ -88,14 +92,15 @@ impl Sheet {
                 words.corrections(&document.corrections, document.utc_offset_minutes),
                 words.spending(document),
             ],
+            code: None,
             notes: words.notes(document),
         }
     }
 }
 
-/// The texts of a language.
-struct Words {
-    language: Language,
+/// Selects and formats the texts of one language.
+pub(super) struct Words {
+    pub(super) language: Language,
 }
 
 const MONTHS: [(&str, &str); 12] = [
@@ -160,7 +165,8 @@ impl Words {
         facts
     }
 
-    fn seller(&self, seller: &SellerConfig, facts: &mut Vec<(&'static str, String)>) {
+    /// Appends those of the seller's details that are set.
+    pub(super) fn seller(&self, seller: &SellerConfig, facts: &mut Vec<(&'static str, String)>) {
         facts.push((self.say("Исполнитель", "Seller"), seller.name.clone()));
         let mut add = |label, text: &Option<String>| {
             facts.extend(text.clone().map(|text| (label, text)));
@@ -185,6 +191,11 @@ impl Words {
                 amount.rub.for_people(self.language),
             ],
             strong,
+        };
+        let (name, rub) = self.vat(&document.vat);
+        let vat = Row {
+            cells: vec![name, String::new(), rub],
+            strong: false,
         };
         let named = |ru, en, amount, strong| row(self.say(ru, en).to_owned(), amount, strong);
         Table {
@@ -214,7 +225,7 @@ impl Words {
                     &document.spending.amount,
                     false,
                 ),
-                self.vat(document),
+                vat,
                 named(
                     "Остаток на конец",
                     "Closing balance",
@@ -225,9 +236,10 @@ impl Words {
         }
     }
 
-    fn vat(&self, document: &Document) -> Row {
-        let vat = &document.vat;
-        let (name, rub) = match &vat.percent {
+    /// Returns the label and the amount of the VAT. If there is no VAT, the label states the reason, and the amount is
+    /// empty.
+    pub(super) fn vat(&self, vat: &Vat) -> (String, String) {
+        match &vat.percent {
             Some(percent) => (
                 match self.language {
                     Language::En => format!("including VAT at {percent} %"),
@@ -240,10 +252,6 @@ impl Words {
                 let note = vat.note.clone().unwrap_or_else(|| none.to_owned());
                 (note, String::new())
             }
-        };
-        Row {
-            cells: vec![name, String::new(), rub],
-            strong: false,
         }
     }
 
@@ -292,7 +300,7 @@ impl Words {
         }
     }
 
-    /// Returns a table's last row: the sum in its last column.
+    /// Returns a table's last row, with the sum in its last column, after `before` other columns.
     fn total(&self, before: usize, amount: &Amount) -> Row {
         let mut cells = vec![String::new(); before];
         cells[0] = self.say("Итого", "Total").to_owned();
@@ -318,7 +326,7 @@ impl Words {
         }
     }
 
-    /// Returns one row per model, one for the rounding difference, and their sum.
+    /// Returns one row per model, one row for the rounding difference, and one row for their sum.
     fn models(&self, spending: &Spending) -> Vec<Row> {
         let language = self.language;
         let lines = spending.models.iter();
@@ -371,8 +379,8 @@ impl Words {
     }
 }
 
-/// Writes a date in the format of Russian documents, in a calendar that is `utc_offset_minutes` ahead of UTC.
-fn day(ms: u64, utc_offset_minutes: i32) -> String {
+/// Writes a date in the format of Russian documents, in a time zone that is `utc_offset_minutes` ahead of UTC.
+pub(super) fn day(ms: u64, utc_offset_minutes: i32) -> String {
     let ms = ms.saturating_add_signed(i64::from(utc_offset_minutes) * 60_000);
     let (year, month, day) = date_of_day(i64::try_from(ms / DAY_MS).unwrap_or_default());
     format!("{day:02}.{month:02}.{year:04}")

@@ -97,7 +97,7 @@ fn month_of_a_statement_is_parsed_as_year_and_month() {
 }
 
 #[test]
-fn json_statement_is_complete_and_sealed() {
+fn json_statement_has_all_fields_and_their_hash() {
     let document = closed();
     let json = String::from_utf8(document.json()).unwrap();
     let value: Value = serde_json::from_str(&json).unwrap();
@@ -120,7 +120,7 @@ fn json_statement_is_complete_and_sealed() {
         ("/spending/models/0/exact_rub", "1234.567891"),
         ("/spending/models/1/rub", "0.00"),
         ("/spending/exact_rub", "1234.570000"),
-        // 100.00 + 5000.00 − 7.00 − 3858.43 = 1234.57
+        // The spending follows from the other amounts: 100.00 + 5000.00 − 7.00 − 3858.43 = 1234.57.
         ("/closing/rub", "3858.43"),
         ("/spending/rub", "1234.57"),
         ("/spending/models_rounding_rub", "0.00"),
@@ -142,7 +142,7 @@ fn json_statement_is_complete_and_sealed() {
 }
 
 #[test]
-fn equal_books_give_an_identical_statement_and_other_books_another_hash() {
+fn equal_journals_give_identical_statements_and_different_ones_give_different_hashes() {
     let one = closed();
     let forms = |of: &Document| {
         [
@@ -263,7 +263,7 @@ fn statement_without_vat_has_the_sellers_explanation() {
     seller.vat_note = Some("НДС не облагается: п. 2 ст. 346.11 НК РФ".into());
     let html = document(november(), Some(&seller), u64::MAX).html(Language::Ru);
     assert!(html.contains("НДС не облагается: п. 2 ст. 346.11 НК РФ"));
-    assert_eq!(Vat::of(None, 100).rub, Kopecks(0));
+    assert_eq!(Vat::new(None, 100).rub, Kopecks(0));
     for (percent, spent, kopecks) in [
         (20, 120, 20),
         (20, 3, 1),
@@ -273,7 +273,7 @@ fn statement_without_vat_has_the_sellers_explanation() {
     ] {
         seller.vat_percent = Some(Decimal::from(percent));
         assert_eq!(
-            Vat::of(Some(&seller), spent).rub,
+            Vat::new(Some(&seller), spent).rub,
             Kopecks(kopecks),
             "{percent} {spent}"
         );

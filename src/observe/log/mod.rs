@@ -1,5 +1,6 @@
-//! The log: JSON lines for a collector, text for a person at a terminal.
+//! The log: JSON lines for a log collector, readable text on a terminal.
 
+mod audited;
 mod buffer;
 mod json;
 
@@ -24,17 +25,20 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+pub(crate) use self::audited::{AuditLine, AuditedLayer, audited};
 pub use self::buffer::Flush;
 use self::json::JsonLines;
 use crate::observe::record::TARGET;
 
-/// Logs to standard error, each line immediately. `RUST_LOG` selects the lines; audit lines cannot be switched off. If
-/// `calls` is [`Calls::Elsewhere`], only failed calls are logged.
+/// Logs to standard error and writes each line immediately. `RUST_LOG` selects the lines, but audit lines are always
+/// logged. If `calls` is [`Calls::Elsewhere`], only failed calls are logged.
 ///
 /// # Panics
-/// If a log was set up before.
+/// If a log was already set up.
 pub fn to_stderr(calls: Calls) {
-    let log = tracing_subscriber::registry().with(filter(calls));
+    let log = tracing_subscriber::registry()
+        .with(filter(calls))
+        .with(AuditedLayer);
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     if io::stderr().is_terminal() {
         let format = Terminal(tracing_subscriber::fmt::format());
@@ -45,7 +49,7 @@ pub fn to_stderr(calls: Calls) {
     }
 }
 
-/// Logs to standard error in the same way as [`to`], including calls. On a terminal, each line is written immediately.
+/// Logs to standard error like [`to`], with a line for each call. On a terminal, each line is written immediately.
 ///
 /// # Panics
 /// If a log was already set up, or a thread cannot be spawned.
@@ -58,8 +62,8 @@ pub fn to_stderr_buffered() -> Option<Flush> {
     Some(to(io::stderr()))
 }
 
-/// Logs JSON lines without delaying calls: `out` gets them within 20 ms, warnings and errors immediately, and all
-/// remaining lines when the returned value is dropped. Lines are selected as for [`to_stderr`].
+/// Logs JSON lines without delaying calls. `out` gets each line within 20 ms, and warnings and errors immediately. When
+/// the returned guard is dropped, all remaining lines are written. `RUST_LOG` selects lines as for [`to_stderr`].
 ///
 /// # Panics
 /// If a log was already set up, or a thread cannot be spawned.
@@ -71,6 +75,7 @@ pub fn to(out: impl Write + Send + 'static) -> Flush {
         .event_format(JsonLines::default());
     tracing_subscriber::registry()
         .with(filter(Calls::Here))
+        .with(AuditedLayer)
         .with(lines)
         .init();
     flush
@@ -94,7 +99,7 @@ fn filter(calls: Calls) -> Targets {
     }
 }
 
-/// Levels by target, like `warn,call=info`. An invalid part is ignored; the default is `info`.
+/// Parses the levels in `RUST_LOG`, such as `warn,call=info`. An invalid part is ignored. The default is `info`.
 fn targets(text: &str) -> Targets {
     let parts = text.split(',').map(str::trim);
     let readable = parts.filter(|part| !part.is_empty() && part.parse::<Targets>().is_ok());
@@ -105,7 +110,8 @@ fn targets(text: &str) -> Targets {
     }
 }
 
-/// Writes lines about calls as sentences, and other events as `tracing_subscriber` does.
+/// Log format for a terminal: a line about a call is written as a sentence, and other events as `tracing_subscriber`
+/// writes them.
 struct Terminal(Format);
 
 impl<S, N> FormatEvent<S, N> for Terminal
@@ -130,7 +136,7 @@ where
     }
 }
 
-/// The fields of the line of a call.
+/// The fields of a log line about a call.
 #[derive(Default)]
 struct Fields(Vec<(&'static str, String)>);
 
@@ -194,7 +200,7 @@ impl Fields {
 
 impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
-        // Control characters are replaced, so that a caller's text cannot look like another line.
+        // Control characters are replaced, so that text from a caller cannot look like another log line.
         let value = value.chars().map(|c| if c.is_control() { ' ' } else { c });
         self.0.push((field.name(), value.collect()));
     }
@@ -216,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn call_is_one_readable_log_line() {
+    fn terminal_log_describes_a_call_in_one_line() {
         let charged = words(&[
             ("number", "01a1f9e4"),
             ("account", "acme"),

@@ -1,4 +1,4 @@
-//! Counters of event deliveries, by receiver.
+//! Counters of the attempts to deliver events, by receiver.
 
 use std::{
     sync::{Arc, atomic::AtomicU64},
@@ -11,10 +11,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Receiver {
-    receiver: Arc<str>,
-}
+use super::families::NameLabels;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Label {
@@ -22,60 +19,53 @@ struct Label {
     result: &'static str,
 }
 
-/// The outcome of an attempt to deliver an event, or of the whole delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Delivered,
-    Failed,
-    Dead,
+words! {
+    /// The result of one attempt to deliver an event; only `dead` is the result of the whole delivery.
+    pub(crate) enum Outcome {
+        Delivered = "delivered",
+        Failed = "failed",
+        Dead = "dead",
+    }
 }
 
-impl Outcome {
-    const ALL: [(Self, &'static str); 3] = [
-        (Self::Delivered, "delivered"),
-        (Self::Failed, "failed"),
-        (Self::Dead, "dead"),
-    ];
-}
-
-/// The counters of all receivers.
+/// Metrics of event delivery to all receivers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Deliveries {
     results: Family<Label, Counter>,
-    lag: Family<Receiver, Gauge<f64, AtomicU64>>,
+    lag: Family<NameLabels<1>, Gauge<f64, AtomicU64>>,
 }
 
 impl Deliveries {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let deliveries = Self::default();
         series! { registry, deliveries:
-            results "tollgate_event_deliveries" "Attempts to send an event, by result; dead: events that became dead letters";
+            results "tollgate_event_deliveries" "Attempts to send events, by result; the result dead counts events that became dead letters";
             lag "tollgate_event_lag_seconds" "Age of the oldest event that the receiver has not accepted yet; 0 if this gateway does not send to it";
         }
         deliveries
     }
 
-    /// Returns the counters of one receiver.
-    pub(crate) fn of(&self, receiver: &str) -> Outgoing {
+    /// Returns the metrics of event delivery to this receiver.
+    pub(crate) fn for_receiver(&self, receiver: &str) -> Outgoing {
         let receiver: Arc<str> = receiver.into();
-        let counter = |(_, result)| {
-            let receiver = Arc::clone(&receiver);
+        let counter = |outcome: Outcome| {
+            let (receiver, result) = (Arc::clone(&receiver), outcome.as_str());
             self.results
                 .get_or_create_owned(&Label { receiver, result })
         };
         Outgoing {
             results: Outcome::ALL.map(counter),
-            lag: self.lag.get_or_create_owned(&Receiver {
-                receiver: Arc::clone(&receiver),
-            }),
+            lag: self
+                .lag
+                .get_or_create_owned(&[("receiver", Arc::clone(&receiver))]),
         }
     }
 }
 
-/// The counters of one receiver.
+/// Metrics of event delivery to one receiver: attempts by result, and the age of the oldest undelivered event.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
-    /// The counters, in the order of [`Outcome::ALL`].
+    /// One counter per result, in the order of [`Outcome::ALL`].
     results: [Counter; Outcome::ALL.len()],
     lag: Gauge<f64, AtomicU64>,
 }

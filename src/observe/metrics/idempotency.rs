@@ -1,22 +1,18 @@
 //! Counters of calls with an idempotency key.
 
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
     registry::{Registry, Unit},
 };
 use tollgate_layers::idempotency::Event;
 
+use super::families::WordLabel;
+
 /// Counts the outcomes of calls with an idempotency key. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Idempotency {
-    calls: Family<Came, Counter>,
+    calls: Family<WordLabel, Counter>,
     stored: Counter,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Came {
-    result: &'static str,
 }
 
 const RESULTS: [&str; 9] = [
@@ -35,7 +31,7 @@ impl Idempotency {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let idempotency = Self::default();
         for result in RESULTS {
-            drop(idempotency.calls.get_or_create(&Came { result }));
+            drop(idempotency.calls.get_or_create(&[("result", result)]));
         }
         series! { registry, idempotency:
             calls "tollgate_idempotent_calls" "Calls with an idempotency key on this node, by outcome";
@@ -65,6 +61,6 @@ impl Idempotency {
             Event::NotStored => "not_stored",
             _ => "not_written",
         };
-        self.calls.get_or_create(&Came { result }).inc();
+        self.calls.get_or_create(&[("result", result)]).inc();
     }
 }

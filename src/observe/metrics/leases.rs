@@ -1,22 +1,16 @@
-//! Counters of this gateway's leases, and of its turns of leases.
+//! Metrics of this gateway's leases and lease turns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 use tollgate_layers::reserve::redis::LeaseCounts;
 
-use super::parts::Parts;
+use super::{families::WordLabel, parts::Parts};
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Side {
-    side: &'static str,
-}
-
-/// Counters of leases. The ledger keeps the counts, and a scrape copies them.
+/// Metrics of leases. The ledger keeps the counts; a scrape copies them into these metrics.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     open: Gauge,
@@ -33,11 +27,11 @@ pub(super) struct Leases {
 
 impl Leases {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let recalls = Family::<Side, Counter>::default();
-        let side = |side| recalls.get_or_create(&Side { side }).clone();
+        let recalls = Family::<WordLabel, Counter>::default();
+        let counter = |side| recalls.get_or_create_owned(&[("side", side)]);
         let leases = Self {
-            recalls_asked: side("asked"),
-            recalls_heard: side("heard"),
+            recalls_asked: counter("asked"),
+            recalls_heard: counter("heard"),
             ..Self::default()
         };
         series! { registry, leases:
@@ -45,12 +39,12 @@ impl Leases {
             leased "tollgate_leased_rubles" "Money in the leases of this gateway, as last confirmed by Redis";
             holds "tollgate_lease_holds" "Holds granted from a lease, without a request to Redis";
             turns "tollgate_lease_turns" "Lease turns (one script each) that Redis has answered";
-            ends "tollgate_lease_ends" "Ends of calls reported to Redis in lease turns";
-            ends_waited "tollgate_lease_ends_waited_seconds" "Sum over lease turns of the time from the oldest end of a call in the turn to the turn's answer";
+            ends "tollgate_lease_ends" "Ended calls reported to Redis in lease turns";
+            ends_waited "tollgate_lease_ends_waited_seconds" "Time from the earliest end of a call in a lease turn to Redis's answer, summed over all turns";
         }
         registry.register(
             "tollgate_lease_recalls",
-            "Leases recalled by this gateway before a refusal, and its own leases recalled by others",
+            "Leases that this gateway recalled before a refusal, and leases of this gateway that others recalled",
             recalls,
         );
         series! { registry, leases:

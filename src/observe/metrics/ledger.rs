@@ -1,9 +1,8 @@
-//! Measures the ledger: how long its answers take, and how often requests to it fail.
+//! Measures how long ledger operations take, and how often they fail.
 
 use std::{sync::Arc, time::Duration};
 
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
 };
@@ -17,80 +16,47 @@ use tollgate_ledger::{
     number::RequestNumber,
 };
 
-use super::histograms::histograms;
+use super::families::{WordLabel, histograms};
 
-/// Bucket bounds in seconds, from a map in memory to a server that does not answer.
+/// Upper bounds of the histogram's buckets, in seconds. They cover all ledgers, from a map in memory to a server that
+/// does not answer.
 const SECONDS: [f64; 14] = [
     0.00001, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5,
     1.0,
 ];
 
-/// The operations of a call on the ledger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
-    FindKey,
-    Probe,
-    Reserve,
-    Settle,
-    Release,
-    Extend,
-    Adjust,
-    Expire,
-    Checkpoint,
-}
-
-impl Operation {
-    const ALL: [Self; 9] = [
-        Self::FindKey,
-        Self::Probe,
-        Self::Reserve,
-        Self::Settle,
-        Self::Release,
-        Self::Extend,
-        Self::Adjust,
-        Self::Expire,
-        Self::Checkpoint,
-    ];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::FindKey => "find_key",
-            Self::Probe => "probe",
-            Self::Reserve => "reserve",
-            Self::Settle => "settle",
-            Self::Release => "release",
-            Self::Extend => "extend",
-            Self::Adjust => "adjust",
-            Self::Expire => "expire",
-            Self::Checkpoint => "checkpoint",
-        }
+words! {
+    /// The ledger operations that calls use.
+    enum Operation {
+        FindKey = "find_key",
+        Probe = "probe",
+        Reserve = "reserve",
+        Settle = "settle",
+        Release = "release",
+        Extend = "extend",
+        Adjust = "adjust",
+        Expire = "expire",
+        Checkpoint = "checkpoint",
     }
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Label {
-    operation: &'static str,
-}
-
-/// Counters of the ledger's operations.
+/// Durations and failures of ledger operations.
 #[derive(Debug)]
 pub(crate) struct LedgerTimes {
-    /// The counters, in the order of [`Operation::ALL`].
+    /// Duration and failures of each operation, in the order of [`Operation::ALL`].
     operations: [(Histogram, Counter); Operation::ALL.len()],
     refused_by_holds: Counter,
 }
 
 impl LedgerTimes {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let seconds: Family<Label, Histogram> = histograms(|| Histogram::new(SECONDS));
-        let errors = Family::<Label, Counter>::default();
+        let seconds: Family<WordLabel, Histogram> = histograms(|| Histogram::new(SECONDS));
+        let errors = Family::<WordLabel, Counter>::default();
         let operations = Operation::ALL.map(|operation| {
-            let label = Label {
-                operation: operation.as_str(),
-            };
+            let label = [("operation", operation.as_str())];
             (
-                seconds.get_or_create(&label).clone(),
-                errors.get_or_create(&label).clone(),
+                seconds.get_or_create_owned(&label),
+                errors.get_or_create_owned(&label),
             )
         });
         registry.register(
@@ -106,7 +72,7 @@ impl LedgerTimes {
         let refused_by_holds = Counter::default();
         registry.register(
             "tollgate_hold_refusals",
-            "Calls refused only because running calls held the money",
+            "Calls refused only because calls in flight held the money",
             refused_by_holds.clone(),
         );
         Self {
@@ -124,19 +90,19 @@ impl LedgerTimes {
     }
 }
 
-/// A ledger that measures the time of its operations.
+/// Wraps a ledger and measures its operations.
 #[derive(Clone, Debug)]
-pub(crate) struct Measured<L> {
+pub(crate) struct InstrumentedLedger<L> {
     ledger: L,
     times: Arc<LedgerTimes>,
 }
 
-impl<L> Measured<L> {
+impl<L> InstrumentedLedger<L> {
     pub(crate) const fn new(ledger: L, times: Arc<LedgerTimes>) -> Self {
         Self { ledger, times }
     }
 
-    fn ask(&self, operation: Operation) -> TimedRequest<'_> {
+    fn begin(&self, operation: Operation) -> TimedRequest<'_> {
         TimedRequest {
             times: &self.times,
             operation,
@@ -145,7 +111,7 @@ impl<L> Measured<L> {
     }
 }
 
-/// An operation that is in progress.
+/// A ledger operation in progress, with the time at which it began.
 struct TimedRequest<'a> {
     times: &'a LedgerTimes,
     operation: Operation,
@@ -153,54 +119,55 @@ struct TimedRequest<'a> {
 }
 
 impl TimedRequest<'_> {
-    /// Records the operation and returns its result. Its argument is the result and not the future, because a large
-    /// future would be moved.
+    /// Records the result of an operation and returns it. Takes the result instead of the future, because moving a
+    /// large future is slow.
     fn answered<T, E>(
         self,
         answer: Result<T, E>,
-        has_failed: impl FnOnce(&E) -> bool,
+        is_failure: impl FnOnce(&E) -> bool,
     ) -> Result<T, E> {
-        let failed = answer.as_ref().is_err_and(has_failed);
+        let failed = answer.as_ref().is_err_and(is_failure);
         let time = self.began.elapsed();
         self.times.answered(self.operation, time, failed);
         answer
     }
 }
 
-/// Returns whether the ledger failed; a refusal is an answer.
-const fn is_away(error: &LedgerError) -> bool {
+/// Returns whether the error means that the ledger failed. A refusal, for example for lack of money, is not a failure.
+const fn has_failed(error: &LedgerError) -> bool {
     !matches!(error, LedgerError::Refused(_))
 }
 
-/// Implements methods by the same methods of the ledger, and measures them.
+/// Implements each method: calls the same method of the wrapped ledger, and measures how long it takes and whether it
+/// fails.
 macro_rules! measured {
     ($($operation:ident: fn $name:ident($($arg:ident: $kind:ty),*) -> $answer:ty;)*) => {
         $(async fn $name(&self, $($arg: $kind),*) -> Result<$answer, LedgerError> {
-            let requested = self.ask(Operation::$operation);
-            requested.answered(self.ledger.$name($($arg),*).await, is_away)
+            let request = self.begin(Operation::$operation);
+            request.answered(self.ledger.$name($($arg),*).await, has_failed)
         })*
     };
 }
 
-impl<L: Ledger> Ledger for Measured<L> {
+impl<L: Ledger> Ledger for InstrumentedLedger<L> {
     async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
-        let requested = self.ask(Operation::Reserve);
+        let request = self.begin(Operation::Reserve);
         let answer = self.ledger.reserve(hold).await;
         if let Err(LedgerError::Refused(Refusal::DoesNotFit { free, held, .. })) = &answer
             && hold.least <= free.plus_or_max(*held)
         {
             self.times.refused_by_holds.inc();
         }
-        requested.answered(answer, is_away)
+        request.answered(answer, has_failed)
     }
 
-    /// All settlements of a batch are answered together.
+    /// Each settlement of a batch is recorded with the time that the whole batch took.
     async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
         let began = Instant::now();
         let answers = self.ledger.settle_all(settlements).await;
         let took = began.elapsed();
         for answer in &answers {
-            let failed = answer.as_ref().is_err_and(is_away);
+            let failed = answer.as_ref().is_err_and(has_failed);
             self.times.answered(Operation::Settle, took, failed);
         }
         answers
@@ -217,15 +184,15 @@ impl<L: Ledger> Ledger for Measured<L> {
     }
 }
 
-impl<L: KeyStore> KeyStore for Measured<L> {
+impl<L: KeyStore> KeyStore for InstrumentedLedger<L> {
     async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
-        let requested = self.ask(Operation::FindKey);
-        requested.answered(self.ledger.find_key(digest).await, |_| true)
+        let request = self.begin(Operation::FindKey);
+        request.answered(self.ledger.find_key(digest).await, |_| true)
     }
 
     fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
-        let requested = self.ask(Operation::FindKey);
+        let request = self.begin(Operation::FindKey);
         let found = self.ledger.find_key_now(digest)?;
-        Some(requested.answered(found, |_| true))
+        Some(request.answered(found, |_| true))
     }
 }

@@ -1,22 +1,45 @@
-//! Metrics of the gateway: `GET /metrics` on the operators' listener.
+//! Metrics of the gateway, served at `GET /metrics` on the operators' listener.
 //!
-//! Counters are incremented where something happens: at the end of a request or an attempt, when the ledger answers,
-//! when a call is settled. Current state (open holds, breakers, the outbox) is read at a scrape and passed as
-//! `Readings`. This module depends neither on calls nor on the components that have the state. Labels are only paths,
-//! statuses, codes and names from the configuration, so callers cannot create series. There is no global registry:
-//! [`Metrics`] is created with its gateway.
+//! Counters are incremented when a request, an attempt or a ledger operation ends, and when a call is settled. Current
+//! state (open holds, breakers, the outbox) is read at each scrape and passed in as `Readings`, so this module depends
+//! neither on calls nor on the components that have this state. The only labels are paths, statuses, codes and names
+//! from the configuration, so callers cannot create series. There is no global registry: each gateway creates its own
+//! [`Metrics`].
 //!
-//! `docs/metrics.md` lists all metrics; a test compares it with a scrape.
+//! `docs/metrics.md` lists all metrics; a test compares the list with a scrape.
 
-/// Registers the series that are fields of a struct: field, name and help.
+/// Registers metrics that are fields of a struct. Each metric is given as its field, its name and its help text.
 macro_rules! series {
     ($registry:ident, $of:ident: $($($field:tt).+ $name:literal $help:literal;)+) => {
         $($registry.register($name, $help, $of.$($field).+.clone());)+
     };
 }
 
+/// Declares an enum whose variants have fixed texts, with a list of all variants and a method that returns the text.
+macro_rules! words {
+    ($(#[$doc:meta])* $vis:vis enum $name:ident {
+        $($(#[$about:meta])* $variant:ident = $word:literal,)+
+    }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $vis enum $name {
+            $($(#[$about])* $variant,)+
+        }
+
+        impl $name {
+            const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
+
+            const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)+
+                }
+            }
+        }
+    };
+}
+
 pub(crate) mod events;
-mod histograms;
+mod families;
 pub(crate) mod idempotency;
 mod leases;
 pub(crate) mod ledger;
@@ -32,21 +55,22 @@ pub(crate) mod vendors;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::Mutex;
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    encoding::text::encode,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 
 pub(crate) use self::state::Readings;
 use self::{
-    events::Deliveries, idempotency::Idempotency, leases::Leases, ledger::LedgerTimes,
-    payments::Payments, process::Process, rates::Rates, requests::Requests, sales::Sales,
-    state::State, text::Format, vendors::Vendors,
+    events::Deliveries, families::WordLabel, idempotency::Idempotency, leases::Leases,
+    ledger::LedgerTimes, payments::Payments, process::Process, rates::Rates, requests::Requests,
+    sales::Sales, state::State, text::Format, vendors::Vendors,
 };
 use crate::catalog::snapshot::Snapshot;
 
@@ -60,26 +84,19 @@ pub struct Metrics {
     pub(crate) events: Deliveries,
     pub(crate) payments: Payments,
     pub(crate) idempotency: Idempotency,
-    /// The number of traced calls whose spans were dropped.
+    /// Number of traced calls whose spans were dropped.
     pub(crate) traces_dropped: Counter,
-    reloads: Family<ReloadResult, Counter>,
+    /// Number of unbooked calls (calls without a receipt) whose records were dropped before they were stored.
+    pub(crate) refused_calls_dropped: Counter,
+    reloads: Family<WordLabel, Counter>,
     loaded: Gauge,
-    /// Metrics of the current state. One scrape at a time sets and reads them.
+    /// Metrics that are set when they are read. The mutex lets one scrape at a time set and read them.
     scraped: Mutex<(State, Leases, Rates, Process)>,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ReloadResult {
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Version {
-    version: &'static str,
-}
-
 impl Metrics {
-    /// Creates all counters at zero. `service` is the service's path segment.
+    /// Creates all metrics, with counters at zero. `service` is the path segment of the service, which appears in path
+    /// labels.
     #[must_use]
     pub fn new(service: &str) -> Self {
         let mut registry = Registry::default();
@@ -97,16 +114,22 @@ impl Metrics {
         let traces_dropped = Counter::default();
         registry.register(
             "tollgate_traces_dropped",
-            "Traced calls whose spans the collector did not accept, or that were dropped because its queue was full",
+            "Traced calls whose spans the collector did not accept, or that were dropped because the queue to the collector was full",
             traces_dropped.clone(),
         );
-        let reloads = Family::<ReloadResult, Counter>::default();
+        let refused_calls_dropped = Counter::default();
+        registry.register(
+            "tollgate_refused_calls_dropped",
+            "Calls without a charge that were not stored, because too many calls waited for the store",
+            refused_calls_dropped.clone(),
+        );
+        let reloads = Family::<WordLabel, Counter>::default();
         for result in ["ok", "failed"] {
-            drop(reloads.get_or_create(&ReloadResult { result }));
+            drop(reloads.get_or_create(&[("result", result)]));
         }
         registry.register(
             "tollgate_config_reloads",
-            "Reloads of the configuration; a failed one changes nothing",
+            "Reloads of the configuration, by result; a failed reload changes nothing",
             reloads.clone(),
         );
         let loaded: Gauge = Gauge::default();
@@ -115,12 +138,12 @@ impl Metrics {
             "Unix time at which the configuration in force was loaded",
             loaded.clone(),
         );
-        let build = Family::<Version, Gauge>::default();
-        let version = env!("CARGO_PKG_VERSION");
-        build.get_or_create(&Version { version }).set(1);
+        let build = Family::<WordLabel, Gauge>::default();
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        build.get_or_create(&version).set(1);
         registry.register(
             "tollgate_build_info",
-            "Always 1; the label is the version",
+            "Always 1; the label has the version of the gateway",
             build,
         );
         Self {
@@ -133,13 +156,14 @@ impl Metrics {
             payments,
             idempotency,
             traces_dropped,
+            refused_calls_dropped,
             reloads,
             loaded,
             scraped: Mutex::new((state, leases, rates, process)),
         }
     }
 
-    /// Creates the series for the models and vendors of a new snapshot. Series of earlier snapshots stay.
+    /// Creates the series of the models and vendors in a new snapshot. Series of earlier snapshots are kept.
     pub fn follow(&self, snapshot: &Snapshot) {
         self.sales.follow(snapshot);
         self.vendors.follow(snapshot);
@@ -148,23 +172,22 @@ impl Metrics {
         self.loaded.set(i64::try_from(seconds).unwrap_or(i64::MAX));
     }
 
-    /// Counts a reload of the configuration, and whether it succeeded.
+    /// Counts a reload of the configuration, as succeeded or failed.
     pub fn reloaded(&self, is_in_force: bool) {
         let result = if is_in_force { "ok" } else { "failed" };
-        self.reloads.get_or_create(&ReloadResult { result }).inc();
+        self.reloads.get_or_create(&[("result", result)]).inc();
     }
 
-    /// Sets the expiry of the callers' certificate, in Unix seconds.
+    /// Sets the time at which the certificate of the callers' listener expires, in Unix seconds.
     pub fn certificate_expires(&self, unix_seconds: u64) {
-        let scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);
-        scraped.0.certificate_expires(unix_seconds);
+        self.scraped.lock().0.certificate_expires(unix_seconds);
     }
 
-    /// Returns all metrics as text. Waits only for another scrape.
+    /// Returns all metrics as text. If another scrape is running, waits for it.
     pub(crate) fn text(&self, now: Readings, format: Format) -> Result<String, fmt::Error> {
         let mut text = String::new();
         {
-            let mut scraped = self.scraped.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut scraped = self.scraped.lock();
             let (state, leases, rates, process) = &mut *scraped;
             leases.set(&now.leases);
             rates.set(&now.rates);

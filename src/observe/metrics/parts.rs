@@ -1,13 +1,13 @@
-//! Counters of fractional values, stored as integers.
+//! Counters of fractional amounts, stored as integers so that sums are exact.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::metrics::counter::{Atomic, Counter};
 
-/// Rubles, stored as micro-rubles: sums are exact, and only the displayed value is rounded.
+/// A counter of rubles, stored in micro-rubles. The sum is exact; only the displayed value is rounded.
 pub(super) type Rubles = Counter<f64, Parts<1_000_000>>;
 
-/// A whole number of parts, displayed in units of `PER_UNIT` parts.
+/// A counter's value as a whole number of parts; `PER_UNIT` parts are displayed as 1.
 #[derive(Debug, Default)]
 pub(super) struct Parts<const PER_UNIT: u32>(AtomicU64);
 
@@ -16,7 +16,7 @@ impl<const PER_UNIT: u32> Parts<PER_UNIT> {
         self.0.fetch_add(parts, Ordering::Relaxed);
     }
 
-    /// Sets the counter to a count that another component keeps.
+    /// Sets the counter to a value that another component counts.
     pub(super) fn set(&self, parts: u64) {
         self.0.store(parts, Ordering::Relaxed);
     }

@@ -1,69 +1,37 @@
-//! Counters of payments at providers.
+//! Counters of payments at providers, by outcome.
 
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
 
-/// Counts the outcomes of payments. Clones share the counters.
+use super::families::WordLabel;
+
+/// Counts payments at providers by outcome. Clones share the counters.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Payments(Family<Came, Counter>);
+pub(crate) struct Payments(Family<WordLabel, Counter>);
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Came {
-    result: &'static str,
-}
-
-/// The outcome of a payment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// The money was booked.
-    Paid,
-    /// The payment ended without money.
-    Canceled,
-    /// The received money differs from the request.
-    Refused,
-    /// The payment was refunded.
-    Refunded,
-    /// The payment was refunded, and the account had already spent some of it.
-    Owed,
-    /// A refund failed, or a dispute was won: the money was credited back.
-    Returned,
-    /// The payer's bank disputes the payment.
-    Disputed,
-    /// The provider revoked a payment's success.
-    Reversed,
-    /// The provider or the ledger did not answer; the request is retried.
-    Failed,
-}
-
-impl Outcome {
-    const ALL: [Self; 9] = [
-        Self::Paid,
-        Self::Canceled,
-        Self::Refused,
-        Self::Refunded,
-        Self::Owed,
-        Self::Returned,
-        Self::Disputed,
-        Self::Reversed,
-        Self::Failed,
-    ];
-
-    const fn label(self) -> Came {
-        let result = match self {
-            Self::Paid => "paid",
-            Self::Canceled => "canceled",
-            Self::Refused => "refused",
-            Self::Refunded => "refunded",
-            Self::Owed => "owed",
-            Self::Returned => "returned",
-            Self::Disputed => "disputed",
-            Self::Reversed => "reversed",
-            Self::Failed => "failed",
-        };
-        Came { result }
+words! {
+    /// The outcome of a payment.
+    pub(crate) enum Outcome {
+        /// The money was received and booked.
+        Paid = "paid",
+        /// The payment ended without any money being received.
+        Canceled = "canceled",
+        /// The received money differs from the requested amount, so it was not booked.
+        Refused = "refused",
+        /// The payment was refunded.
+        Refunded = "refunded",
+        /// The payment was refunded, but the account had already spent a part of the money.
+        Owed = "owed",
+        /// A refund failed, or a dispute was won, so the money was credited to the account again.
+        Returned = "returned",
+        /// The payer's bank reported a dispute about the payment.
+        Disputed = "disputed",
+        /// The provider canceled a payment after reporting it as successful.
+        Reversed = "reversed",
+        /// The provider or the ledger did not answer; the request will be retried.
+        Failed = "failed",
     }
 }
 
@@ -71,7 +39,7 @@ impl Payments {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let payments = Self::default();
         for outcome in Outcome::ALL {
-            drop(payments.0.get_or_create(&outcome.label()));
+            drop(payments.counter(outcome));
         }
         series! { registry, payments:
             0 "tollgate_payments" "Results of payments at providers, as seen by this node";
@@ -80,6 +48,10 @@ impl Payments {
     }
 
     pub(crate) fn count(&self, outcome: Outcome) {
-        self.0.get_or_create(&outcome.label()).inc();
+        self.counter(outcome).inc();
+    }
+
+    fn counter(&self, outcome: Outcome) -> Counter {
+        self.0.get_or_create_owned(&[("result", outcome.as_str())])
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel's statistics of this process, under the names that all Prometheus clients use.
+//! Statistics of this process from the Linux kernel, under the names that all Prometheus clients use.
 
 use std::{fs, path::Path};
 
@@ -10,7 +10,7 @@ use prometheus_client::{
 use super::parts::Parts;
 use crate::net::files::files_max;
 
-/// `USER_HZ`: Linux reports CPU time in hundredths of a second, independent of its own tick.
+/// `USER_HZ`, the unit of CPU time in `/proc`: hundredths of a second, whatever the kernel's own tick is.
 const TICKS_PER_SECOND: u32 = 100;
 
 #[derive(Debug, Default)]
@@ -27,13 +27,13 @@ impl Process {
         series! { registry, process:
             cpu "process_cpu_seconds" "CPU time, in user and kernel mode";
             resident "process_resident_memory_bytes" "Resident memory";
-            open_files "process_open_fds" "Open files, sockets included";
+            open_files "process_open_fds" "Open file descriptors, including sockets";
             files_max "process_max_fds" "Maximum number of open files";
         }
         process
     }
 
-    /// Reads the statistics. A value that cannot be read keeps its last reading.
+    /// Reads the statistics. A value that cannot be read keeps its last known value.
     pub(super) fn read(&self) {
         if let Some(ticks) = read("stat").as_deref().and_then(cpu_ticks) {
             self.cpu.inner().set(ticks);
@@ -53,7 +53,8 @@ fn read(name: &str) -> Option<String> {
     fs::read_to_string(Path::new("/proc/self").join(name)).ok()
 }
 
-/// Returns the CPU time in ticks: fields 14 and 15 of `stat`, see proc(5). Field 2 may contain spaces and parentheses.
+/// Returns the CPU time of the process, in ticks: fields 14 and 15 of `/proc/self/stat`, see proc(5). Field 2 may
+/// contain spaces and parentheses.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let (_, behind) = stat.rsplit_once(')')?;
     let mut fields = behind.split_whitespace().skip(11);
@@ -69,9 +70,9 @@ fn resident_bytes(status: &str) -> Option<i64> {
 
 fn open_files() -> Option<i64> {
     let folder = Path::new("/proc/self/fd");
-    // Since Linux 6.2 the size of this directory is the number of open files, so a long list need not be read.
+    // Since Linux 6.2, the size of this directory is the number of open files, so a long directory need not be read.
     let count = match fs::metadata(folder).ok()?.len() {
-        // One of the open files is the directory that is being read.
+        // One of the open files is the directory itself, which is being read.
         0 => fs::read_dir(folder).ok()?.count().saturating_sub(1) as u64,
         count => count,
     };

@@ -1,20 +1,16 @@
-//! Counters of the work in Redis for rate limits over all gateways.
+//! Metrics of the per-minute limits of keys, which Redis counts for all gateways.
 
 use std::sync::atomic::Ordering;
 
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
 use tollgate_layers::rate_limit::shared::RateCounts;
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Of {
-    limit: &'static str,
-}
+use super::families::WordLabel;
 
-/// Counters of rate limits in Redis. The limiters keep the counts, and a scrape copies them.
+/// Metrics of rate limits in Redis. The limiters keep the counts; a scrape copies them into these metrics.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     takes: Counter,
@@ -27,11 +23,11 @@ pub(super) struct Rates {
 
 impl Rates {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let commands = Family::<Of, Counter>::default();
-        let of = |limit| commands.get_or_create(&Of { limit }).clone();
+        let commands = Family::<WordLabel, Counter>::default();
+        let counter = |limit| commands.get_or_create_owned(&[("limit", limit)]);
         let rates = Self {
-            takes: of("requests"),
-            spends: of("tokens"),
+            takes: counter("requests"),
+            spends: counter("tokens"),
             ..Self::default()
         };
         registry.register(
@@ -40,8 +36,8 @@ impl Rates {
             commands,
         );
         series! { registry, rates:
-            permits "tollgate_rate_permits" "Permits for requests of keys that Redis granted to this gateway";
-            given_back "tollgate_rate_permits_given_back" "Permits for requests of keys that this gateway returned to Redis unused";
+            permits "tollgate_rate_permits" "Permits for requests of keys, granted by Redis to this gateway";
+            given_back "tollgate_rate_permits_given_back" "Permits for requests of keys, returned to Redis by this gateway unused";
             waited "tollgate_rate_waits" "Rate-limit decisions that waited for Redis, in parallel with the ledger";
             failures "tollgate_rate_failures" "Rate-limit scripts that Redis did not answer; their requests were counted by this gateway alone";
         }

@@ -1,12 +1,13 @@
-//! Counters of sales: calls by their ends, tokens and rubles. Incremented when calls are settled, without delaying
-//! callers.
+//! Counters of sales: calls by how they ended, tokens and rubles. They are incremented when calls are settled, without
+//! delaying callers.
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard},
+    sync::{Arc, OnceLock},
 };
 
 use foldhash::fast::FixedState;
+use parking_lot::{RwLock, RwLockReadGuard};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
@@ -20,12 +21,15 @@ use tollgate_ledger::{
     usage::{End, StoppedBy, Usage},
 };
 
-use super::parts::Rubles;
+use super::{
+    families::{NameLabels, WordLabel},
+    parts::Rubles,
+};
 use crate::catalog::snapshot::Snapshot;
 
-/// The end of a call that was released: it was not charged.
+/// The label under which calls that cost nothing are counted: their holds were released.
 const RELEASED: &str = "released";
-/// Label for models and vendors that no configuration of this process has named.
+/// Label of calls whose model or vendor no configuration of this process has named.
 const NONE: &str = "none";
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -41,59 +45,49 @@ struct Class {
     class: &'static str,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Model {
-    model: Arc<str>,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Stopped {
-    stopped_by: &'static str,
-}
-
-/// The counters of sales.
+/// Counters of sales: calls, tokens, holds, charges and losses.
 #[derive(Debug)]
 pub(crate) struct Sales {
     known: RwLock<Known>,
     none: Arc<str>,
-    /// Series of all models that no configuration has named; created with the first such call.
+    /// The series of all models that no configuration has named, created with the first call of such a model.
     of_none: OnceLock<OfModel>,
     calls: Family<Call, Counter>,
     tokens: Family<Class, Counter>,
-    held: Family<Model, Rubles>,
-    charged: Family<Model, Rubles>,
+    held: Family<NameLabels<1>, Rubles>,
+    charged: Family<NameLabels<1>, Rubles>,
     loss: Rubles,
     overruns: Counter,
     estimated: Counter,
     bounded: Counter,
     unpriced: Counter,
-    vendor_cost: Family<Model, Rubles>,
-    /// Charges for the calls that `vendor_cost` covers, because a margin can be computed only for them.
-    charged_at_cost: Family<Model, Rubles>,
+    vendor_cost: Family<NameLabels<1>, Rubles>,
+    /// The amounts charged for the calls whose cost is in `vendor_cost`. A margin can be computed only for these calls.
+    charged_at_cost: Family<NameLabels<1>, Rubles>,
     unpriced_input: Counter,
-    /// Streams whose growing hold was refused more money, by the reason on their receipt.
-    stopped: Family<Stopped, Counter>,
+    /// Streams that ended early because a larger hold was refused, by the reason on their receipt.
+    stopped: Family<WordLabel, Counter>,
 }
 
-/// The names of models and vendors in this configuration and in earlier ones, because running calls may use an earlier
-/// configuration.
+/// The names of models and vendors in the configuration in force and in earlier ones, because calls in flight may still
+/// use an earlier configuration.
 #[derive(Debug, Default)]
 struct Known {
     models: HashMap<Arc<str>, OfModel, FixedState>,
     vendors: HashSet<Arc<str>, FixedState>,
 }
 
-/// A model's label, and the series that each of its calls adds to.
+/// The label of a model, and the series to which each call of this model adds.
 #[derive(Debug)]
 struct OfModel {
     label: Arc<str>,
-    /// The counters, in the order of [`classes`].
+    /// The token counters of the model, in the order of [`classes`].
     tokens: [Counter; 4],
     held: Rubles,
     charged: Rubles,
-    /// The largest input that the model's price applies to, in tokens.
+    /// The maximum input, in tokens, to which the model's price applies.
     input_tokens_priced_max: Option<u64>,
-    /// Finished calls by vendor, for all vendors that the model has had.
+    /// Counters of finished calls by vendor, for each vendor that the model has or had.
     finished: Vec<(Arc<str>, Counter)>,
 }
 
@@ -133,30 +127,30 @@ impl Sales {
 
     fn names(&self, registry: &mut Registry) {
         series! { registry, self:
-            calls "tollgate_calls" "Calls that held money, by model, vendor and end";
+            calls "tollgate_calls" "Calls that held money, by model, by vendor and by how they ended";
             tokens "tollgate_tokens" "Tokens of settled calls by class; each token counts in one class";
             held "tollgate_held_rubles" "Amounts that charged calls held at their start";
-            charged "tollgate_charged_rubles" "Charges of calls";
-            loss "tollgate_loss_rubles" "Costs of calls that could not be charged, including cut vendor counts";
+            charged "tollgate_charged_rubles" "Amounts charged for calls";
+            loss "tollgate_loss_rubles" "Parts of call costs that could not be charged, including the costs of vendor counts that were cut";
             overruns "tollgate_overruns" "Calls that cost more than their hold";
             estimated "tollgate_estimated_calls" "Calls whose usage was missing or implausible, and was estimated or bounded";
-            bounded "tollgate_bounded_calls" "Calls whose vendor counts were cut, because they exceeded what the request allowed";
+            bounded "tollgate_bounded_calls" "Calls whose token counts from the vendor were reduced, because they exceeded what the request allows";
             unpriced "tollgate_unpriced_calls" "Calls whose vendor reported usage for which the model has no price";
-            vendor_cost "tollgate_vendor_cost_rubles" "Vendors' prices of calls whose vendor price is in the configuration";
-            charged_at_cost "tollgate_charged_at_known_cost_rubles" "Charges of calls whose vendor price is in the configuration";
-            unpriced_input "tollgate_unpriced_input_calls" "Calls with more input than input_tokens_priced_max, although their hold covered less";
+            vendor_cost "tollgate_vendor_cost_rubles" "Vendor costs of calls whose vendor price is in the configuration";
+            charged_at_cost "tollgate_charged_at_known_cost_rubles" "Amounts charged for calls whose vendor price is in the configuration";
+            unpriced_input "tollgate_unpriced_input_calls" "Calls with more input tokens than input_tokens_priced_max, the most that their hold covered";
             stopped "tollgate_stopped_calls" "Streams with a growing hold that were stopped, because a larger hold was refused";
         }
     }
 
     fn stopped(&self, why: StoppedBy) -> Counter {
-        let stopped_by = why.as_str();
-        self.stopped.get_or_create_owned(&Stopped { stopped_by })
+        self.stopped
+            .get_or_create_owned(&[("stopped_by", why.as_str())])
     }
 
-    /// Creates the labels and series of the models in force. Series of earlier configurations stay.
+    /// Creates the labels and series of all models in the snapshot. Series of earlier configurations are kept.
     pub(super) fn follow(&self, snapshot: &Snapshot) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         let Known { models, vendors } = &mut *known;
         for model in snapshot.models_with_costs() {
             self.cost(&Arc::from(model.id.as_str()));
@@ -178,7 +172,7 @@ impl Sales {
         }
     }
 
-    /// Counts a settled call.
+    /// Counts a settled call: its tokens, its charge and how it ended.
     pub(crate) fn settled(&self, settlement: &Settlement, settled: &Settled) {
         let item = &settlement.item;
         let known = self.known();
@@ -197,7 +191,7 @@ impl Sales {
         for (series, (_, tokens)) in model.tokens.iter().zip(classes(&item.usage)) {
             series.inc_by(tokens);
         }
-        // Few models have further classes, so the series of these classes are created with the first call.
+        // Few models use these further classes, so their series are created with the first call that uses them.
         for (class, count) in item.usage.classes.iter() {
             self.tokens(&model.label, class.name()).inc_by(count);
         }
@@ -225,8 +219,7 @@ impl Sales {
         if let Some(why) = item.stopped_by {
             self.stopped(why).inc();
         }
-        // An admitted call has at most `input_tokens_priced_max` tokens of input per step, and each web search adds a
-        // step.
+        // A call can have at most `input_tokens_priced_max` tokens of input per step, and each web search adds a step.
         let steps = item
             .usage
             .classes
@@ -240,7 +233,7 @@ impl Sales {
         }
     }
 
-    /// Counts a released call, which was not charged.
+    /// Counts a call that was released because it cost nothing.
     pub(crate) fn released(&self, model: Option<&str>, vendor: Option<&str>) {
         let known = self.known();
         let (model, vendor) = (self.model(&known, model), self.vendor(&known, vendor));
@@ -248,7 +241,7 @@ impl Sales {
     }
 
     fn known(&self) -> RwLockReadGuard<'_, Known> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner)
+        self.known.read()
     }
 
     fn model<'a>(&'a self, known: &'a Known, name: Option<&str>) -> &'a Arc<str> {
@@ -278,7 +271,7 @@ impl Sales {
             vendor: Arc::clone(vendor),
             end,
         };
-        self.calls.get_or_create(&labels).clone()
+        self.calls.get_or_create_owned(&labels)
     }
 
     fn tokens(&self, model: &Arc<str>, class: &'static str) -> Counter {
@@ -286,20 +279,17 @@ impl Sales {
             model: Arc::clone(model),
             class,
         };
-        self.tokens.get_or_create(&labels).clone()
+        self.tokens.get_or_create_owned(&labels)
     }
 
-    /// Returns the counters of a model's vendor cost, and of the charges for the same calls.
+    /// Returns two counters of a model: the vendor cost of its calls, and the amounts charged for the same calls.
     fn cost(&self, model: &Arc<str>) -> (Rubles, Rubles) {
         let families = [&self.vendor_cost, &self.charged_at_cost];
         families.map(|family| self.rubles(family, model)).into()
     }
 
-    fn rubles(&self, family: &Family<Model, Rubles>, model: &Arc<str>) -> Rubles {
-        let labels = Model {
-            model: Arc::clone(model),
-        };
-        family.get_or_create(&labels).clone()
+    fn rubles(&self, family: &Family<NameLabels<1>, Rubles>, model: &Arc<str>) -> Rubles {
+        family.get_or_create_owned(&[("model", Arc::clone(model))])
     }
 }
 
@@ -312,7 +302,7 @@ const fn classes(usage: &Usage) -> [(&'static str, u64); 4] {
     ]
 }
 
-/// A counter cannot decrease, so negative amounts count as zero.
+/// Returns an amount in micro-rubles for a counter. A negative amount counts as zero, because counters cannot decrease.
 fn micro(amount: MicroRub) -> u64 {
     u64::try_from(amount.micro()).unwrap_or_default()
 }
@@ -366,7 +356,8 @@ mod tests {
             sales.rubles(&sales.charged, &model).get().to_string(),
             "0.00024"
         );
-        // The losses are twice the uncovered 10, and twice the 19 by which the vendor's counts were cut.
+        // Each of the two settlements loses 10 µ₽ that could not be charged, and 19 µ₽ that were cut from the vendor's
+        // counts.
         assert_eq!(sales.loss.get().to_string(), "0.000058");
         assert_eq!((sales.overruns.get(), sales.estimated.get()), (2, 2));
         let stopped = StoppedBy::ALL.map(|why| sales.stopped(why).get());
@@ -374,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn settled_call_is_counted_under_its_model_vendor_and_end_reason() {
+    fn settled_call_is_counted_under_its_model_and_its_vendor_and_its_end_reason() {
         let sales = Sales::register(&mut Registry::default());
         sales.follow(&live().snapshot());
         let mut settlement = settlement(1, "k1", 100);
@@ -390,7 +381,7 @@ mod tests {
             ("z-first", "gone", End::Finished, ["z-first", "none"]),
             ("gone", "v", End::Finished, ["none", "v"]),
         ] {
-            // A reload removes no series.
+            // A reload of the configuration removes no series.
             sales.follow(&live().snapshot());
             settlement.item.model = model.into();
             settlement.item.vendor = vendor.into();

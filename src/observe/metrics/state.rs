@@ -1,4 +1,4 @@
-//! Gauges of the current state, set at a scrape.
+//! Gauges of the gateway's current state, which are set at each scrape.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +7,6 @@ use std::{
 };
 
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{family::Family, gauge::Gauge},
     registry::Registry,
 };
@@ -18,16 +17,17 @@ use tollgate_layers::{
     reserve::redis::LeaseCounts,
 };
 
+use super::families::NameLabels;
 use crate::{catalog::snapshot::RateReading, logins::CredentialState};
 
-/// State read at the moment of a scrape.
+/// The gateway's current state, as read at a scrape.
 #[derive(Debug)]
 pub(crate) struct Readings {
     pub(crate) holds_open: usize,
-    /// The age of the oldest hold; zero if there is none.
+    /// The age of the oldest hold; zero without holds.
     pub(crate) hold_oldest: Duration,
     pub(crate) vendors: Vec<VendorState>,
-    /// The credentials that expire, by the vendor's name.
+    /// The states of expiring credentials, by vendor name.
     pub(crate) credentials: BTreeMap<String, CredentialState>,
     pub(crate) outbox_rows: usize,
     /// The age of the oldest charge in the outbox; zero if the outbox is empty.
@@ -35,35 +35,24 @@ pub(crate) struct Readings {
     pub(crate) leases: LeaseCounts,
     pub(crate) rates: RateCounts,
     pub(crate) connections: usize,
-    /// The exchange rate; `None` while there are no prices.
+    /// The exchange rate in force; `None` if no rate is known, or the last rate is too old to be used.
     pub(crate) rate: Option<RateReading>,
     pub(crate) is_ready: bool,
 }
 
-/// A gauge with fractions, for seconds or rubles.
+/// A gauge with a fractional value, such as seconds or rubles.
 type Fraction = Gauge<f64, AtomicU64>;
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Route {
-    vendor: Arc<str>,
-    model: Arc<str>,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Vendor {
-    vendor: Arc<str>,
-}
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     holds_open: Gauge,
     hold_oldest: Fraction,
-    breaker_open: Family<Route, Gauge>,
-    model_unknown: Family<Route, Gauge>,
-    keys_parked: Family<Vendor, Gauge>,
-    token_age: Family<Vendor, Fraction>,
-    token_left: Family<Vendor, Fraction>,
-    login_failures: Family<Vendor, Gauge>,
+    breaker_open: Family<NameLabels<2>, Gauge>,
+    model_unknown: Family<NameLabels<2>, Gauge>,
+    keys_parked: Family<NameLabels<1>, Gauge>,
+    token_age: Family<NameLabels<1>, Fraction>,
+    token_left: Family<NameLabels<1>, Fraction>,
+    login_failures: Family<NameLabels<1>, Gauge>,
     outbox_rows: Gauge,
     outbox_oldest: Fraction,
     connections: Gauge,
@@ -72,14 +61,14 @@ pub(super) struct State {
     prices_available: Gauge,
     ready: Gauge,
     certificate_expires: Fraction,
-    /// The exchange rate that was read last. Its age continues to grow when the rate is no longer used.
+    /// The exchange rate that was read last. Its age continues to grow after the rate is too old to be used.
     last_rate: Option<RateReading>,
 }
 
 impl State {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let state = Self::default();
-        // A gauge without a value is NaN, so that no comparison in an alert is true.
+        // A gauge without a value is NaN, so that no alert fires: `<` and `>` are false for NaN.
         for none in [&state.rate, &state.rate_age, &state.certificate_expires] {
             none.set(f64::NAN);
         }
@@ -91,17 +80,17 @@ impl State {
         series! { registry, self:
             holds_open "tollgate_holds_open" "Holds of this node's calls, from their grant until they are settled or released";
             hold_oldest "tollgate_hold_oldest_seconds" "Age of the oldest hold; 0 without holds";
-            breaker_open "tollgate_vendor_breaker_open" "1 while a route's breaker is open, so that calls with another route avoid it; by the vendor's name of the model";
-            model_unknown "tollgate_vendor_model_unknown" "1 from a vendor's 404 for the model until the vendor answers a call of that model";
-            keys_parked "tollgate_vendor_keys_parked" "The operator's keys that the vendor refused recently, so that they are parked";
+            breaker_open "tollgate_vendor_breaker_open" "1 while a route's breaker is open: calls that have another route avoid this route. The label model is the vendor's name of the model";
+            model_unknown "tollgate_vendor_model_unknown" "1 after the vendor answered 404 for the model, until the vendor answers a call of this model";
+            keys_parked "tollgate_vendor_keys_parked" "Parked keys: keys of the operator that the vendor refused recently";
             token_age "tollgate_vendor_token_age_seconds" "Time since the vendor's token in use was issued, for vendors whose tokens expire";
-            token_left "tollgate_vendor_token_left_seconds" "Time until the vendor's token is used no more; none if its end is not known";
-            login_failures "tollgate_vendor_login_failures" "Failed requests for a token of the vendor since the last one that succeeded";
+            token_left "tollgate_vendor_token_left_seconds" "Time until the vendor's token is no longer used; absent if the expiry is not known";
+            login_failures "tollgate_vendor_login_failures" "Failed requests for the vendor's token since the last successful request";
             outbox_rows "tollgate_outbox_rows" "Charges in the outbox that wait for the ledger; 0 with a ledger in memory or SQLite";
             outbox_oldest "tollgate_outbox_oldest_seconds" "Age of the oldest charge in the outbox; 0 if the outbox is empty";
             connections "tollgate_connections" "Connections of callers";
             rate "tollgate_exchange_rate_rubles" "Rubles for one USDT, as last read; NaN until a rate has been read";
-            rate_age "tollgate_exchange_rate_age_seconds" "Age of the exchange rate; 0 if the operator has fixed it";
+            rate_age "tollgate_exchange_rate_age_seconds" "Age of the exchange rate; 0 if the operator has set a fixed rate";
             prices_available "tollgate_prices_available" "1 while models have prices; 0 while the exchange rate is missing or too old and no call is sold";
             ready "tollgate_ready" "1 while /readyz reports that this node should get calls";
             certificate_expires "tollgate_certificate_expires_timestamp_seconds" "Expiry of the callers' certificate, in Unix time; NaN without one";
@@ -128,28 +117,25 @@ impl State {
         vendors: Vec<VendorState>,
         credentials: &BTreeMap<String, CredentialState>,
     ) {
-        // Routes removed from the configuration have no series.
+        // If a route was removed from the configuration, its series is removed here.
         self.breaker_open.clear();
         self.model_unknown.clear();
         self.keys_parked.clear();
-        for tokens in [&self.token_age, &self.token_left] {
-            tokens.clear();
-        }
+        self.token_age.clear();
+        self.token_left.clear();
         self.login_failures.clear();
         for vendor in vendors {
             let name: Arc<str> = Arc::from(&*vendor.name);
             for route in vendor.routes {
-                let labels = Route {
-                    vendor: Arc::clone(&name),
-                    model: Arc::from(&*route.model),
-                };
+                let model = Arc::from(&*route.model);
+                let labels = [("vendor", Arc::clone(&name)), ("model", model)];
                 let is_open = route.breaker != BreakerState::Closed;
                 self.breaker_open.get_or_create(&labels).set(is_open.into());
                 self.model_unknown
                     .get_or_create(&labels)
                     .set(route.model_unknown.into());
             }
-            let labels = Vendor { vendor: name };
+            let labels = [("vendor", name)];
             self.keys_parked
                 .get_or_create(&labels)
                 .set(whole(vendor.keys_parked));
@@ -159,7 +145,7 @@ impl State {
         }
     }
 
-    fn set_credential(&self, labels: &Vendor, state: &CredentialState) {
+    fn set_credential(&self, labels: &NameLabels<1>, state: &CredentialState) {
         for (gauge, time) in [(&self.token_age, state.age), (&self.token_left, state.left)] {
             if let Some(time) = time {
                 gauge.get_or_create(labels).set(time.as_secs_f64());

@@ -1,18 +1,18 @@
-//! The two text formats in which metrics are served.
+//! The two text formats in which metrics can be served.
 
 use http::{HeaderMap, HeaderValue, header::ACCEPT};
 
-/// The text format of a scrape.
+/// The text format of the metrics in a scrape's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// OpenMetrics 1.0, for clients that accept it, such as Prometheus.
+    /// OpenMetrics 1.0, for clients that accept it, for example Prometheus.
     OpenMetrics,
-    /// Text format 0.0.4, which every client can read.
+    /// The classic Prometheus text format 0.0.4, which every client can read.
     Classic,
 }
 
 impl Format {
-    /// Returns the format that these headers accept.
+    /// Returns the format to serve, according to the `Accept` header of the request.
     pub(crate) fn asked_for(headers: &HeaderMap) -> Self {
         let names = |value: &HeaderValue| {
             let value = value.to_str().unwrap_or_default();
@@ -33,12 +33,12 @@ impl Format {
     }
 }
 
-/// Converts OpenMetrics to text format 0.0.4, in which a counter's family has the name of its samples and there is no
-/// end marker.
+/// Converts OpenMetrics to text format 0.0.4. In that format, a counter's family has the same name as its samples, and
+/// there is no end marker.
 pub(super) fn classic(text: &str) -> String {
     let mut classic = String::with_capacity(text.len());
-    // The name in a help line depends on the metric's type. OpenMetrics writes the type after the help line, so the
-    // help line is held back.
+    // In a help line, the name of the metric depends on the metric's type. OpenMetrics writes the type after the help
+    // line, so the help line is kept until the type is known.
     let mut help: Option<&str> = None;
     for line in text.lines() {
         if line == "# EOF" || line.starts_with("# UNIT ") {
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classic_metrics_text_names_counters_with_their_total_suffix() {
+    fn classic_prometheus_text_names_counters_with_the_suffix_total() {
         let text = "# HELP a A, counted.\n# TYPE a counter\na_total{x=\"1\"} 2\n\
                     # HELP b_seconds B.\n# TYPE b_seconds histogram\n# UNIT b_seconds seconds\n\
                     b_seconds_sum 0.5\n# HELP c C.\n# TYPE c gauge\nc 1\n# EOF\n";

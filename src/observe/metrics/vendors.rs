@@ -1,36 +1,30 @@
-//! Counters of vendors: how quickly they answer, and how often they fail.
+//! Metrics of vendors: how quickly vendors answer, and how often they fail.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use foldhash::fast::FixedState;
+use parking_lot::RwLock;
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
 };
 
-use super::{histograms::histograms, requests::HEAD_SECONDS};
+use super::{
+    families::{NameLabels, histograms},
+    requests::HEAD_SECONDS,
+};
 use crate::catalog::snapshot::Snapshot;
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Vendor {
-    vendor: Arc<str>,
-}
-
-/// The counters of all vendors.
+/// Response times and failures of all vendors.
 #[derive(Debug)]
 pub(crate) struct Vendors {
-    /// Counters by the vendor's name; vendors of earlier configurations stay.
+    /// The metrics by vendor name. Vendors of earlier configurations are kept.
     counts: RwLock<HashMap<Arc<str>, Arc<VendorCounts>, FixedState>>,
-    head: Family<Vendor, Histogram>,
-    failures: Family<Vendor, Counter>,
+    head: Family<NameLabels<1>, Histogram>,
+    failures: Family<NameLabels<1>, Counter>,
 }
 
-/// The counters of one vendor.
+/// Response times and failures of one vendor.
 #[derive(Debug)]
 pub(crate) struct VendorCounts {
     head: Histogram,
@@ -38,12 +32,12 @@ pub(crate) struct VendorCounts {
 }
 
 impl VendorCounts {
-    /// Counts an answer, with the time to its beginning.
+    /// Records that the vendor has answered, and the time to the beginning of its answer.
     pub(crate) fn answered(&self, time: Duration) {
         self.head.observe(time.as_secs_f64());
     }
 
-    /// Counts a failed attempt.
+    /// Counts an attempt at which the vendor failed.
     pub(crate) fn failed(&self) {
         self.failures.inc();
     }
@@ -59,32 +53,29 @@ impl Vendors {
         series! { registry, vendors:
             head "tollgate_vendor_head_seconds" "Time from a request to a vendor to the beginning of its answer: the first event of a stream, or a whole \
              answer that is not streamed";
-            failures "tollgate_vendor_failures" "Requests that the vendor did not answer: unreachable, too slow, broken, at its limit, or the gateway's \
-             key refused. A model that the vendor does not have is not counted";
+            failures "tollgate_vendor_failures" "Requests that the vendor did not answer, because it was unreachable, too slow, broken or at its limit, \
+             or refused the gateway's key. A 404 for a model that the vendor does not have is not counted";
         }
         vendors
     }
 
     pub(super) fn follow(&self, snapshot: &Snapshot) {
-        let mut counts = self.counts.write().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.counts.write();
         for vendor in snapshot.vendors() {
             let name = &vendor.name;
             if !counts.contains_key(name) {
-                let labels = Vendor {
-                    vendor: Arc::clone(name),
-                };
+                let labels = [("vendor", Arc::clone(name))];
                 let made = VendorCounts {
-                    head: self.head.get_or_create(&labels).clone(),
-                    failures: self.failures.get_or_create(&labels).clone(),
+                    head: self.head.get_or_create_owned(&labels),
+                    failures: self.failures.get_or_create_owned(&labels),
                 };
                 counts.insert(Arc::clone(name), Arc::new(made));
             }
         }
     }
 
-    /// Returns the counters of a vendor; `None` if no configuration has named the vendor.
-    pub(crate) fn of(&self, vendor: &str) -> Option<Arc<VendorCounts>> {
-        let counts = self.counts.read().unwrap_or_else(PoisonError::into_inner);
-        counts.get(vendor).cloned()
+    /// Returns the metrics of a vendor; `None` if no configuration has named it.
+    pub(crate) fn find(&self, vendor: &str) -> Option<Arc<VendorCounts>> {
+        self.counts.read().get(vendor).cloned()
     }
 }

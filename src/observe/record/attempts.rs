@@ -1,4 +1,4 @@
-//! Observes the beginning and end of every attempt at a vendor, in the layer below `failover`.
+//! Observes when each attempt at a vendor begins and ends, in a layer directly below `failover`.
 
 use std::{
     pin::Pin,
@@ -12,10 +12,11 @@ use tokio::time::Instant;
 use tollgate_layers::{Error, call::Attempt, usage::Meter};
 use tower::{Layer, Service};
 
-use super::CallRecord;
+use super::call_record::CallRecord;
 use crate::observe::metrics::{Metrics, vendors::VendorCounts};
 
-/// Counts each attempt at a vendor, and records which vendor it was. The layer must be below `failover`.
+/// Counts each attempt at a vendor, and notes its vendor in the request's record. The layer must be below `failover`,
+/// which makes the attempts.
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptsLayer {
     metrics: Arc<Metrics>,
@@ -67,7 +68,7 @@ where
             record: record.cloned(),
             meter: priced.meter.clone(),
             vendor: Arc::clone(&route.vendor.name),
-            counts: self.metrics.vendors.of(&route.vendor.name),
+            counts: self.metrics.vendors.find(&route.vendor.name),
             began: Instant::now(),
             inner: self.inner.call(req),
         }
@@ -96,7 +97,7 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        // The answer is inspected in place, because it is large to move.
+        // The response is inspected where it is, because it is large and slow to move.
         let polled = this.inner.poll(cx);
         let Poll::Ready(result) = &polled else {
             return polled;
@@ -110,8 +111,8 @@ where
         if let Some(counts) = this.counts {
             match result {
                 Ok(_) => counts.answered(this.began.elapsed()),
-                // A model name that the vendor does not know is a configuration mistake and must not look like an
-                // outage.
+                // If the vendor does not have the model, the configuration is wrong. This must not look like an outage
+                // of the vendor.
                 Err(error) if error.is_the_vendors() && !error.is_model_unknown_to_vendor() => {
                     counts.failed();
                 }

@@ -1,6 +1,6 @@
-//! Writes one log line per request, `call`, under the target [`TARGET`].
+//! Writes a log line with the message `call` for each request, under the target [`TARGET`].
 //!
-//! Unknown fields are omitted. Fields that receipts also have use the same names.
+//! Fields with unknown values are left out. A field that also exists in receipts has the same name as there.
 
 use std::time::Duration;
 
@@ -12,18 +12,19 @@ use tollgate_ledger::{
 use tracing::Level;
 use uuid::fmt::Hyphenated;
 
-use super::{Answered, CallRecord, Facts};
+use super::facts::{EndedCall, Facts};
 
-/// The target of the lines, for `RUST_LOG`.
+/// The target of the log lines about requests; `RUST_LOG` can select it.
 pub const TARGET: &str = "call";
 
-/// The name of the event of a line with a charge, by which the log selects its queue.
+/// The event name of log lines with a charge. The log uses it to choose the queue of the line.
 pub(crate) const CHARGE: &str = "charge";
 
-/// The maximum length of a logged model name: a name that is not in the catalog may be any text.
-const MODEL_CHARS_MAX: usize = 64;
+/// Maximum length of a model name in the log. The limit is needed because a name that is not in the catalog can be any
+/// text.
+pub(super) const MODEL_CHARS_MAX: usize = 64;
 
-/// Writes the whole log line. Fields are not computed if the level is disabled.
+/// Writes the complete log line. If its level is disabled, no field is computed.
 macro_rules! event {
     ($level:ident, $booked:ident: $($fields:tt)*) => {
         match ($level, $booked.is_some()) {
@@ -38,17 +39,18 @@ macro_rules! event {
     };
 }
 
-/// Logs a request that has ended; `booked` is its settlement, if it was settled.
+/// Logs a request that has ended for its client and, if it held money, in the ledger.
 ///
-/// Every field, including the message, is already a text or a number, because `Display` values would go through a
+/// Each field, including the message, is passed as a text or a number. A `Display` value would go through a slower
 /// formatter.
-pub(super) fn of_a_call(
-    record: &CallRecord,
-    facts: &Facts,
-    answered: &Answered,
-    booked: Option<(&Settlement, &Settled)>,
-) {
-    let level = level(record, facts, answered);
+pub(super) fn log(call: &EndedCall<'_>) {
+    let EndedCall {
+        facts,
+        answered,
+        booked,
+        ..
+    } = *call;
+    let level = level(call);
     let key = facts.key.as_deref();
     let failure = answered.failure.as_deref();
     let item = booked.map(|(settlement, _)| &settlement.item);
@@ -57,14 +59,14 @@ pub(super) fn of_a_call(
     event!(
         level, booked:
         message = "call",
-        number = &*record.0.number.uuid().as_hyphenated().encode_lower(&mut number),
+        number = &*call.number.uuid().as_hyphenated().encode_lower(&mut number),
         account = key.map(|key| &*key.account),
         key = key.map(|key| key.prefix.as_str()),
-        path = record.metrics().requests.path(record.0.path),
+        path = call.path,
         status = answered.status,
         code = failure.map(|failure| failure.code),
         session = facts.session.as_deref(),
-        model = facts.model.as_deref().map(shortened),
+        model = facts.model.as_deref().map(|model| shortened(model, MODEL_CHARS_MAX)),
         vendor = item.map(|item| item.vendor.as_str()).or(facts.vendor.as_deref()),
         streamed = facts.streamed,
         tools_cut = facts.tools_cut,
@@ -87,8 +89,8 @@ pub(super) fn of_a_call(
     );
 }
 
-/// Logs a call that an earlier process left unsettled.
-pub(super) fn of_an_earlier_process(settlement: &Settlement, settled: &Settled) {
+/// Logs the settlement of a call that an earlier process left unsettled.
+pub(super) fn log_earlier_process(settlement: &Settlement, settled: &Settled) {
     let item = &settlement.item;
     tracing::info!(
         name: CHARGE,
@@ -114,31 +116,32 @@ pub(super) fn of_an_earlier_process(settlement: &Settlement, settled: &Settled) 
     );
 }
 
-/// Returns the level of a request's line. Successful requests that are not calls, such as requests for the catalog, are
-/// frequent and have a lower level.
-fn level(record: &CallRecord, facts: &Facts, answered: &Answered) -> Level {
-    match &answered.failure {
+/// Returns the log level for a request. Successful requests that call no model, such as catalog requests, are frequent,
+/// so they have a lower level.
+fn level(call: &EndedCall<'_>) -> Level {
+    match &call.answered.failure {
         Some(failure) => match failure.severity {
             Severity::Error => Level::ERROR,
             Severity::Warn => Level::WARN,
             Severity::Info => Level::INFO,
         },
-        None if facts.held || record.is_of_calls() => Level::INFO,
+        None if call.facts.held || call.is_call => Level::INFO,
         None => Level::DEBUG,
     }
 }
 
-/// Returns how the call ended in the ledger, if it held money.
+/// Returns how the call ended in the ledger; `None` if it held no money.
 pub(super) fn end(facts: &Facts, settled: Option<&'static str>) -> Option<&'static str> {
     settled.or(facts.held.then_some("released"))
 }
 
-pub(super) fn shortened(model: &str) -> &str {
-    let end = model.char_indices().nth(MODEL_CHARS_MAX);
-    end.map_or(model, |(end, _)| &model[..end])
+pub(super) fn shortened(text: &str, chars_max: usize) -> &str {
+    let end = text.char_indices().nth(chars_max);
+    end.map_or(text, |(end, _)| &text[..end])
 }
 
-/// Returns milliseconds with three decimals, because the gateway's own part is less than one.
+/// Returns milliseconds with three decimals, because the gateway's own share of a call's time is less than one
+/// millisecond.
 fn millis(time: Duration) -> f64 {
     let micros = time.as_secs().saturating_mul(1_000_000);
     let micros = micros.saturating_add(u64::from(time.subsec_micros()));

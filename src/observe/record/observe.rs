@@ -1,5 +1,5 @@
-//! Observes the beginning and end of every request. This layer is below `respond`, where errors are not HTTP answers
-//! yet.
+//! Observes when each request begins and ends. The layer is below `respond`, so errors are still values here, not HTTP
+//! responses.
 
 use std::{
     pin::Pin,
@@ -13,21 +13,25 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tollgate_layers::{
     Error,
+    error::Problem,
     respond::{Language, Refused},
 };
 use tower::{Layer, Service};
 
-use super::{Answered, CallRecord, Calls, Failure, code};
+use super::{
+    call_record::{CallRecord, Calls},
+    facts::{Answered, Failure, code},
+};
 use crate::observe::metrics::requests::{CLIENT_LEFT, LimitedBy};
 
-/// Creates a [`CallRecord`] for each request, and reports the request's end to the record.
+/// Creates a [`CallRecord`] for each request, and reports to it how the request ended.
 #[derive(Clone, Debug)]
 pub struct ObserveLayer {
     calls: Calls,
 }
 
 impl ObserveLayer {
-    /// Creates a layer that records in `calls`.
+    /// Creates a layer that creates its records in `calls`.
     #[must_use]
     pub const fn new(calls: Calls) -> Self {
         Self { calls }
@@ -84,7 +88,7 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         inner: F,
-        // Present until the call is answered; from then on the answer's body owns it.
+        // Present until the call is answered. From then on, the body of the response owns the watch.
         watch: Option<Watch>,
     }
 }
@@ -116,7 +120,7 @@ where
 }
 
 pin_project! {
-    /// An answer's body whose end is observed.
+    /// The body of a response, whose end is reported to the request's record.
     #[derive(Debug)]
     pub struct ResponseBody<A> {
         #[pin]
@@ -153,11 +157,11 @@ impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
     }
 }
 
-/// Reports the end of the request when it is dropped.
+/// When dropped, reports how the request ended.
 #[derive(Debug)]
 struct Watch {
     record: CallRecord,
-    /// The status of the answer, and the time until its head was sent.
+    /// The status of the response, and the time until its head was sent; `None` as long as no head was sent.
     head: Option<(u16, Duration)>,
     failure: Option<Box<Failure>>,
 }
@@ -178,7 +182,7 @@ impl Watch {
             Error::VendorLimit { .. } => {
                 requests.limited(LimitedBy::Vendor).inc();
             }
-            // Only a refusal by `in_flight` itself counts as shed; layers below refuse requests because of other
+            // Only refusals by `in_flight` itself are counted as shed. Layers below it refuse requests because of other
             // limits.
             Error::Overloaded if !self.record.lock().admitted => {
                 requests.shed.inc();
@@ -187,7 +191,7 @@ impl Watch {
         }
     }
 
-    /// Records the error, and returns the status with which the error is answered if no head has been sent yet.
+    /// Records the error. Returns the status that the response to this error has, if no head was sent before the error.
     fn fails(&mut self, error: &Error) -> u16 {
         let refused = Refused::new(error, self.record.0.number, Language::En);
         self.failure = Some(Box::new(Failure {
@@ -195,8 +199,28 @@ impl Watch {
             severity: refused.severity(),
             text: error.to_string(),
             cause: std::error::Error::source(error).map(ToString::to_string),
+            field: match error {
+                Error::Invalid { field, .. } if !field.is_empty() => Some(field.to_string()),
+                _ => None,
+            },
+            without_quotes: without_quotes(error),
         }));
         refused.status().as_u16()
+    }
+}
+
+/// Returns a shorter text for an error whose text may quote the request or a vendor's response; `None` for other
+/// errors.
+fn without_quotes(error: &Error) -> Option<String> {
+    match error {
+        Error::VendorRefused { status, .. } => {
+            Some(format!("vendor refused the request with {status}"))
+        }
+        Error::Invalid {
+            problem: Problem::NotJson(_),
+            ..
+        } => Some("invalid request: not JSON".to_owned()),
+        _ => None,
     }
 }
 

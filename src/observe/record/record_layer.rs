@@ -1,5 +1,4 @@
-//! Positions in the stack at which a fact is recorded about a request. Each position is below the layer that determines
-//! the fact.
+//! Layers that record a fact about a request. Each is placed in the stack below the layer that determines the fact.
 
 use std::task::{Context, Poll};
 
@@ -10,9 +9,10 @@ use tollgate_layers::{
 };
 use tower::{Layer, Service};
 
-use super::CallRecord;
+use super::call_record::CallRecord;
 
-/// Passes each request on its way down to one of the functions of this module, which records a fact.
+/// Calls a function with each request before the request is passed to the inner service. The function, one of this
+/// module's, records a fact about the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordLayer<M>(pub(crate) M);
 
@@ -53,29 +53,29 @@ where
     }
 }
 
-/// Records that the request has a permit of `in_flight`.
+/// Records that `in_flight` has given the request a permit.
 pub(crate) fn admitted<B>(req: &Request<B>) {
     mark(req, CallRecord::admitted);
 }
 
-/// Records that `auth` has found the key.
+/// Records the key that `auth` has found for the request.
 pub(crate) fn known<B>(req: &Request<B>) {
     if let Some(Caller(key)) = req.extensions().get() {
         mark(req, |record| record.known(key.clone()));
     }
 }
 
-/// Records that `parse` has found the model.
+/// Records the model that `parse` has found in the request.
 pub(crate) fn parsed(req: &Request<Call>) {
     mark(req, |record| record.parsed(req.body()));
 }
 
-/// Records that `reserve` holds money for the request.
+/// Records that `reserve` has made a hold for the request.
 pub(crate) fn granted(req: &Request<Priced>) {
     mark(req, |record| record.granted(&req.body().meter));
 }
 
-/// Records that the request is sent to its vendor.
+/// Records that the request is being sent to its vendor.
 pub(crate) fn sent(req: &Request<Outbound>) {
     mark(req, CallRecord::sent);
 }

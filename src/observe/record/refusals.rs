@@ -1,38 +1,35 @@
-//! Bounds the log lines of refused requests: in each interval, the first refusals of an address block, account and
-//! cause have a line each, and one line counts all further refusals.
+//! Bounds the number of log lines about refused requests. In each interval, the first refusals with the same address
+//! block, account and cause each get a log line. One further line has the number of all later refusals.
 
-use std::{
-    collections::HashMap,
-    mem,
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, mem, net::IpAddr, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{runtime::Handle, time::Instant};
 use tollgate_ledger::account::AccountId;
 
-/// The interval over which refusals are counted.
+/// The length of an interval in which refusals are counted together.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The maximum lines per address block, account and cause in an interval.
+/// The maximum number of log lines per address block, account and cause in an interval.
 const LINES_MAX: u64 = 10;
 
-/// The maximum rows of an interval. Further refusals are counted by cause only.
+/// The maximum number of combinations of address block, account and cause that are counted in an interval. Further
+/// refusals are counted by cause only.
 const ROWS_MAX: usize = 1024;
 
-/// The address, account and cause by which refusals are counted.
+/// The criteria by which refusals are counted: address block, account and cause.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Source {
-    /// The client's address block; `None` if it is unknown, or if the table is full.
+    /// The client's address block; `None` if it is unknown, or if the table of the interval is full.
     pub(crate) address: Option<IpAddr>,
-    /// The account, if the API key is known.
+    /// The account, if the request had a valid key.
     pub(crate) account: Option<AccountId>,
     /// The code of the refusal.
     pub(crate) cause: &'static str,
 }
 
-/// Decides which refusals have a log line, and logs the counts of the others. Clones share the counts.
+/// Decides which refusals get a log line of their own, and logs the number of all other refusals. Clones share the
+/// counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RefusalLines(Arc<Mutex<Interval>>);
 
@@ -40,16 +37,16 @@ pub(crate) struct RefusalLines(Arc<Mutex<Interval>>);
 struct Interval {
     began: Option<Instant>,
     rows: HashMap<Source, u64>,
-    /// Whether a task waits for the end of the interval.
+    /// Whether a task is waiting for the end of this interval.
     is_awaited: bool,
 }
 
 impl RefusalLines {
-    /// Counts a refusal. Returns whether the refusal has a log line of its own.
+    /// Counts a refusal. Returns whether it gets a log line.
     pub(crate) fn admit(&self, source: Source) -> bool {
-        // The ended interval is dropped after the lock is released, because its `Drop` logs the counts.
+        // The ended interval is dropped after the lock has been released, because dropping it logs the counts.
         let _ended = self.end_if_over();
-        let mut interval = lock(&self.0);
+        let mut interval = self.0.lock();
         interval.began.get_or_insert_with(Instant::now);
         let is_new = !interval.rows.contains_key(&source);
         let row = match source {
@@ -69,16 +66,16 @@ impl RefusalLines {
         has_line
     }
 
-    /// Takes the counts of the interval, if its time is over.
+    /// Takes the counts of the interval, if the interval is over.
     fn end_if_over(&self) -> Option<Interval> {
-        let mut interval = lock(&self.0);
+        let mut interval = self.0.lock();
         let is_over = interval
             .began
             .is_some_and(|began| began.elapsed() >= INTERVAL);
         is_over.then(|| mem::take(&mut *interval))
     }
 
-    /// Ends the interval when its time is over, even if no further request arrives.
+    /// Starts a task that ends the interval when its time is over, even if no further request arrives.
     fn await_end(&self) {
         let Ok(runtime) = Handle::try_current() else {
             return;
@@ -93,44 +90,31 @@ impl RefusalLines {
     }
 }
 
-/// Logs the counts, at the end of an interval and when the process stops.
+/// Logs the counts when an interval ends and when the process stops.
 impl Drop for Interval {
     fn drop(&mut self) {
-        for (
-            Source {
-                address,
-                account,
-                cause,
-            },
-            count,
-        ) in self.rows.drain()
-        {
+        for (source, count) in self.rows.drain() {
             if let Some(more) = count.checked_sub(LINES_MAX).filter(|more| *more > 0) {
                 tracing::info!(
                     target: "refusals",
-                    address = address.map(tracing::field::display),
-                    account = account.as_deref(),
-                    code = cause,
+                    address = source.address.map(tracing::field::display),
+                    account = source.account.as_deref(),
+                    code = source.cause,
                     count = more,
                     seconds = INTERVAL.as_secs(),
-                    "further refusals without log lines of their own"
+                    "further refusals were counted, but not logged one by one"
                 );
             }
         }
     }
 }
 
-fn lock(interval: &Mutex<Interval>) -> MutexGuard<'_, Interval> {
-    interval.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use tracing::subscriber::with_default;
 
     use super::*;
+    use crate::observe::testing::Written;
 
     fn source(address: u32, cause: &'static str) -> Source {
         Source {
@@ -140,27 +124,12 @@ mod tests {
         }
     }
 
-    /// Returns the lines that are logged while `run` runs.
+    /// Returns the lines that `run` logs.
     fn lines(run: impl FnOnce()) -> Vec<String> {
-        #[derive(Clone, Default)]
-        struct Written(Arc<Mutex<Vec<u8>>>);
-        impl io::Write for Written {
-            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-                self.0.lock().unwrap().extend_from_slice(bytes);
-                Ok(bytes.len())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
         let written = Written::default();
-        let out = written.clone();
-        let log = tracing_subscriber::fmt()
-            .json()
-            .with_writer(move || out.clone());
-        with_default(log.finish(), run);
-        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-        text.lines().map(str::to_owned).collect()
+        let log = tracing_subscriber::fmt().json();
+        with_default(log.with_writer(written.writer()).finish(), run);
+        written.text().lines().map(str::to_owned).collect()
     }
 
     #[tokio::test(start_paused = true)]
@@ -195,15 +164,15 @@ mod tests {
             let _ = refusals.admit(source(1, "path_not_found"));
         }
         tokio::time::sleep(INTERVAL + Duration::from_millis(1)).await;
-        assert!(lock(&refusals.0).rows.is_empty());
+        assert!(refusals.0.lock().rows.is_empty());
     }
 
     #[test]
-    fn refusals_from_ever_new_addresses_use_bounded_memory_and_log_lines() {
+    fn refusals_from_many_addresses_use_bounded_memory_and_a_bounded_number_of_log_lines() {
         let refusals = RefusalLines::default();
         let lines =
             (0..100_000).filter(|address| refusals.admit(source(*address, "path_not_found")));
         assert_eq!(lines.count(), ROWS_MAX + LINES_MAX as usize);
-        assert_eq!(lock(&refusals.0).rows.len(), ROWS_MAX + 1);
+        assert_eq!(refusals.0.lock().rows.len(), ROWS_MAX + 1);
     }
 }

@@ -1,58 +1,48 @@
-//! Builds a call's spans from its record when the call has ended: one for the request, and as its children one per
-//! attempt at a vendor.
+//! Builds the spans of a call from its record when the call has ended: a span for the request, and a child span for
+//! each attempt at a vendor.
 //!
-//! Names follow OpenTelemetry's semantic conventions: HTTP for the request, generative AI (`gen_ai.*`) for attempts;
-//! the gateway's own begin with `tollgate.`. Only attempts have token counts, so that no sum counts them twice. Spans
-//! contain no prompts, no answers and no error texts, because an error text may quote a prompt or an answer.
+//! Names follow OpenTelemetry's semantic conventions: those for HTTP for the request, those for generative AI
+//! (`gen_ai.*`) for attempts. Names without a convention begin with `tollgate.`. Only attempts have token counts, so a
+//! sum over all spans counts each token once. No span contains a prompt, a response or an error text, because an error
+//! text may quote a prompt or a response.
 
-use tollgate_ledger::{
-    contract::{Settled, Settlement},
-    usage::Usage,
-};
+use tollgate_ledger::{contract::Settlement, usage::Usage};
 
 use super::{
-    Answered, CallRecord, Facts,
-    line::{end, shortened},
+    facts::EndedCall,
+    line::{MODEL_CHARS_MAX, end, shortened},
 };
 use crate::observe::{
     metrics::requests::CLIENT_LEFT,
     traces::{
         AttemptMade, Trail,
-        otlp::{Attributes, Kind, Span, Status},
+        otlp::{Attributes, Kind, Span},
     },
 };
 
-/// Returns the spans of a request that has ended; `booked` is its settlement, if it was settled.
-pub(super) fn of_a_call(
-    record: &CallRecord,
-    trail: &Trail,
-    facts: &Facts,
-    answered: &Answered,
-    booked: Option<(&Settlement, &Settled)>,
-) -> Vec<Span> {
-    let request = of_the_request(record, trail, facts, answered, booked);
-    let settlement = booked.map(|(settlement, _)| settlement);
-    let mut spans = vec![request];
+/// Returns the spans of a request that has ended: the request's own span, and one for each attempt.
+pub(super) fn of_a_call(trail: &Trail, call: &EndedCall<'_>) -> Vec<Span> {
+    let settlement = call.booked.map(|(settlement, _)| settlement);
+    let mut spans = vec![of_the_request(trail, call)];
     for attempt in &trail.attempts {
-        // The span id is never zero: the request's id begins with a UUID's variant bits, and there are few attempts.
+        // This id is never zero: the id of the request's span begins with a UUID's variant bits, and adding the number
+        // of an attempt does not overflow.
         let span_id = trail.span_id + spans.len() as u64;
         let is_last = spans.len() == trail.attempts.len();
         let settlement = settlement.filter(|_| is_last);
-        spans.push(of_an_attempt(
-            trail, span_id, attempt, facts, answered, settlement,
-        ));
+        spans.push(of_an_attempt(trail, span_id, attempt, call, settlement));
     }
     spans
 }
 
-fn of_the_request(
-    record: &CallRecord,
-    trail: &Trail,
-    facts: &Facts,
-    answered: &Answered,
-    booked: Option<(&Settlement, &Settled)>,
-) -> Span {
-    let path = record.metrics().requests.path(record.0.path);
+fn of_the_request(trail: &Trail, call: &EndedCall<'_>) -> Span {
+    let EndedCall {
+        path,
+        facts,
+        answered,
+        booked,
+        ..
+    } = *call;
     let key = facts.key.as_deref();
     let failure = answered.failure.as_deref();
     let status = Some(answered.status).filter(|status| *status != CLIENT_LEFT);
@@ -64,9 +54,12 @@ fn of_the_request(
         .with_known("error.type", failure.map(|failure| failure.code))
         .with_known(
             "gen_ai.request.model",
-            facts.model.as_deref().map(shortened),
+            facts
+                .model
+                .as_deref()
+                .map(|model| shortened(model, MODEL_CHARS_MAX)),
         )
-        .with("tollgate.request_number", record.0.number.to_string())
+        .with("tollgate.request_number", call.number.to_string())
         .with_known("tollgate.account", key.map(|key| key.account.to_string()))
         .with_known("tollgate.key.prefix", key.map(|key| key.prefix.as_str()))
         .with_known(
@@ -82,8 +75,8 @@ fn of_the_request(
             "tollgate.charged_rub",
             booked.map(|(_, settled)| settled.charged.to_string()),
         );
-    // A 4xx is the caller's error. Any other failure, and an abort after a successful head, is an error of the gateway
-    // or of a vendor.
+    // A 4xx is the caller's mistake. Any other failure, and an abort after a successful head, is an error of the
+    // gateway or of a vendor.
     let is_error = failure.is_some() && !(400..500).contains(&answered.status);
     Span {
         trace_id: trail.trace_id,
@@ -94,7 +87,7 @@ fn of_the_request(
         began: trail.began,
         ended: trail.began + answered.whole,
         attributes,
-        status: Status::error_if(is_error),
+        is_error,
     }
 }
 
@@ -102,10 +95,12 @@ fn of_an_attempt(
     trail: &Trail,
     span_id: u64,
     attempt: &AttemptMade,
-    facts: &Facts,
-    answered: &Answered,
+    call: &EndedCall<'_>,
     settlement: Option<&Settlement>,
 ) -> Span {
+    let EndedCall {
+        facts, answered, ..
+    } = *call;
     let AttemptMade {
         route,
         began,
@@ -119,7 +114,7 @@ fn of_an_attempt(
             80
         }
     };
-    // If an attempt has got an answer, it lasts as long as the answer, and fails if the answer fails.
+    // If an attempt was answered, it lasts until the response ends, and it fails if the response fails.
     let (code, ended) = match failed {
         Some((code, at)) => (Some(*code), *at),
         None => (
@@ -150,7 +145,7 @@ fn of_an_attempt(
         began: trail.began + *began,
         ended: trail.began + ended.max(*began),
         attributes,
-        status: Status::error_if(code.is_some()),
+        is_error: code.is_some(),
     }
 }
 

@@ -1,174 +1,162 @@
-//! The latest calls that ended without a receipt: refused before money was held, or released. The ledger has no record
-//! of these calls. So this gateway keeps a record of each for a while, which can be found by the call's number.
+//! Calls without a receipt: calls in flight, and ended calls that were refused, failed or cost nothing. An ended call
+//! with a known key waits in memory until a task stores it, so that every gateway finds it. An ended call with an
+//! unknown key stays only in this gateway's memory, so that strangers cannot fill the store.
 
 use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{SystemTime, UNIX_EPOCH},
+    collections::{HashMap, VecDeque},
+    sync::Arc,
 };
 
-use tollgate_ledger::{account::KeyRecord, number::RequestNumber, session::SessionId};
+use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
+use tollgate_ledger::{
+    BoxError,
+    account::AccountId,
+    number::RequestNumber,
+    unbooked::{UnbookedCall, UnbookedState, UnbookedStore},
+};
 
-use super::{Answered, CallRecord, Facts, line::shortened, millis};
+use super::{
+    facts::{EndedCall, Facts, millis},
+    line::{MODEL_CHARS_MAX, shortened},
+};
 
-/// The maximum number of remembered calls with known keys, and the maximum number with unknown keys.
-pub(crate) const UNBOOKED_MAX: usize = 2000;
+/// Maximum number of calls with unknown keys that stay in memory.
+pub(crate) const STRANGERS_MAX: usize = 2000;
+/// Maximum number of calls that wait to be stored; one account may have at most half of them. Further calls are
+/// dropped.
+pub(super) const WAITING_MAX: usize = 10_000;
+/// Maximum number of calls that are stored in one request. Together with the interval between requests, it limits the
+/// load on the store, which may be the server that also holds money.
+const STORED_AT_ONCE: usize = 100;
+/// Maximum length, in characters, of the cause and the field that are stored with a call.
+const TEXT_CHARS_MAX: usize = 300;
 
-/// A call that has no receipt, because it is running or ended without a charge.
-#[derive(Clone, Debug)]
-pub(crate) struct Unbooked {
-    pub(crate) number: RequestNumber,
-    /// The time at which the call arrived, in Unix milliseconds.
-    pub(crate) came_ms: u64,
-    pub(crate) path: String,
-    /// The key, which also names the account; `None` if the key was not looked up yet.
-    pub(crate) key: Option<Arc<KeyRecord>>,
-    pub(crate) model: Option<String>,
-    pub(crate) session: Option<SessionId>,
-    /// The vendor of the last attempt.
-    pub(crate) vendor: Option<Arc<str>>,
-    pub(crate) how: How,
-    pub(crate) whole_ms: u32,
+/// Ended calls without a receipt that are in a gateway's memory.
+#[derive(Debug)]
+pub(super) struct Unbooked {
+    pub(super) queues: Mutex<Queues>,
+    pub(super) store: Option<Arc<dyn UnbookedStore>>,
+    dropped: Counter,
 }
 
-/// Whether the call is running, or how it ended.
-#[derive(Clone, Debug)]
-pub(crate) enum How {
-    /// The call holds money and is running.
-    Running,
-    /// The call has ended; `code` and `text` are set if the call was refused.
-    Ended {
-        status: u16,
-        code: Option<&'static str>,
-        text: Option<String>,
-        /// Whether money was held and released.
-        released: bool,
-    },
-}
-
-/// The latest calls that have no receipt.
 #[derive(Debug, Default)]
-pub(super) struct Latest(Mutex<Queues>);
-
-/// Separate queues, so that a flood of requests with unknown keys does not evict the calls of customers.
-#[derive(Debug, Default)]
-struct Queues {
-    of_keys: VecDeque<Unbooked>,
-    of_strangers: VecDeque<Unbooked>,
-}
-
-impl Queues {
-    fn iter(&self) -> impl Iterator<Item = &Unbooked> {
-        self.of_keys
-            .iter()
-            .rev()
-            .chain(self.of_strangers.iter().rev())
-    }
-}
-
-impl Latest {
-    pub(super) fn push(&self, call: Unbooked) {
-        let mut queues = self.lock();
-        let calls = match call.key {
-            Some(_) => &mut queues.of_keys,
-            None => &mut queues.of_strangers,
-        };
-        if calls.len() >= UNBOOKED_MAX {
-            calls.pop_front();
-        }
-        calls.push_back(call);
-    }
-
-    pub(super) fn find(&self, number: RequestNumber) -> Option<Unbooked> {
-        let queues = self.lock();
-        queues.iter().find(|call| call.number == number).cloned()
-    }
-
-    /// Returns the calls that pass `is_wanted`, in no order.
-    pub(super) fn list(&self, is_wanted: impl Fn(&Unbooked) -> bool) -> Vec<Unbooked> {
-        let queues = self.lock();
-        queues
-            .iter()
-            .filter(|call| is_wanted(call))
-            .cloned()
-            .collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queues> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+pub(super) struct Queues {
+    /// Calls with known keys that are not stored yet, oldest first. Empty if no store is configured.
+    pub(super) waiting: VecDeque<UnbookedCall>,
+    /// The number of waiting calls, by account.
+    waiting_of: HashMap<AccountId, usize>,
+    of_strangers: VecDeque<UnbookedCall>,
 }
 
 impl Unbooked {
-    pub(super) fn ended(record: &CallRecord, facts: &Facts, answered: &Answered) -> Self {
-        let failure = answered.failure.as_deref();
-        let how = How::Ended {
-            status: answered.status,
-            code: failure.map(|failure| failure.code),
-            text: failure.map(|failure| failure.text.clone()),
-            released: facts.held,
-        };
-        Self::of(record, facts, how, millis(answered.whole))
-    }
-
-    pub(super) fn running(record: &CallRecord, facts: &Facts) -> Self {
-        let whole_ms = millis(record.0.began.elapsed());
-        Self::of(record, facts, How::Running, whole_ms)
-    }
-
-    fn of(record: &CallRecord, facts: &Facts, how: How, whole_ms: u32) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.unwrap_or_default().as_millis();
-        let now_ms = u64::try_from(now).unwrap_or(u64::MAX);
+    pub(super) fn new(store: Option<Arc<dyn UnbookedStore>>, dropped: Counter) -> Self {
         Self {
-            number: record.0.number,
-            came_ms: now_ms.saturating_sub(whole_ms.into()),
-            path: record.metrics().requests.path(record.0.path).to_owned(),
-            key: facts.key.clone(),
-            model: facts
-                .model
-                .as_deref()
-                .map(|model| shortened(model).to_owned()),
-            session: facts.session.clone(),
-            vendor: facts.vendor.clone(),
-            how,
-            whole_ms,
+            queues: Mutex::default(),
+            store,
+            dropped,
         }
+    }
+
+    pub(super) fn push(&self, call: UnbookedCall) {
+        let mut queues = self.queues.lock();
+        let Queues {
+            waiting,
+            waiting_of,
+            of_strangers,
+        } = &mut *queues;
+        let Some(account) = &call.account else {
+            if of_strangers.len() >= STRANGERS_MAX {
+                of_strangers.pop_front();
+            }
+            of_strangers.push_back(call);
+            return;
+        };
+        if self.store.is_none() {
+            return;
+        }
+        let of_account = waiting_of.entry(account.clone()).or_default();
+        if waiting.len() >= WAITING_MAX || *of_account >= WAITING_MAX / 2 {
+            self.dropped.inc();
+            return;
+        }
+        *of_account += 1;
+        waiting.push_back(call);
+    }
+
+    /// Returns the calls in memory that `is_selected` accepts, in any order.
+    pub(super) fn select(&self, is_selected: impl Fn(&UnbookedCall) -> bool) -> Vec<UnbookedCall> {
+        let queues = self.queues.lock();
+        let calls = queues.waiting.iter().chain(&queues.of_strangers);
+        calls.filter(|call| is_selected(call)).cloned().collect()
+    }
+
+    /// Stores the calls that have waited longest, and returns the number of stored calls. Each call stays in memory
+    /// until it is stored, so that it can be found at any time.
+    pub(super) async fn store_some(&self, store: &dyn UnbookedStore) -> Result<usize, BoxError> {
+        let some: Vec<UnbookedCall> = {
+            let queues = self.queues.lock();
+            let some = queues.waiting.iter().take(STORED_AT_ONCE);
+            some.cloned().collect()
+        };
+        if !some.is_empty() {
+            store.write(&some).await?;
+        }
+        // Only this task removes waiting calls, so the calls that were stored are still the first ones.
+        let mut queues = self.queues.lock();
+        queues.waiting.drain(..some.len());
+        if queues.waiting.is_empty() {
+            queues.waiting_of.clear();
+        } else {
+            for account in some.iter().filter_map(|call| call.account.as_ref()) {
+                let left = queues.waiting_of.get_mut(account);
+                left.into_iter().for_each(|left| *left -= 1);
+            }
+        }
+        Ok(some.len())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use tollgate_ledger::account::KeyDigest;
+pub(super) fn ended(call: &EndedCall<'_>) -> UnbookedCall {
+    let (facts, answered) = (call.facts, call.answered);
+    let failure = answered.failure.as_deref();
+    let error = failure.map(|it| it.without_quotes.as_deref().unwrap_or(&it.text));
+    let field = failure.and_then(|failure| failure.field.as_deref());
+    let bounded = |text: &str| shortened(text, TEXT_CHARS_MAX).to_owned();
+    UnbookedCall {
+        state: match facts.held {
+            true => UnbookedState::Released,
+            false => UnbookedState::Refused,
+        },
+        status: Some(answered.status),
+        code: failure.map(|failure| failure.code.to_owned()),
+        field: field.map(bounded),
+        error: error.map(bounded),
+        ..call_of(call.number, call.path, facts, millis(answered.whole))
+    }
+}
 
-    use super::*;
-
-    #[test]
-    fn refused_calls_of_unknown_keys_do_not_evict_those_of_known_keys() {
-        let latest = Latest::default();
-        let record = KeyRecord::new(
-            "k1".parse().unwrap(),
-            "acme".parse().unwrap(),
-            KeyDigest::new([1; 32]),
-        );
-        let call = |key: Option<Arc<KeyRecord>>| Unbooked {
-            number: RequestNumber::now_v7(),
-            came_ms: 1,
-            path: "/v1/messages".into(),
-            key,
-            model: None,
-            session: None,
-            vendor: None,
-            how: How::Running,
-            whole_ms: 0,
-        };
-        let mine = call(Some(Arc::new(record)));
-        latest.push(mine.clone());
-        for _ in 0..2 * UNBOOKED_MAX {
-            latest.push(call(None));
-        }
-        assert!(latest.find(mine.number).is_some());
-        assert_eq!(latest.list(|_| true).len(), UNBOOKED_MAX + 1);
-        assert_eq!(latest.list(|call| call.key.is_some()).len(), 1);
+/// Returns the description of a call in flight.
+pub(super) fn call_of(
+    number: RequestNumber,
+    path: &str,
+    facts: &Facts,
+    whole_ms: u32,
+) -> UnbookedCall {
+    let model = facts.model.as_deref();
+    UnbookedCall {
+        number,
+        state: UnbookedState::Running,
+        path: path.to_owned(),
+        account: facts.key.as_ref().map(|key| key.account.clone()),
+        key: facts.key.as_ref().map(|key| key.id.clone()),
+        model: model.map(|model| shortened(model, MODEL_CHARS_MAX).to_owned()),
+        session: facts.session.clone(),
+        vendor: facts.vendor.as_deref().map(str::to_owned),
+        status: None,
+        code: None,
+        field: None,
+        error: None,
+        whole_ms,
     }
 }

@@ -1,5 +1,5 @@
-//! Sends queued spans to the collector, in batches. If the collector does not accept a batch in time, the batch is
-//! dropped and counted.
+//! Sends queued spans to the OpenTelemetry collector in batches. If the collector does not accept a batch in time, the
+//! batch is dropped and counted.
 
 use std::time::Duration;
 
@@ -24,28 +24,28 @@ use crate::{
     text::causes::chain,
 };
 
-/// The largest number of calls in a batch.
+/// Maximum number of calls in a batch of spans.
 const BATCH_CALLS_MAX: usize = 512;
-/// The time for which a batch waits to fill up.
+/// How long a batch waits for further calls.
 const BATCH_TIME: Duration = Duration::from_secs(1);
-/// The timeout for the collector's answer.
+/// How long to wait for the collector's response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The maximum bytes of an answer that are read so that its connection can be reused.
+/// How many bytes of the collector's response are read, so that the connection can be reused.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// Pauses before a batch is sent again. New calls wait in the queue meanwhile.
+/// Pauses before the retries of a batch. Meanwhile, new calls wait in the queue.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
-/// The time for which a shutdown waits for queued spans.
+/// How long a shutdown waits until the queued spans are sent.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An entry of the queue to the collector.
+/// An entry in the queue of spans.
 pub(super) enum Item {
-    /// The spans of a call.
+    /// The spans of one call.
     Call(Vec<Span>),
-    /// The last item of the queue.
+    /// The last entry, after which the exporter ends.
     End,
 }
 
-/// The task that sends spans to the collector.
+/// The task that sends queued spans to the collector, and the queue to this task.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     queue: mpsc::Sender<Item>,
@@ -81,10 +81,10 @@ impl Exporter {
         Self { queue, task }
     }
 
-    /// Sends the queued spans when the gateway ends, within a time limit.
+    /// Sends the queued spans when the gateway stops. Gives up after a time limit.
     pub(crate) async fn flush(mut self) {
         let sent = async {
-            // This fails only if the exporter's task has ended.
+            // Sending fails only if the exporter's task has already ended.
             let _ = self.queue.send(Item::End).await;
             self.task.join_next().await;
         };
@@ -100,7 +100,7 @@ struct Sender {
     headers: HeaderMap,
     resource: Attributes,
     dropped: Counter,
-    /// Whether the previous batch was dropped, so that a series of failures is logged once.
+    /// Whether the previous batch was dropped. If it was, a further failure is not logged.
     is_failing: bool,
 }
 
@@ -129,7 +129,7 @@ impl Sender {
         }
     }
 
-    /// Sends a batch until the collector accepts it or no attempt is left.
+    /// Sends a batch until the collector accepts it, or the last retry has failed.
     async fn deliver(&mut self, calls: &[Vec<Span>]) {
         let body = Bytes::from(encode(&self.resource, calls));
         let mut pauses = RETRY_PAUSES.into_iter();
@@ -178,7 +178,7 @@ impl Sender {
         let res = res.map_err(|error| Problem::passing(chain(&error)))?;
         let status = res.status();
         let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX);
-        // The body of the answer is ignored: its status alone decides whether the batch is sent again.
+        // The body of the response is ignored. Only the status decides whether the batch is sent again.
         drop(body.collect().await);
         if status.is_success() {
             return Ok(());
@@ -191,12 +191,12 @@ impl Sender {
                     | StatusCode::SERVICE_UNAVAILABLE
                     | StatusCode::GATEWAY_TIMEOUT
             ),
-            text: format!("it answers {status}"),
+            text: format!("the collector answered {status}"),
         })
     }
 }
 
-/// The reason why a batch was not accepted.
+/// Why the collector did not accept a batch.
 struct Problem {
     may_pass: bool,
     text: String,

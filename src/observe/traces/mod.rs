@@ -1,11 +1,11 @@
-//! Traces: decides which calls are traced, records their attempts, and exports spans to a collector.
+//! Traces: decides which calls are traced, records the attempts of these calls, and exports their spans to a collector.
 //!
-//! A running call has no spans. A traced call carries a [`Trail`]; its spans are built from the trail and from the
-//! call's record when its line is logged (`record::spans`). They enter a queue, from which [`exporter`] sends them in
-//! batches. A full queue drops new spans.
+//! A traced call carries a [`Trail`]. When the call has ended, `record::spans` builds the call's spans from the trail
+//! and the record. The spans are put into a queue, and [`exporter`] sends them in batches. If the queue is full, new
+//! spans are dropped.
 //!
-//! The OpenTelemetry crates are not used: `opentelemetry-otlp` with only `http-json` adds 11 crates (among them prost,
-//! which JSON does not need) and would replace only [`otlp`] and [`exporter`].
+//! The OpenTelemetry crates are not used. Even with only its feature `http-json`, `opentelemetry-otlp` adds 11 crates
+//! (one is prost, which JSON does not need), and would replace only [`otlp`] and [`exporter`].
 
 mod exporter;
 pub(crate) mod otlp;
@@ -28,19 +28,20 @@ pub(crate) use self::exporter::Exporter;
 use self::{exporter::Item, otlp::Span};
 use crate::config::Config;
 
-/// The maximum number of traced calls waiting to be sent.
+/// Maximum number of traced calls whose spans wait in the queue.
 const QUEUE_CALLS_MAX: usize = 2_048;
 
-/// The header of W3C Trace Context, level 1.
+/// The header of W3C Trace Context, level 1, which names the caller's trace and span.
 const TRACEPARENT: &str = "traceparent";
-/// The flag "sampled" of a trace.
+/// The bit "sampled" in the flags of a `traceparent` header.
 const SAMPLED: u8 = 1;
-/// The number of a trace id's last bits that are random (Trace Context, level 2).
+/// The number of random bits at the end of a trace id (W3C Trace Context, level 2).
 const RANDOM_BITS: u32 = 56;
 
 const MILLION: u64 = 1_000_000;
 
-/// Starts exporting traces; `None` if `[traces]` is not configured. `dropped` counts calls whose spans are dropped.
+/// Starts the export of traces; `None` if the configuration has no section `[traces]`. `dropped` counts the calls whose
+/// spans are dropped.
 pub(crate) fn start(config: &Config, dropped: &Counter) -> Option<(Traces, Exporter)> {
     let traces = config.traces.as_ref()?;
     let (queue, waiting) = mpsc::channel(QUEUE_CALLS_MAX);
@@ -59,23 +60,23 @@ pub(crate) fn start(config: &Config, dropped: &Counter) -> Option<(Traces, Expor
     Some((traces, exporter))
 }
 
-/// Selects calls to trace, and queues their spans for the collector.
+/// Selects the calls to trace, and queues their spans for the collector.
 pub(crate) struct Traces {
     queue: mpsc::Sender<Item>,
-    /// A trace is sampled only if its random bits are at least this number.
+    /// A trace is sampled only if the random part of its id is at least this number.
     random_min: u64,
     dropped: Counter,
 }
 
 impl Traces {
-    /// Returns the trail of a request, if the request is to be traced. A caller's flag "not sampled" is respected; the
-    /// flag "sampled" does not override the operator's share.
+    /// Returns the trail of a request, if the request must be traced. If the caller's flags are "not sampled", the
+    /// request is not traced. If the flags are "sampled", the share that the operator configured still decides.
     pub(crate) fn begin<B>(&self, number: RequestNumber, req: &Request<B>) -> Option<Trail> {
         if req.method() != Method::POST {
             return None;
         }
         let own = number.uuid().as_u128();
-        let parent = Parent::of(req.headers());
+        let parent = Parent::from_headers(req.headers());
         let trace_id = parent.as_ref().map_or(own, |parent| parent.trace_id);
         if parent.as_ref().is_some_and(|parent| !parent.is_sampled)
             || random_bits(trace_id) < self.random_min
@@ -85,7 +86,7 @@ impl Traces {
         Some(Trail {
             trace_id,
             parent: parent.map(|parent| parent.span_id),
-            // The UUID's variant bits are set, so the span id is never zero.
+            // The span id is never zero, because it contains the variant bits of a UUID.
             span_id: low(own),
             began: SystemTime::now(),
             output_tokens_max: None,
@@ -94,7 +95,7 @@ impl Traces {
         })
     }
 
-    /// Queues a call's spans, or drops them if the queue is full.
+    /// Queues the spans of a call, or drops them if the queue is full.
     pub(crate) fn send(&self, spans: Vec<Span>) {
         if self.queue.try_send(Item::Call(spans)).is_err() {
             self.dropped.inc();
@@ -102,26 +103,26 @@ impl Traces {
     }
 }
 
-/// The tracing state of a call, which only traced calls have.
+/// The tracing state of a traced call. Calls that are not traced have none.
 pub(crate) struct Trail {
-    /// The caller's trace id, or the request number as a trace id.
+    /// The caller's trace id; without one, the request number.
     pub(crate) trace_id: u128,
-    /// The span of the caller.
+    /// The id of the caller's span, if the caller sent one.
     pub(crate) parent: Option<u64>,
-    /// Span id of the request. Its attempts have the next higher ids.
+    /// The id of the request's span. The ids of the attempts' spans are the next numbers after it.
     pub(crate) span_id: u64,
     pub(crate) began: SystemTime,
-    /// The output limit that the caller set.
+    /// The output limit in the request, in tokens.
     pub(crate) output_tokens_max: Option<u64>,
     kind: ModelKind,
     pub(crate) attempts: Vec<AttemptMade>,
 }
 
-/// An attempt at a vendor. Times are relative to the beginning of the call.
+/// An attempt at a vendor, with times since the call began.
 pub(crate) struct AttemptMade {
     pub(crate) route: Arc<Route>,
     pub(crate) began: Duration,
-    /// Code and time of the failure; `None` for an attempt that answered or was dropped.
+    /// Error code and time of the failure; `None` if the attempt was answered or dropped.
     pub(crate) failed: Option<(&'static str, Duration)>,
 }
 
@@ -131,7 +132,7 @@ impl Trail {
         self.kind = call.kind;
     }
 
-    /// Returns the operation's name in OpenTelemetry's conventions.
+    /// Returns the name of the operation in OpenTelemetry's semantic conventions.
     pub(crate) const fn operation(&self) -> &'static str {
         match self.kind {
             ModelKind::Embedding => "embeddings",
@@ -155,7 +156,7 @@ impl Trail {
     }
 }
 
-/// The caller's span, from the header `00-<trace>-<span>-<flags>`.
+/// The trace and span of the caller, from the header `traceparent: 00-<trace>-<span>-<flags>`.
 #[derive(Debug, PartialEq, Eq)]
 struct Parent {
     trace_id: u128,
@@ -164,8 +165,8 @@ struct Parent {
 }
 
 impl Parent {
-    /// Parses the header `traceparent`. If a request has several, all are ignored.
-    fn of(headers: &HeaderMap) -> Option<Self> {
+    /// Parses the header `traceparent`. If a request has several such headers, all are ignored.
+    fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let mut given = headers.get_all(TRACEPARENT).iter();
         let one = given.next()?.to_str().ok()?;
         given.next().is_none().then(|| Self::parse(one)).flatten()
@@ -177,7 +178,7 @@ impl Parent {
         let trace_id = hex(parts.next()?, 32)?;
         let span_id = low(hex(parts.next()?, 16)?);
         let flags = low(hex(parts.next()?, 2)?);
-        // A later version of the header may append further fields.
+        // Later versions of the header may append further fields.
         let is_whole = parts.next().is_none() || version > 0;
         (is_whole && version != 0xff && trace_id != 0 && span_id != 0).then_some(Self {
             trace_id,
@@ -204,8 +205,8 @@ const fn random_bits(trace_id: u128) -> u64 {
     low(trace_id) & ((1 << RANDOM_BITS) - 1)
 }
 
-/// Returns the smallest random part of a trace id that is sampled: of a million evenly spread random parts,
-/// `of_million` are at least this number.
+/// Returns the smallest random part with which a trace is sampled. Of a million random parts that are evenly
+/// distributed, `of_million` parts are at least this number, so `of_million` traces are sampled.
 fn random_min(of_million: u32) -> u64 {
     let left_out = u128::from(MILLION.saturating_sub(of_million.into()));
     low((left_out << RANDOM_BITS) / u128::from(MILLION))
@@ -285,7 +286,7 @@ mod tests {
     #[test]
     fn configured_percentage_of_calls_is_traced() {
         let (traces, _waiting) = traces(250_000);
-        // The numbers are evenly spread over the range of the last 56 bits.
+        // The random parts are evenly distributed over the range of 56 bits.
         let step = (1_u128 << RANDOM_BITS).div_ceil(1_000);
         let stored = (0..1_000_u128).filter(|index| {
             let trace = format!("00-{:032x}-00f067aa0ba902b7-01", (1 << 100) + index * step);

@@ -1,126 +1,91 @@
-//! Encodes OTLP 1 over HTTP as JSON: ids are hexadecimal, 64-bit integers are decimal text, enumerations are numbers.
-//! <https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding>
+//! Encodes spans as OTLP 1 over HTTP in JSON: ids are hexadecimal text, 64-bit integers are decimal text, enumerations
+//! are numbers. See <https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding>.
 //!
-//! This code replaces the OpenTelemetry crates, because they send from a thread without the reactor that this gateway's
-//! HTTP client needs, and do not report how many spans they dropped.
+//! This code is used instead of the OpenTelemetry crates for two reasons. The crates send spans from a thread without
+//! the reactor that this gateway's HTTP client needs, and they do not report how many spans they dropped.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::{Serialize, Serializer};
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 
-/// A span that is complete.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
+/// A span that has ended.
+#[derive(Debug)]
 pub(crate) struct Span {
-    #[serde(serialize_with = "trace_id")]
     pub(crate) trace_id: u128,
-    #[serde(serialize_with = "span_id")]
     pub(crate) span_id: u64,
-    #[serde(
-        serialize_with = "parent_span_id",
-        skip_serializing_if = "Option::is_none"
-    )]
     pub(crate) parent_span_id: Option<u64>,
     pub(crate) name: String,
-    #[serde(serialize_with = "kind")]
     pub(crate) kind: Kind,
-    #[serde(rename = "startTimeUnixNano", serialize_with = "unix_nanos")]
     pub(crate) began: SystemTime,
-    #[serde(rename = "endTimeUnixNano", serialize_with = "unix_nanos")]
     pub(crate) ended: SystemTime,
     pub(crate) attributes: Attributes,
-    pub(crate) status: Status,
+    pub(crate) is_error: bool,
 }
 
-/// The side of a request that a span describes.
+impl Span {
+    fn json(&self) -> Value {
+        let nanos = |time: SystemTime| {
+            let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+            since.as_nanos().to_string()
+        };
+        // Without a status code, the span counts neither as a success nor as a failure.
+        let status = match self.is_error {
+            true => json!({ "code": 2 }),
+            false => json!({}),
+        };
+        let mut span = json!({
+            "traceId": format!("{:032x}", self.trace_id),
+            "spanId": format!("{:016x}", self.span_id),
+            "name": self.name,
+            "kind": self.kind as u8,
+            "startTimeUnixNano": nanos(self.began),
+            "endTimeUnixNano": nanos(self.ended),
+            "attributes": self.attributes,
+            "status": status,
+        });
+        if let Some(parent) = self.parent_span_id {
+            span["parentSpanId"] = format!("{parent:016x}").into();
+        }
+        span
+    }
+}
+
+/// Whether a span describes the server's or the client's side of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Server = 2,
     Client = 3,
 }
 
-/// Whether the operation of a span failed.
-#[derive(Debug, Default, Serialize)]
-pub(crate) struct Status {
-    /// The code 2 means "error". Without a code, the status is neither success nor failure.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<u8>,
-}
-
-impl Status {
-    pub(crate) fn error_if(is_error: bool) -> Self {
-        Self {
-            code: is_error.then_some(2),
-        }
-    }
-}
-
-/// The attributes of a span, as key-value pairs.
+/// Attributes of a span; each value has its type.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Attributes(Vec<Attribute>);
-
-#[derive(Debug, Serialize)]
-struct Attribute {
-    key: &'static str,
-    value: Value,
-}
-
-/// The value of an attribute, with its type.
-#[derive(Debug, Serialize)]
-pub(crate) enum Value {
-    #[serde(rename = "stringValue")]
-    Text(String),
-    #[serde(rename = "intValue", serialize_with = "decimal")]
-    Whole(u64),
-    #[serde(rename = "boolValue")]
-    Truth(bool),
-}
+pub(crate) struct Attributes(Vec<Value>);
 
 impl Attributes {
-    /// Adds an attribute to the span.
+    /// Adds an attribute with a text, a whole number or a boolean.
     pub(crate) fn with(self, key: &'static str, value: impl Into<Value>) -> Self {
         self.with_known(key, Some(value))
     }
 
-    /// Adds an attribute if there is a value.
+    /// Adds an attribute, unless the value is `None`.
     pub(crate) fn with_known(mut self, key: &'static str, value: Option<impl Into<Value>>) -> Self {
-        self.0.extend(value.map(|value| Attribute {
-            key,
-            value: value.into(),
+        self.0.extend(value.map(|value| {
+            let typed = match value.into() {
+                Value::Number(number) => json!({ "intValue": number.to_string() }),
+                Value::Bool(truth) => json!({ "boolValue": truth }),
+                text => json!({ "stringValue": text }),
+            };
+            json!({ "key": key, "value": typed })
         }));
         self
     }
 }
 
-impl From<String> for Value {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<u64> for Value {
-    fn from(number: u64) -> Self {
-        Self::Whole(number)
-    }
-}
-
-impl From<bool> for Value {
-    fn from(truth: bool) -> Self {
-        Self::Truth(truth)
-    }
-}
-
-/// Returns the body of an export request with these calls' spans, from the service that `resource` describes.
+/// Returns the body of an export request with the spans of these calls. `resource` describes the service.
 pub(super) fn encode(resource: &Attributes, calls: &[Vec<Span>]) -> String {
-    let spans: Vec<&Span> = calls.iter().flatten().collect();
+    let spans: Vec<Value> = calls.iter().flatten().map(Span::json).collect();
     let scope = json!({ "name": "tollgate", "version": env!("CARGO_PKG_VERSION") });
     json!({
         "resourceSpans": [{
@@ -129,31 +94,6 @@ pub(super) fn encode(resource: &Attributes, calls: &[Vec<Span>]) -> String {
         }],
     })
     .to_string()
-}
-
-fn trace_id<S: Serializer>(id: &u128, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&format_args!("{id:032x}"))
-}
-
-fn span_id<S: Serializer>(id: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&format_args!("{id:016x}"))
-}
-
-fn parent_span_id<S: Serializer>(id: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
-    span_id(&id.unwrap_or_default(), serializer)
-}
-
-fn kind<S: Serializer>(kind: &Kind, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u8(*kind as u8)
-}
-
-fn unix_nanos<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    serializer.collect_str(&since.as_nanos())
-}
-
-fn decimal<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(number)
 }
 
 #[cfg(test)]
@@ -179,11 +119,11 @@ mod tests {
                 .with("my.count", u64::from(u32::MAX) << 32)
                 .with("my.truth", true)
                 .with_known("my.nothing", None::<u64>),
-            status: Status::error_if(true),
+            is_error: true,
         }
     }
 
-    /// The spans are compared with the shape of `examples/trace.json` in the protocol's repository.
+    /// Compares the encoded spans with the shape of `examples/trace.json` in the OTLP repository.
     #[test]
     fn exported_spans_follow_the_otlp_protocol() {
         let root = Span {
@@ -191,7 +131,7 @@ mod tests {
             parent_span_id: None,
             kind: Kind::Client,
             attributes: Attributes::default(),
-            status: Status::error_if(false),
+            is_error: false,
             ..span()
         };
         let resource = Attributes::default().with("service.name", "my.service");

@@ -1,6 +1,6 @@
-//! Writes the PDF file: pages of text and lines, and the embedded fonts, reduced to the glyphs in use.
+//! Writes the PDF file: pages of texts and lines, and the embedded fonts, each reduced to the glyphs in use.
 //!
-//! The file contains no creation time, so the same pages give the same bytes.
+//! The file contains no creation time, so the same pages yield the same bytes.
 
 use std::{collections::BTreeMap, io::Write as _};
 
@@ -31,11 +31,11 @@ pub(super) struct Font {
 impl Font {
     /// Parses a font. `name` is the font's name in the file, without spaces.
     pub(super) fn new(name: &'static str, bytes: &'static [u8]) -> Self {
-        let face = ttf_parser::Face::parse(bytes, 0).expect("the font in the binary can be read");
+        let face = ttf_parser::Face::parse(bytes, 0).expect("the embedded font is valid");
         Self { bytes, face, name }
     }
 
-    /// Returns the glyph of a character; the font's replacement box if it has no glyph of this character.
+    /// Returns the glyph of a character, or the font's replacement box if the font has no glyph for the character.
     fn glyph(&self, char: char) -> GlyphId {
         self.face.glyph_index(char).unwrap_or_default()
     }
@@ -63,11 +63,11 @@ impl Font {
     }
 }
 
-/// A font of a document, and those of its glyphs that the pages use.
+/// A font of a document, with the glyphs that the pages use.
 struct Used<'f> {
     font: &'f Font,
     glyphs: GlyphRemapper,
-    /// Characters by the number of their glyph in the subset, so that readers of the PDF can copy text.
+    /// The characters by the number of their glyph in the font's subset. PDF readers need them to copy text.
     chars: BTreeMap<u16, char>,
 }
 
@@ -107,7 +107,7 @@ impl<'f> Document<'f> {
         }
     }
 
-    /// Begins a page, on which all later texts and boxes are drawn.
+    /// Begins a page. All later texts and boxes are drawn on it.
     pub(super) fn page(&mut self) {
         self.pages.push(Content::new());
     }
@@ -149,7 +149,10 @@ impl<'f> Document<'f> {
     /// Returns the bytes of the file.
     pub(super) fn finish(self, title: &str, language: &str, keywords: &str) -> Vec<u8> {
         let mut refs = (1..).map(Ref::new);
-        let mut next = || refs.next().expect("a document has fewer than 2³¹ objects");
+        let mut next = || {
+            refs.next()
+                .expect("a PDF document has fewer than 2³¹ objects")
+        };
         let (catalog, tree, info) = (next(), next(), next());
         let mut pdf = Pdf::new();
         pdf.document_info(info)
@@ -195,8 +198,8 @@ fn fill(content: &mut Content, color: Color) {
     content.set_fill_rgb(red, green, blue);
 }
 
-/// Embeds a font with the glyphs in use (ISO 32000-1, 9.7): texts are written as glyph numbers, and a table maps these
-/// to characters.
+/// Embeds a font with only the glyphs in use (ISO 32000-1, section 9.7). Texts are written as glyph numbers, and a
+/// table maps these numbers to characters.
 fn write_font(
     pdf: &mut Pdf,
     used: &Used<'_>,
@@ -206,7 +209,7 @@ fn write_font(
     let font = used.font;
     let face = &font.face;
     let subset =
-        subsetter::subset(font.bytes, 0, &used.glyphs).expect("the font in the binary can be read");
+        subsetter::subset(font.bytes, 0, &used.glyphs).expect("the embedded font is valid");
     // The name of a subset has a prefix of six letters.
     let name = format!("SUBSET+{}", font.name);
     let name = Name(name.as_bytes());
