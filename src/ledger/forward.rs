@@ -1,4 +1,4 @@
-//! Implements the ledger's traits for [`AnyLedger`]: each call goes to the store that the configuration names.
+//! Implements the ledger's traits for [`AnyLedger`] by forwarding each method to the configured store.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use tollgate_ledger::{
 
 use super::AnyLedger;
 
-/// Calls a method of [`LedgerAdmin`] on the concrete ledger.
+/// Calls a method on the ledger that the enum contains. With Redis, bypasses the outbox; the macro `ask` does not.
 macro_rules! books {
     ($store:expr, $ledger:ident => $call:expr) => {
         match $store {
@@ -33,8 +33,8 @@ macro_rules! books {
     };
 }
 
-/// Calls a method of [`Ledger`] on the concrete ledger. The future of a request to Redis is boxed, because it is large
-/// and would enlarge this future for every kind of ledger.
+/// Calls a method of [`Ledger`] on the ledger that the enum contains. With Redis, the call goes through the outbox, and
+/// its future is boxed: this future is large, and would enlarge the combined future for the other ledgers too.
 macro_rules! ask {
     ($store:expr, $ledger:ident => $call:expr) => {
         match $store {
@@ -45,78 +45,78 @@ macro_rules! ask {
     };
 }
 
-/// Implements methods by the same methods of the concrete ledger.
+/// Implements trait methods by forwarding them to the contained ledger. `$call` is the macro that calls a method:
+/// `books` or `ask`. `$error` is the error type of the methods.
 macro_rules! forward {
-    ($call:ident: $(async fn $name:ident(&self $(, $arg:ident: $kind:ty)*) -> $answer:ty;)*) => {
-        $(async fn $name(&self $(, $arg: $kind)*) -> $answer {
+    ($call:ident, $error:ty: $(fn $name:ident($($arg:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        $(async fn $name(&self, $($arg: $kind),*) -> Result<$answer, $error> {
             $call!(self, ledger => ledger.$name($($arg),*).await)
         })*
     };
 }
 
 impl Ledger for AnyLedger {
-    forward! { ask:
-        async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError>;
-        async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError>;
-        async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>>;
-        async fn release(&self, number: RequestNumber, account: &AccountId, key: &KeyId) -> Result<(), LedgerError>;
-        async fn extend(&self, number: RequestNumber, account: &AccountId, ttl: Duration) -> Result<bool, LedgerError>;
-        async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError>;
-        async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError>;
-        async fn expire(&self) -> Result<usize, LedgerError>;
-        async fn checkpoint(&self, running: &[Settlement]) -> Result<(), LedgerError>;
+    async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
+        ask!(self, ledger => ledger.settle_all(settlements).await)
+    }
+
+    forward! { ask, LedgerError:
+        fn reserve(hold: &Hold) -> Reserved;
+        fn settle(settlement: &Settlement) -> Settled;
+        fn release(number: RequestNumber, account: &AccountId, key: &KeyId) -> ();
+        fn extend(number: RequestNumber, account: &AccountId, ttl: Duration) -> bool;
+        fn adjust(adjustment: &Adjustment) -> Adjusted;
+        fn probe(account: &AccountId, key: &KeyId) -> ();
+        fn expire() -> usize;
+        fn checkpoint(running: &[Settlement]) -> ();
     }
 }
 
 impl LedgerAdmin for AnyLedger {
-    forward! { books:
-        async fn create_account(&self, id: &AccountId, name: &str) -> Result<AccountView, BookError>;
-        async fn change_account(&self, id: &AccountId, name: Option<&str>, suspended: Option<bool>)
-            -> Result<AccountView, BookError>;
-        async fn account(&self, id: &AccountId) -> Result<AccountView, BookError>;
-        async fn accounts(&self) -> Result<Vec<AccountView>, BookError>;
-        async fn enter(&self, account: &AccountId, entry: &Entry) -> Result<AccountView, BookError>;
-        async fn entry(&self, account: &AccountId, id: &str) -> Result<Option<Entry>, BookError>;
-        async fn create_key(&self, record: &KeyRecord, ceilings: Ceilings) -> Result<KeyView, BookError>;
-        async fn change_key(&self, id: &KeyId, change: &KeyChange) -> Result<KeyView, BookError>;
-        async fn key(&self, id: &KeyId) -> Result<KeyView, BookError>;
-        async fn keys(&self, account: &AccountId) -> Result<Vec<KeyView>, BookError>;
-        async fn create_group(&self, account: &AccountId, record: &GroupRecord, ceilings: Ceilings)
-            -> Result<GroupView, BookError>;
-        async fn change_group(&self, account: &AccountId, id: &GroupId, change: &GroupChange)
-            -> Result<GroupView, BookError>;
-        async fn groups(&self, account: &AccountId) -> Result<Vec<GroupView>, BookError>;
-        async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError>;
-        async fn receipt_of(&self, account: &AccountId, number: RequestNumber) -> Result<Receipt, BookError>;
-        async fn journal(&self, account: &AccountId, part: &JournalPart<'_>) -> Result<JournalPage, BookError>;
-        async fn books(&self, account: &AccountId) -> Result<AccountBooks, BookError>;
-        async fn tariff_version(&self, fingerprint: &str) -> Result<TariffVersion, BookError>;
-        async fn audit(&self) -> Result<Audit, BookError>;
+    forward! { books, BookError:
+        fn create_account(id: &AccountId, name: &str) -> AccountView;
+        fn change_account(id: &AccountId, name: Option<&str>, suspended: Option<bool>) -> AccountView;
+        fn account(id: &AccountId) -> AccountView;
+        fn accounts() -> Vec<AccountView>;
+        fn enter(account: &AccountId, entry: &Entry) -> AccountView;
+        fn entry(account: &AccountId, id: &str) -> Option<Entry>;
+        fn create_key(record: &KeyRecord, ceilings: Ceilings) -> KeyView;
+        fn change_key(id: &KeyId, change: &KeyChange) -> KeyView;
+        fn key(id: &KeyId) -> KeyView;
+        fn keys(account: &AccountId) -> Vec<KeyView>;
+        fn create_group(account: &AccountId, record: &GroupRecord, ceilings: Ceilings) -> GroupView;
+        fn change_group(account: &AccountId, id: &GroupId, change: &GroupChange) -> GroupView;
+        fn groups(account: &AccountId) -> Vec<GroupView>;
+        fn receipt(number: RequestNumber) -> Receipt;
+        fn receipt_of(account: &AccountId, number: RequestNumber) -> Receipt;
+        fn journal(account: &AccountId, part: &JournalPart<'_>) -> JournalPage;
+        fn books(account: &AccountId) -> AccountBooks;
+        fn tariff_version(fingerprint: &str) -> TariffVersion;
+        fn audit() -> Audit;
     }
 }
 
 impl EventStore for AnyLedger {
-    forward! { books:
-        async fn set_levels(&self, account: &AccountId, of: &happening::Watched, levels: happening::Levels)
-            -> Result<(), BookError>;
-        async fn levels(&self, account: &AccountId) -> Result<Vec<(happening::Watched, happening::Levels)>, BookError>;
-        async fn gather(&self) -> Result<u64, BookError>;
-        async fn events(&self, after: u64, limit: usize) -> Result<Vec<happening::Event>, BookError>;
-        async fn emit_once(&self, event: &OnceEvent) -> Result<bool, BookError>;
+    forward! { books, BookError:
+        fn set_levels(account: &AccountId, of: &happening::Watched, levels: happening::Levels) -> ();
+        fn levels(account: &AccountId) -> Vec<(happening::Watched, happening::Levels)>;
+        fn gather() -> u64;
+        fn events(after: u64, limit: usize) -> Vec<happening::Event>;
+        fn emit_once(event: &OnceEvent) -> bool;
     }
 }
 
 impl Documents for AnyLedger {
-    forward! { books:
-        async fn document(&self, name: &str) -> Result<Option<Document>, BookError>;
-        async fn documents(&self, begins: &str) -> Result<Vec<Document>, BookError>;
-        async fn compare_and_swap(&self, name: &str, version: u64, text: &str) -> Result<bool, BookError>;
+    forward! { books, BookError:
+        fn document(name: &str) -> Option<Document>;
+        fn documents(begins: &str) -> Vec<Document>;
+        fn compare_and_swap(name: &str, version: u64, text: &str) -> bool;
     }
 }
 
 impl LeaderLease for AnyLedger {
-    forward! { books:
-        async fn lead(&self, name: &str, owner: &str, ttl: Duration) -> Result<bool, BookError>;
+    forward! { books, BookError:
+        fn lead(name: &str, owner: &str, ttl: Duration) -> bool;
     }
 }
 
@@ -125,33 +125,30 @@ impl Rollup for AnyLedger {
         books!(self, ledger => Rollup::account_ids(ledger).await)
     }
 
-    forward! { books:
-        async fn journals(&self, parts: &[(&AccountId, JournalPart<'_>)])
-            -> Result<Vec<Option<JournalPage>>, BookError>;
-        async fn newest_ms(&self, parts: &[(&AccountId, JournalPart<'_>)])
-            -> Result<Option<Vec<Option<u64>>>, BookError>;
-        async fn marks(&self) -> Result<Marks, BookError>;
-        async fn rolled(&self, parts: &[(Scope, Range<u64>)]) -> Result<Rolled, BookError>;
-        async fn oldest_sums_ms(&self, scope: &Scope) -> Result<Option<u64>, BookError>;
+    forward! { books, BookError:
+        fn journals(parts: &[(&AccountId, JournalPart<'_>)]) -> Vec<Option<JournalPage>>;
+        fn newest_ms(parts: &[(&AccountId, JournalPart<'_>)]) -> Option<Vec<Option<u64>>>;
+        fn marks() -> Marks;
+        fn rolled(parts: &[(Scope, Range<u64>)]) -> Rolled;
+        fn oldest_sums_ms(scope: &Scope) -> Option<u64>;
     }
 
     fn place_ms(&self, place: &str) -> u64 {
         books!(self, ledger => ledger.place_ms(place))
     }
 
-    forward! { books:
-        async fn sums_at(&self, ids: &[RowId]) -> Result<Vec<Option<Sums>>, BookError>;
-        async fn unrolled_lines(&self, account: &AccountId, after: Option<&str>, before_ms: u64)
-            -> Result<UnrolledLines, BookError>;
-        async fn entries(&self, account: &AccountId, end: &str) -> Result<Option<Vec<JournalLine>>, BookError>;
-        async fn change_sums(&self, change: &Change) -> Result<Option<u64>, BookError>;
-        async fn clear_sums(&self) -> Result<(), BookError>;
+    forward! { books, BookError:
+        fn sums_at(ids: &[RowId]) -> Vec<Option<Sums>>;
+        fn unrolled_lines(account: &AccountId, after: Option<&str>, before_ms: u64) -> UnrolledLines;
+        fn entries(account: &AccountId, end: &str) -> Option<Vec<JournalLine>>;
+        fn change_sums(change: &Change) -> Option<u64>;
+        fn clear_sums() -> ();
     }
 }
 
 impl KeyStore for AnyLedger {
-    forward! { books:
-        async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError>;
+    forward! { books, BoxError:
+        fn find_key(digest: &KeyDigest) -> Option<Arc<KeyRecord>>;
     }
 
     fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {

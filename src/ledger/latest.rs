@@ -1,5 +1,5 @@
-//! Reads the latest receipts. Journals are read from their end backwards, so that showing today's receipts does not
-//! read whole journals.
+//! Reads the newest receipts of accounts. Journals are read backwards from their end, so that whole journals need not
+//! be read for a page of today's receipts.
 
 use std::{
     cmp::Reverse,
@@ -23,36 +23,38 @@ use tollgate_ledger::rollup::{Rollup, Search, Sought, Times};
 use super::AnyLedger;
 use crate::text::time::now_ms;
 
-/// The maximum number of journal lines that are read for a page of one account.
+/// The maximum number of journal lines that are read for a page of receipts of one account.
 const LINES_MAX: usize = 2_000;
-/// The maximum number of journal lines that are read for a page of many accounts. Each account contributes few lines.
+/// The maximum number of journal lines that are read for a page of receipts of many accounts.
 const LINES_OF_ALL_MAX: usize = 1_000;
-/// The maximum number of steps back in time for one page. The roll-up's sums determine which times may have matching
-/// lines.
+/// The maximum number of steps back in time for one page of receipts. The sums of the roll-up show which spans of time
+/// may contain matching lines; each step reads such spans.
 const STRETCHES_MAX: usize = 16;
-/// A page that has taken this long makes no further step.
+/// If reading a page of receipts has taken this long, no further step back in time is made for this page.
 const LONG: Duration = Duration::from_millis(50);
-/// How many accounts are read at the same time.
+/// The number of accounts whose journals are read at the same time.
 const ACCOUNTS_AT_ONCE: usize = 256;
-/// The number of lines that are first read from each account if many accounts are merged. The time of the second line
-/// determines when the account is read again.
+/// The number of lines that are first read from each account if receipts of many accounts are merged. The last of these
+/// lines determines when the account is read again.
 const LINES_FIRST: usize = 2;
-/// Factor by which each further page of an account grows if many accounts are merged.
+/// If receipts of many accounts are merged, each further page of an account's journal is larger than the page before it
+/// by this factor.
 const PAGE_GROWTH: usize = 8;
 
-/// Pauses (ms) between attempts to find a receipt. A charge is booked some milliseconds after its answer has ended, and
-/// the caller may request the receipt as soon as it has the answer.
+/// Pauses between attempts to find a receipt, in milliseconds. A charge is booked some milliseconds after the response
+/// has ended, and the caller may request the receipt sooner than that.
 pub(crate) const LOOK_AGAIN_MS: &[u64] = &[10, 20, 40, 80];
-/// Pauses before a repeated search through all accounts, in milliseconds.
+/// Pauses between searches for a receipt in the journals of all accounts, in milliseconds.
 pub(crate) const LOOK_IN_ALL_AGAIN_MS: &[u64] = &[100];
-/// If a call began longer ago than this, it has ended and its charge is booked, so its receipt is searched only once.
+/// If a call began longer ago than this, it has ended and its charge is booked. So its receipt is searched for only
+/// once.
 const CALL_MAX: Duration = Duration::from_secs(3_600);
 
-/// Searches a call's receipt with `look`. Repeats the search if the call is so recent that its charge may not be booked
-/// yet.
+/// Calls `look` to find the receipt of a call. If the call is recent, its charge may not be booked yet, so the search
+/// is repeated after each pause of `look_again_ms`.
 ///
 /// # Errors
-/// The error that `look` returned last.
+/// The error that the last `look` returned.
 pub(crate) async fn receipt_soon<F: Future<Output = Result<Receipt, BookError>>>(
     number: RequestNumber,
     look_again_ms: &[u64],
@@ -70,12 +72,12 @@ pub(crate) async fn receipt_soon<F: Future<Output = Result<Receipt, BookError>>>
     look().await
 }
 
-/// Lines of an account's journal, newest first, a page at a time.
+/// Reads an account's journal, newest lines first, one page at a time.
 #[derive(Debug)]
 pub(crate) struct LatestLines<'a> {
     store: &'a AnyLedger,
     account: &'a AccountId,
-    /// The spans of time that are still to be read, oldest first.
+    /// The spans of time that are still to be read, the oldest span first.
     left: Times<'a>,
     after: Option<String>,
     limit: usize,
@@ -105,27 +107,27 @@ impl<'a> LatestLines<'a> {
         }
     }
 
-    /// Makes the first pages of a journal small and later pages larger. If many accounts are merged, most of them have
-    /// no line that is shown.
+    /// Makes the first page of the journal small and each later page larger. This suits a merge of many accounts: for
+    /// most of them, the first page shows that they have no line to contribute.
     const fn few_at_first(mut self) -> Self {
         self.limit = LINES_FIRST;
         self
     }
 
-    /// Returns the next lines; `None` after the last.
+    /// Returns the next page of lines; `None` if all lines were returned.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<JournalLine>>, BookError> {
         let Some(part) = self.part() else {
             return Ok(None);
         };
         if part.after.is_some() {
-            // The embedded ledgers answer without waiting, so this task yields to others.
+            // The embedded ledgers answer without waiting, so without this yield other tasks would not get to run.
             tokio::task::yield_now().await;
         }
         let page = self.store.journal(self.account, &part).await?;
         Ok(Some(self.turned(page)))
     }
 
-    /// Returns the next part to read.
+    /// Returns the part of the journal to read next; `None` if everything was read.
     fn part(&self) -> Option<JournalPart<'_>> {
         let time = self.left.times.last()?;
         Some(JournalPart {
@@ -139,7 +141,7 @@ impl<'a> LatestLines<'a> {
         })
     }
 
-    /// Moves on to the part of the journal after this page, and returns the page's lines.
+    /// Advances to the part of the journal after this page, and returns the lines of the page.
     fn turned(&mut self, page: JournalPage) -> Vec<JournalLine> {
         self.after = page.next;
         if self.after.is_some() {
@@ -152,8 +154,8 @@ impl<'a> LatestLines<'a> {
     }
 }
 
-/// Returns the receipt of a line, if the line is a charged call. A disputed receipt moved no money, and its call may
-/// have another receipt.
+/// Returns the receipt of a journal line; `None` if the line is an entry, or if the receipt is disputed. A disputed
+/// receipt moved no money, and its call may have another receipt.
 pub(crate) fn charged(line: &JournalLine) -> Option<&Receipt> {
     match line {
         JournalLine::Call(receipt) => (receipt.booked != Booked::Stale).then_some(receipt),
@@ -161,7 +163,7 @@ pub(crate) fn charged(line: &JournalLine) -> Option<&Receipt> {
     }
 }
 
-/// The receipts to read: their period, the cursor after which they begin, and their maximum number.
+/// The receipts to return: those in a period, after a cursor, and at most `limit`.
 #[derive(Debug)]
 pub(crate) struct ReceiptsPart {
     pub(crate) since_ms: u64,
@@ -170,7 +172,8 @@ pub(crate) struct ReceiptsPart {
     pub(crate) limit: usize,
 }
 
-/// Receipts, latest first. A page may have fewer than the limit; `next` continues the search.
+/// A page of receipts, newest first. It may contain fewer receipts than the limit even if further receipts follow after
+/// the cursor `next`.
 #[derive(Debug)]
 pub(crate) struct ReceiptsPage {
     pub(crate) receipts: Vec<Receipt>,
@@ -178,8 +181,9 @@ pub(crate) struct ReceiptsPage {
 }
 
 impl ReceiptsPage {
-    /// Reads the latest receipts of these accounts that pass `asks_for`; receipts of the same millisecond are ordered
-    /// by account. `sought` is a coarser filter: `asks_for` must reject every receipt that `sought` excludes.
+    /// Returns the newest receipts of these accounts for which `asks_for` returns true. Receipts of the same
+    /// millisecond are ordered by account. `sought` is a coarser filter: `asks_for` must reject every receipt that
+    /// `sought` excludes.
     pub(crate) async fn read(
         store: &AnyLedger,
         accounts: &[AccountId],
@@ -198,7 +202,7 @@ impl ReceiptsPage {
         let mut search = Search::begin(store, alone, sought, part.since_ms..until_ms).await?;
         let mut reading = Reading::new(accounts.len(), part);
         let begun = Instant::now();
-        // A page makes at least one step, so that following `next` always makes progress.
+        // The limits apply only after the first step, so that a caller who follows `next` always makes progress.
         for step in 0..STRETCHES_MAX {
             if step > 0 && begun.elapsed() > LONG {
                 break;
@@ -224,23 +228,25 @@ impl ReceiptsPage {
         })
     }
 
-    /// Returns the time since which the pages so far contain every receipt; `None` if they contain all receipts.
+    /// Returns the time since which the pages returned so far contain every receipt; `None` if they contain all
+    /// receipts.
     pub(crate) fn searched_since_ms(&self) -> Option<u64> {
         self.next.map(|next| next.at_ms.saturating_add(1))
     }
 }
 
-/// A page of receipts that is being read.
+/// A page of receipts while it is being read.
 struct Reading {
     receipts: Vec<Receipt>,
     limit: usize,
-    /// The number of lines that may still be read.
+    /// The number of journal lines that may still be read for this page.
     left: usize,
-    /// The end of the previous page: a millisecond, and how many of its receipts the pages so far contain.
+    /// The cursor at which the previous page ended: a millisecond, and how many matching receipts of that millisecond
+    /// were returned so far.
     given: Option<ReceiptsCursor>,
-    /// The time of the previous line that was read, in Unix milliseconds.
+    /// The time of the last line that was read, in Unix milliseconds.
     at_ms: u64,
-    /// How many matching receipts of the millisecond `at_ms` were found, on this page and those before it.
+    /// How many matching receipts of the millisecond `at_ms` were found, on this page and on the pages before it.
     of_ms: u32,
 }
 
@@ -259,9 +265,9 @@ impl Reading {
         }
     }
 
-    /// Returns the cursor of the next page if this page must end before a line of time `at_ms`. A page that ends
-    /// because the maximum number of lines was read does not end within a millisecond, because the cursor does not
-    /// count receipts that do not match.
+    /// If the page must end before a line of time `at_ms`, returns the cursor of the next page. If the limit on lines
+    /// is reached, the page still continues to the end of a millisecond, because a cursor counts matching receipts, not
+    /// lines.
     const fn enough(&self, at_ms: u64) -> Option<ReceiptsCursor> {
         if self.receipts.len() == self.limit {
             return Some(ReceiptsCursor {
@@ -307,14 +313,14 @@ impl Reading {
     }
 }
 
-/// Merges the lines of many accounts, newest first.
+/// Merges the journal lines of many accounts, newest first.
 struct Latest<'a> {
     ways: Vec<Way<'a>>,
-    /// The time of the next line of each account that has more lines.
+    /// For each account that has more lines: the time of its next line.
     turns: BinaryHeap<(u64, Reverse<usize>)>,
 }
 
-/// The lines of one account that were read but not merged yet, and the part of its journal that is still to be read.
+/// For each account: the lines that were read but not merged yet, and the part of its journal that is still to be read.
 struct Way<'a> {
     latest: LatestLines<'a>,
     lines: VecDeque<JournalLine>,
@@ -356,8 +362,8 @@ impl<'a> Latest<'a> {
         Ok(latest)
     }
 
-    /// Returns the time of the newest line of each account (or of its newest call). If the store can return this time
-    /// without the line, an account's lines are read only when the merge needs them.
+    /// Returns the time of each account's newest line (or of its newest call). If the store can return this time
+    /// without the line, the lines of an account are read only when the merge needs them.
     async fn begin_some(
         store: &'a AnyLedger,
         ways: &mut [Way<'a>],
@@ -365,7 +371,7 @@ impl<'a> Latest<'a> {
     ) -> Result<Vec<Option<u64>>, BookError> {
         let mut times: Vec<Option<u64>> = vec![None; ways.len()];
         loop {
-            // A part of the journal may have no line although an older part has one, so the next part is read.
+            // If this part of the journal has no line, an older part may still have some, so the next part is read.
             let open = ways.iter().zip(&times).enumerate();
             let open = open.filter(|(_, (_, time))| time.is_none());
             let parts = open
@@ -395,7 +401,7 @@ impl<'a> Latest<'a> {
                 match page {
                     Some(page) => way.lines.extend(way.latest.turned(page)),
                     None if alone => return Err(BookError::NotFound),
-                    // One of many accounts may have been removed after the accounts were listed.
+                    // An account may have been removed after the accounts were listed.
                     None => way.latest.left.times.clear(),
                 }
                 times[at] = way.lines.front().map(JournalLine::at_ms);
@@ -412,8 +418,8 @@ impl<'a> Latest<'a> {
     async fn next(&mut self) -> Result<Option<JournalLine>, BookError> {
         while let Some((_, Reverse(at))) = self.turns.pop() {
             let way = &mut self.ways[at];
-            // If only the time of the line was read and not the line, the lines are read now. The first of these lines
-            // may be older than that time, so another account may be next.
+            // If so far only the time of the account's next line is known, its lines are read now. The newest of these
+            // lines may be older than that time, so another account may come first.
             let line = way.lines.pop_front();
             if way.lines.is_empty() {
                 way.fill().await?;
@@ -428,8 +434,7 @@ impl<'a> Latest<'a> {
 }
 
 impl Way<'_> {
-    /// Reads pages until a page has a matching line: a page of the journal may have no such line although a later page
-    /// has one.
+    /// Reads pages of the journal until one has lines. If a page is empty, later pages may still have lines.
     async fn fill(&mut self) -> Result<(), BookError> {
         while self.lines.is_empty()
             && let Some(lines) = self.latest.next().await?
@@ -440,9 +445,9 @@ impl Way<'_> {
     }
 }
 
-/// How far receipts were read: all receipts that are newer than this millisecond, and this number of matching receipts
-/// of the millisecond itself. Callers do not get the store's own cursors, because these would reveal how many calls
-/// other customers make.
+/// The place at which a page of receipts ended: all newer receipts were returned, and of the receipts of this
+/// millisecond the first `count` matching ones. Callers do not get the store's own cursors, which would reveal how many
+/// calls other customers make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReceiptsCursor {
     at_ms: u64,
@@ -450,7 +455,7 @@ pub(crate) struct ReceiptsCursor {
 }
 
 impl ReceiptsCursor {
-    /// Creates the cursor for receipts that are older than this time.
+    /// Creates a cursor after which only receipts older than this time are returned.
     pub(crate) const fn before(at_ms: u64) -> Self {
         Self {
             at_ms: at_ms.saturating_sub(1),
@@ -475,7 +480,9 @@ impl FromStr for ReceiptsCursor {
                 receipts: receipts.parse().ok()?,
             })
         });
-        parsed.ok_or("must be the `next` of an answer to a request with the same parameters")
+        parsed.ok_or(
+            "must be the value of `next` in a response to a request with the same parameters",
+        )
     }
 }
 
@@ -484,7 +491,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cursor_round_trips() {
+    fn cursor_of_a_page_of_receipts_round_trips_as_text() {
         for (at_ms, receipts, text) in [(9, 1, "9-1"), (8, 0, "8-0")] {
             let next = ReceiptsCursor { at_ms, receipts };
             assert_eq!(next.to_string(), text);

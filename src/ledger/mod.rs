@@ -1,7 +1,8 @@
-//! The ledger that the configuration names, behind one type.
+//! Opens and maintains the configured ledger. [`AnyLedger`] hides which kind of ledger it is.
 
 mod forward;
 pub(crate) mod latest;
+pub(crate) mod side;
 
 use std::{
     error::Error,
@@ -30,22 +31,22 @@ use tollgate_ledger::{
 
 use crate::config::{LedgerConfig, LedgerUrl, OutboxConfig};
 
-/// One of the ledgers that a configuration can name. Clones share it.
+/// One of the kinds of ledgers that `ledger.url` can name. Clones share the ledger.
 #[derive(Clone, Debug)]
 pub enum AnyLedger {
-    /// A ledger in memory, which ends with the process.
+    /// A ledger in memory. Its data is lost when the process ends.
     Memory(MemoryLedger),
-    /// A ledger in one SQLite file, for one gateway.
+    /// A ledger in one SQLite file. Only one gateway can use it.
     Sqlite(SqliteLedger),
-    /// A Redis server, for many gateways; each has an outbox on its own disk for charges that Redis has not
-    /// acknowledged.
+    /// A ledger in Redis, which many gateways can share. Each gateway has an outbox: a file on its own disk with the
+    /// charges that Redis has not acknowledged.
     Redis(Outbox<RedisLedger, SqliteLog>),
 }
 
 impl AnyLedger {
-    /// Opens the ledger that `ledger.url` names. Waits a while for a file that another process has open, and for a
-    /// Redis server that is loading its data. An SQLite file is read and checked on this thread, because no request is
-    /// served yet.
+    /// Opens the ledger that `ledger.url` names. If another process has the file open, or if the Redis server is still
+    /// loading its data, waits for a limited time. An SQLite file is read and checked on the calling thread, which is
+    /// acceptable because no request is served yet.
     ///
     /// # Errors
     /// [`OpenLedgerError`] if the ledger or its outbox cannot be opened.
@@ -108,64 +109,73 @@ impl AnyLedger {
         }
     }
 
-    /// Ends the calls that an earlier process left unfinished, and returns its leases.
+    /// Settles the calls that an earlier process left unfinished, and gives back that process's leases to the ledger.
     pub async fn recover(&self, report: &(dyn Fn(&Event<'_>) + Send + Sync)) {
-        match self {
-            // No work is needed: SQLite recovers when it is opened, and a ledger in memory ends with its process.
-            Self::Memory(_) | Self::Sqlite(_) => {}
-            Self::Redis(outbox) => {
-                outbox.recover(report).await;
-                give_back_left(outbox.ledger()).await;
-            }
+        // The other ledgers need no recovery: SQLite recovers when the file is opened, and a ledger in memory ends with
+        // its process.
+        if let Some(outbox) = self.outbox() {
+            outbox.recover(report).await;
+            give_back_left(outbox.ledger()).await;
         }
     }
 
-    /// Checks whether calls may be sold on this ledger. If another server has replaced the earlier server, charges that
-    /// the new server may have missed are sent to it again.
+    /// Checks whether calls may be sold on this ledger. If another Redis server has replaced the earlier server, sends
+    /// again the charges that the new server may have missed.
     ///
     /// # Errors
-    /// An error with the reason why calls must not be sold.
+    /// The reason why no calls may be sold.
     pub async fn check(&self) -> Result<(), BoxError> {
         match self {
             Self::Memory(_) => Ok(()),
             Self::Sqlite(ledger) => ledger.check(),
             Self::Redis(outbox) => {
                 let confirmed = confirm_server(outbox).await;
-                // The outbox's backlog is checked first, because an error about it describes the problem better than
-                // the ledger's own error.
+                // The outbox's backlog is checked first, because an error about the backlog describes the problem
+                // better than an error of the ledger.
                 check_backlog(&outbox.backlog())?;
                 confirmed
             }
         }
     }
 
-    /// Returns the charges that this machine still has to send to the ledger; `None` for a ledger without an outbox.
+    /// Returns how many charges wait in this machine's outbox to be sent to the ledger; `None` if the ledger has no
+    /// outbox.
     #[must_use]
     pub fn backlog(&self) -> Option<Backlog> {
+        self.outbox().map(Outbox::backlog)
+    }
+
+    /// Returns the counters of this gateway's leases; `None` if this gateway grants no holds from leases.
+    fn counts(&self) -> Option<LeaseCounts> {
+        self.outbox()?.ledger().lease_counts()
+    }
+
+    fn outbox(&self) -> Option<&Outbox<RedisLedger, SqliteLog>> {
         match self {
             Self::Memory(_) | Self::Sqlite(_) => None,
-            Self::Redis(outbox) => Some(outbox.backlog()),
+            Self::Redis(outbox) => Some(outbox),
         }
     }
 
     /// Returns whether this gateway grants holds from leases.
     #[must_use]
     pub fn takes_leases(&self) -> bool {
-        matches!(self, Self::Redis(outbox) if outbox.ledger().lease_counts().is_some())
+        self.counts().is_some()
     }
 
-    /// Renews and returns this gateway's leases. Never returns.
+    /// Renews this gateway's leases, and gives back leases that are not needed. Never completes.
     pub async fn tend_leases(&self) {
-        match self {
-            Self::Memory(_) | Self::Sqlite(_) => pending().await,
-            Self::Redis(outbox) => outbox.ledger().tend_leases().await,
+        match self.outbox() {
+            None => pending().await,
+            Some(outbox) => outbox.ledger().tend_leases().await,
         }
     }
 
-    /// Returns the leases of an account, or of all accounts, on all gateways. The embedded ledgers have no leases.
+    /// Returns the leases of one account, or of all accounts, held by any gateway. Empty for a ledger in memory or in
+    /// SQLite, which has no leases.
     ///
     /// # Errors
-    /// An error if the ledger is out of reach, or has no such account.
+    /// An error if the ledger is unreachable, or if the account does not exist.
     pub async fn leases(&self, account: Option<&AccountId>) -> Result<Vec<LeaseView>, BookError> {
         if let Some(account) = account {
             self.account(account).await?;
@@ -177,16 +187,13 @@ impl AnyLedger {
         }
     }
 
-    /// Returns counters of this gateway's leases; all zero if it takes no leases.
+    /// Returns the counters of this gateway's leases; all are zero if it takes no leases.
     #[must_use]
     pub fn lease_counts(&self) -> LeaseCounts {
-        match self {
-            Self::Memory(_) | Self::Sqlite(_) => LeaseCounts::default(),
-            Self::Redis(outbox) => outbox.ledger().lease_counts().unwrap_or_default(),
-        }
+        self.counts().unwrap_or_default()
     }
 
-    /// Periodically adds new journal lines to the rolled-up sums. Never returns.
+    /// Periodically adds new journal lines to the sums of the roll-up. Never completes.
     pub async fn roll_up(&self) {
         if let Self::Memory(_) = self {
             pending::<()>().await;
@@ -201,12 +208,12 @@ impl AnyLedger {
                     has_warned = false;
                     tracing::debug!(lines, "rolled up");
                 }
-                // Until the roll-up works again, reports read the journals instead.
+                // Until the roll-up works again, reports read the journals instead of the sums.
                 Err(error) if !has_warned => {
                     has_warned = true;
                     tracing::warn!(
                         error = &error as &dyn Error,
-                        "journals cannot be rolled up at present"
+                        "the roll-up of journals failed: reports read the journals until it works again"
                     );
                 }
                 Err(_) => {}
@@ -214,18 +221,18 @@ impl AnyLedger {
         }
     }
 
-    /// Returns to the ledger the leased money that no call holds. From then on this gateway grants no hold without the
+    /// Gives back to the ledger the leased money that no call holds. After this, every hold is requested from the
     /// ledger.
     pub async fn give_back(&self) {
         if let Self::Redis(outbox) = self
             && !outbox.ledger().give_back().await
         {
-            tracing::warn!("some leases could not be returned; they will expire");
+            tracing::warn!("some leases could not be returned to the ledger; they will expire");
         }
     }
 
-    /// Writes queued changes and closes the file. The store must not be used afterwards. Returns whether charges that
-    /// the ledger has not acknowledged are kept on this machine.
+    /// Writes queued changes and closes the ledger's file. The ledger must not be used afterwards. Returns whether this
+    /// machine's outbox still has charges that the ledger has not acknowledged.
     pub async fn close(&self) -> bool {
         match self {
             Self::Memory(_) => false,
@@ -237,7 +244,7 @@ impl AnyLedger {
                 let stored = outbox.sync().await;
                 outbox.log().close().await;
                 if let Err(error) = &stored {
-                    tracing::error!(%error, "the outbox could not be written");
+                    tracing::error!(%error, "the outbox file could not be written");
                 }
                 stored.is_ok()
             }
@@ -245,20 +252,23 @@ impl AnyLedger {
     }
 }
 
-/// Returns to the ledger the leases of an earlier process. Called after recovery, so all charges against them are in
-/// the ledger.
+/// Gives back to the ledger the leases of an earlier process. Called after the recovery, when all charges against these
+/// leases are in the ledger.
 async fn give_back_left(ledger: &RedisLedger) {
     loop {
         match ledger.give_back_left(LEFT_FOR).await {
             Ok(0) => return,
             Ok(leases) => {
-                tracing::info!(leases, "leases of an earlier process were returned");
+                tracing::info!(
+                    leases,
+                    "returned the leases of an earlier process to the ledger"
+                );
                 return;
             }
             Err(error) => {
                 tracing::warn!(
                     error = &error as &dyn Error,
-                    "leases of an earlier process are not returned yet"
+                    "could not return the leases of an earlier process to the ledger"
                 );
                 tokio::time::sleep(LEFT_FOR).await;
             }
@@ -266,22 +276,24 @@ async fn give_back_left(ledger: &RedisLedger) {
     }
 }
 
-/// The interval at which journals are rolled up.
+/// The interval at which new journal lines are added to the sums of the roll-up.
 const ROLL_UP_EVERY: Duration = Duration::from_secs(5);
-/// Pause between two attempts to open a ledger that is not available yet.
+/// The pause before a ledger that is not available yet is opened again.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// The time for which a gateway that starts waits for a Redis server that is loading its data.
+/// The maximum time for which a starting gateway waits for a Redis server that is loading its data.
 const LOADING_WAIT: Duration = Duration::from_secs(600);
 
-/// Returns the name of this gateway in lists of leases: its machine, and the path of its outbox there.
+/// Returns the name of this gateway in lists of leases: the name of its machine, and the path of its outbox on this
+/// machine.
 fn owner(outbox: &Path) -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{}:{}", host.trim(), outbox.display())
 }
 
-/// The reason why a ledger or an outbox cannot be opened.
+/// The reason why the ledger or its outbox could not be opened.
 trait Cause {
-    /// The condition to wait for before another attempt; `None` if waiting is useless.
+    /// The text that is logged while waiting for another attempt, for example "waiting for Redis to load its data".
+    /// `None` if another attempt is useless.
     fn awaits(&self) -> Option<&'static str>;
 }
 
@@ -303,13 +315,15 @@ impl Cause for LedgerError {
             return None;
         };
         let fault = cause.downcast_ref::<RedisFault>()?;
-        fault.is_loading().then_some("Redis to load its data")
+        fault
+            .is_loading()
+            .then_some("waiting for Redis to load its data")
     }
 }
 
-const LET_GO: &str = "another process to release the file";
+const LET_GO: &str = "waiting for another process to release the file";
 
-/// Opens a ledger or an outbox. If it may be available later, tries again for at most `patience`.
+/// Opens a ledger or an outbox. If it is not available yet, tries again for at most `patience`.
 async fn patiently<T, E: Cause, F: Future<Output = Result<T, E>>>(
     patience: Duration,
     field: &str,
@@ -325,38 +339,41 @@ async fn patiently<T, E: Cause, F: Future<Output = Result<T, E>>>(
         };
         if !has_warned {
             let seconds_max = patience.as_secs();
-            tracing::warn!(seconds_max, "{field}: waiting for {awaited}");
+            tracing::warn!(seconds_max, "{field}: {awaited}");
             has_warned = true;
         }
         tokio::time::sleep(TRY_AGAIN).await;
     }
 }
 
-/// Warns that the ledger is new: a ledger that was emptied, or the wrong ledger, looks like a new ledger.
+/// Warns that the ledger is new, because a ledger that has lost its data, or was opened by mistake, looks new, too.
 fn warn_of_new(address: &dyn fmt::Display) {
     tracing::warn!(
         place = %address,
-        "the ledger is new and has no accounts: if it should have some, stop and check which ledger is configured"
+        "the ledger is new and has no accounts: if it should have accounts, stop the gateway and check ledger.url"
     );
 }
 
-/// The time for which a Redis server that was replaced may still acknowledge charges.
+/// How long a Redis server that was replaced may still acknowledge charges.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Checks that the ledger has the same data as before. If another server has replaced it, the newest charges are sent
-/// again.
+/// Checks that the ledger still has the same data set. If another Redis server has replaced the earlier server, sends
+/// the newest charges again.
 async fn confirm_server(outbox: &Outbox<RedisLedger, SqliteLog>) -> Result<(), BoxError> {
     match outbox.ledger().watch().await? {
         Watch::Same if !outbox.replay_due() => outbox.confirmed(),
         Watch::Same => drop(outbox.replay().await?),
         Watch::Changed => {
             let mut booked = outbox.replay().await?;
-            // The old server may have acknowledged further charges until it stopped. So the charges are sent again only
-            // after a pause.
+            // The old server may have acknowledged charges until it stopped, so the newest charges are sent again only
+            // after this pause.
             tokio::time::sleep(LAST_WORDS).await;
             booked += outbox.replay().await?;
             outbox.ledger().known();
-            tracing::warn!(booked, "another Redis server: newest charges sent again");
+            tracing::warn!(
+                booked,
+                "Redis was replaced or restarted: the newest charges were sent again"
+            );
         }
         Watch::Lost => {
             return Err(
@@ -367,7 +384,8 @@ async fn confirm_server(outbox: &Outbox<RedisLedger, SqliteLog>) -> Result<(), B
     Ok(())
 }
 
-/// Returns an error if the outbox has too many charges, or a charge that is too old, for this node to serve.
+/// Returns an error if this node must not serve because of its outbox: it has too many charges, or a charge that has
+/// waited too long.
 fn check_backlog(backlog: &Backlog) -> Result<(), BoxError> {
     let Backlog {
         calls,
@@ -380,26 +398,29 @@ fn check_backlog(backlog: &Backlog) -> Result<(), BoxError> {
         return Err(format!("ledger.outbox: {fault}").into());
     }
     if *full {
-        return Err(format!("ledger.outbox: full: {calls} entries wait for the ledger").into());
+        return Err(format!(
+            "ledger.outbox: the outbox is full: {calls} entries wait for the ledger"
+        )
+        .into());
     }
     if *overdue {
         let seconds = oldest.unwrap_or_default().as_secs();
-        return Err(format!("ledger.outbox: an entry has waited for {seconds} s").into());
+        return Err(format!("ledger.outbox: an entry has waited {seconds} s for Redis").into());
     }
     Ok(())
 }
 
-/// The reason why the ledger that `ledger.url` names could not be opened. The URL may contain a password, so it is not
-/// shown.
+/// The reason why the ledger that `ledger.url` names could not be opened. The messages never contain the URL, which may
+/// contain a password.
 #[derive(Debug)]
 pub enum OpenLedgerError {
-    /// The SQLite file cannot be opened.
+    /// The SQLite file of the ledger could not be opened.
     Sqlite(OpenError),
-    /// The Redis server cannot be used.
+    /// The Redis server could not be used.
     Redis(LedgerError),
-    /// The outbox file cannot be opened.
+    /// The outbox file could not be opened.
     Outbox(LogError),
-    /// The outbox file cannot be read.
+    /// The outbox file could not be read.
     Unread(BoxError),
 }
 
@@ -417,7 +438,8 @@ impl fmt::Display for OpenLedgerError {
 impl Error for OpenLedgerError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            // The text of this variant already contains the error's text, so the next cause is the error's own source.
+            // The text of this variant already includes the text of its error. So the next cause in the chain is the
+            // source of that error.
             Self::Sqlite(error) => error.source(),
             Self::Outbox(error) => error.source(),
             Self::Unread(error) => error.source(),
@@ -446,6 +468,7 @@ mod tests {
             search_tokens: 1,
             hold_grace: Duration::from_secs(60),
             open_wait: Duration::ZERO,
+            refused_calls: None,
             outbox: OutboxConfig {
                 path: PathBuf::new(),
                 calls_max: 1,
@@ -467,7 +490,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ledger_file_in_use_is_waited_for_as_long_as_configured() {
+    async fn gateway_waits_for_a_ledger_file_in_use_only_for_the_configured_time() {
         let dir = tempfile::tempdir().unwrap();
         let mut config = file(dir.path().join("ledger.db"));
         let first = AnyLedger::open(&config).await.unwrap();

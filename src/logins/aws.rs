@@ -1,4 +1,4 @@
-//! Signs requests for AWS, with keys from the configuration, from a command, or from the machine's role.
+//! Signs requests for AWS. The keys come from the configuration, from a command, or from the role of the EC2 instance.
 
 use std::fmt;
 
@@ -25,31 +25,31 @@ use super::{
 };
 use crate::text::time::now_ms;
 
-/// The AWS service for which requests to Amazon Bedrock are signed.
+/// The service name of Amazon Bedrock in AWS signatures.
 pub(crate) const BEDROCK: &str = "bedrock";
-/// Address of the metadata service of EC2.
+/// URL of the EC2 instance metadata service.
 pub(crate) const METADATA: &str = "http://169.254.169.254";
 const METADATA_TOKEN_SECONDS: &str = "21600";
 
-/// Signs requests for one service in one region.
+/// A login at AWS: signs requests for one service in one region.
 pub(crate) struct Aws {
     pub(crate) region: String,
     pub(crate) service: String,
     pub(crate) credentials: AwsCredentials,
 }
 
-/// The source of the keys by which requests are signed.
+/// The source of the AWS keys that sign requests.
 pub(crate) enum AwsCredentials {
     /// The configuration contains the keys.
     Fixed(AwsKeys),
-    /// A command that prints keys as `aws configure export-credentials` does.
+    /// A command prints the keys in the form of `aws configure export-credentials`.
     Command(CommandLine),
-    /// The instance's role, from the metadata service at this address.
+    /// The keys of the instance's role, which the metadata service at this URL returns.
     Instance(Uri),
 }
 
 impl Aws {
-    /// Passes every setting and secret to `add`, to identify the login.
+    /// Passes each setting and secret of the login to `add`, so that equal logins can be recognised.
     pub(super) fn describe(&self, add: &mut dyn FnMut(&str)) {
         add(&self.region);
         add(&self.service);
@@ -90,7 +90,7 @@ impl AwsLogin {
                 Keys::Renewed(Renewed::new(vendor, AwsSource::Command(command)))
             }
             AwsCredentials::Instance(address) => {
-                // The vendor's proxy is not used, because the metadata service answers only this machine.
+                // The vendor's proxy is not used here, because the metadata service answers only this machine.
                 let endpoint = Endpoint::new(&Egress::default());
                 Keys::Renewed(Renewed::new(vendor, AwsSource::Instance(endpoint, address)))
             }
@@ -124,7 +124,8 @@ impl Login for AwsLogin {
         if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
             return false;
         }
-        // A signature is valid for five minutes, so a wrong clock explains the refusal.
+        // A signature is valid only for five minutes around its time. So if the clock was wrong, that explains the
+        // refusal.
         if self.clock.correct(answer) {
             return true;
         }
@@ -166,7 +167,7 @@ impl fmt::Debug for AwsLogin {
     }
 }
 
-/// Keys in the form in which commands and the metadata service write them.
+/// Keys in the JSON form in which commands print them and the metadata service returns them.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct PrintedKeys {
@@ -199,7 +200,7 @@ impl Source for AwsSource {
     }
 }
 
-/// Parses keys; `life` applies if they state no end.
+/// Parses keys. If they do not state their expiry, `life` applies.
 fn keys(text: &[u8], life: Life) -> Option<Fetched<AwsKeys>> {
     let keys: PrintedKeys = serde_json::from_slice(text).ok()?;
     let ends_ms = keys.expiration.as_ref().and_then(instant_ms);
@@ -216,7 +217,7 @@ fn keys(text: &[u8], life: Life) -> Option<Fetched<AwsKeys>> {
     Some(Fetched { credential, life })
 }
 
-/// Reads the keys of the instance's role from the metadata service, version 2.
+/// Fetches the keys of the instance's role from the metadata service, version 2.
 async fn instance_keys(endpoint: &Endpoint, address: &Uri) -> Result<Bytes, LoginError> {
     let base = address.to_string();
     let base = base.trim_end_matches('/');
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn error_on_a_machine_without_an_instance_role_states_that() {
+    async fn error_states_that_the_instance_needs_a_role() {
         let server = TokenServer::start(|number| {
             if number == 0 {
                 (200, "imds".to_owned())
@@ -361,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clock_off_by_five_minutes_is_corrected_after_a_refusal() {
+    async fn clock_that_is_five_minutes_wrong_is_corrected_after_a_refusal() {
         let (login, _) = login("b4", aws(fixed()), &Egress::default());
         let sent = signed(&*login, "https://h/", "{}").await.unwrap();
         let at = UNIX_EPOCH + Duration::from_millis(now_ms() + 300_000);
@@ -370,7 +371,7 @@ mod tests {
         assert!(login.is_renewed_after(&sent, StatusCode::FORBIDDEN, &answer));
         let again = signed(&*login, "https://h/", "{}").await.unwrap();
         assert!(again["x-amz-date"] > sent["x-amz-date"]);
-        // The clock is right now, so another refusal has another reason.
+        // The clock is right now, so a further refusal must have another cause.
         assert!(!login.is_renewed_after(&again, StatusCode::FORBIDDEN, &answer));
         assert!(!format!("{login:?}").contains("wJalrXUtnFEMI"));
     }

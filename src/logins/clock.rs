@@ -1,4 +1,4 @@
-//! The clock of a remote server, derived from the `date` headers of its answers.
+//! A clock that follows a remote server's clock, by the `date` headers of the server's responses.
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
@@ -9,24 +9,25 @@ use http::{HeaderMap, header::DATE};
 
 use crate::text::time::now_ms;
 
-/// Differences between clocks up to this are ignored: servers allow for them, and a `date` header has whole seconds.
+/// If the clocks differ by at most this many seconds, the difference is ignored: servers tolerate such a difference,
+/// and `date` headers have only whole seconds.
 const IGNORED_S: i64 = 60;
 
-/// This machine's clock, corrected by the `date` header of a server's answers. Signatures and assertions contain the
-/// time, and a server refuses them if its own clock differs by minutes.
+/// This machine's clock, corrected to a server's clock by the `date` headers of its responses. Signatures and
+/// assertions contain a time, and the server refuses them if this time differs from its own clock by minutes.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
-    /// The correction that is added to this machine's clock, in seconds.
+    /// Seconds to add to this machine's clock to get the server's clock.
     offset_s: AtomicI64,
 }
 
 impl Clock {
-    /// Returns the Unix time in milliseconds.
+    /// Returns the corrected Unix time in milliseconds.
     pub(super) fn now_ms(&self) -> u64 {
         now_ms().saturating_add_signed(self.offset_s.load(Ordering::Relaxed) * 1000)
     }
 
-    /// Corrects the clock by the time of an answer. Returns whether the clock was wrong.
+    /// Corrects the clock by the `date` header of a response. Returns whether the clock was wrong.
     pub(super) fn correct(&self, answer: &HeaderMap) -> bool {
         let Some(server_ms) = date_ms(answer) else {
             return false;
@@ -42,7 +43,7 @@ impl Clock {
     }
 }
 
-/// Returns the time in an answer's `date` header, in milliseconds.
+/// Returns the time in the `date` header of a response, in Unix milliseconds.
 pub(super) fn date_ms(answer: &HeaderMap) -> Option<u64> {
     let text = answer.get(DATE)?.to_str().ok()?;
     let at: SystemTime = httpdate::parse_http_date(text).ok()?;
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clock_is_corrected_only_if_it_differs_from_the_server_by_minutes() {
+    fn clock_is_corrected_only_if_it_differs_from_the_servers_clock_by_minutes() {
         let answer = |offset_s: i64| {
             let at =
                 UNIX_EPOCH + Duration::from_millis(now_ms().saturating_add_signed(offset_s * 1000));

@@ -1,4 +1,4 @@
-//! A token that a command prints on its standard output.
+//! Runs a command that prints a token on its standard output.
 
 use std::{
     io::{self, Read},
@@ -23,32 +23,32 @@ const OUTPUT_BYTES_MAX: u64 = 64 * 1024;
 const TIME_MAX: Duration = Duration::from_secs(15);
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
-/// A program with its arguments, which is run without a shell.
+/// A program and its arguments. It is run without a shell.
 #[derive(Clone)]
 pub(crate) struct CommandLine {
     pub(crate) program: String,
     pub(crate) arguments: Vec<String>,
-    /// Interval at which the command is run again.
+    /// How often the command is run again to renew the token.
     pub(crate) refresh: Duration,
 }
 
 impl CommandLine {
-    /// Passes every setting to `add`, to identify the login.
+    /// Passes each setting of the command to `add`, so that equal logins can be recognised.
     pub(super) fn describe(&self, add: &mut dyn FnMut(&str)) {
         add(&self.program);
         self.arguments.iter().for_each(|argument| add(argument));
         add(&self.refresh.as_secs().to_string());
     }
 
-    /// Runs the command and returns what it printed, trimmed.
+    /// Runs the command and returns its output, trimmed.
     ///
     /// # Errors
     /// If the command cannot be run, fails, takes more than 15 seconds, or prints nothing or more than 64 KiB. The
-    /// error contains nothing of what it printed.
+    /// error never contains the command's output.
     pub(super) async fn output(&self) -> Result<String, LoginError> {
         let line = self.clone();
         let program = &self.program;
-        // The command runs in a task of its own, so that it is ended in time even if the caller has left.
+        // The command runs in a task of its own, so that it is killed in time even if the caller has disconnected.
         let ran = spawn_blocking(move || run(&line, TIME_MAX)).await;
         let ran = ran.map_err(|error| LoginError::new(error.to_string()))?;
         let (status, output) =
@@ -67,7 +67,7 @@ impl CommandLine {
     }
 }
 
-/// Runs a command and reads its output. Kills the command after `time_max`.
+/// Runs a command and returns its exit status and output. Kills the command after `time_max`.
 fn run(line: &CommandLine, time_max: Duration) -> io::Result<(ExitStatus, Vec<u8>)> {
     let mut child = Command::new(&line.program)
         .args(&line.arguments)
@@ -86,9 +86,10 @@ fn run(line: &CommandLine, time_max: Duration) -> io::Result<(ExitStatus, Vec<u8
 }
 
 fn finished(child: &mut Child, until: Instant) -> io::Result<(ExitStatus, Vec<u8>)> {
-    let too_slow = || io::Error::new(io::ErrorKind::TimedOut, "it takes too long");
+    let too_slow = || io::Error::new(io::ErrorKind::TimedOut, "it did not end in time");
     let stdout = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-    // A process that the command started may keep its output open, so the thread that reads it is not waited for.
+    // A process that the command started may keep the command's output open. So the thread that reads the output is not
+    // joined.
     let (sender, output) = sync_channel(1);
     thread::spawn(move || {
         let mut output = Vec::new();
@@ -114,10 +115,10 @@ fn finished(child: &mut Child, until: Instant) -> io::Result<(ExitStatus, Vec<u8
     }
 }
 
-/// Ends the command, with the processes that it started.
+/// Kills the command, with all processes that it has started.
 fn kill(child: &mut Child) {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // The process may have ended already.
+        // All processes of the group may have ended already, so an error is ignored.
         let _ = kill_process_group(group, Signal::KILL);
     }
     drop(child.kill());
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn error_of_a_login_command_names_the_program_without_its_output() {
+    async fn error_of_a_login_command_names_the_program_but_not_its_output() {
         for (arguments, problem) in [
             (
                 ["-c", "echo s3cret; echo s3cret >&2; exit 3"],

@@ -1,4 +1,4 @@
-//! Requests to token endpoints.
+//! Sends requests to token endpoints.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -24,20 +24,20 @@ use crate::text::{causes::chain, time::parse_rfc3339_ms};
 pub(super) const FORM: &str = "application/x-www-form-urlencoded";
 pub(super) const JSON: &str = "application/json";
 
-/// Life of a token if the endpoint's answer does not state one.
+/// The lifetime of a token, if the response of the token endpoint does not state it.
 const LIFE_DEFAULT: Duration = Duration::from_secs(600);
 const LIFE_MAX: Duration = Duration::from_secs(86_400);
-/// The shortest assumed life of a token. A token that seems to end at once is still used, because the clocks may
-/// differ.
+/// The shortest lifetime that is assumed for a token. A token that seems to expire at once is still used, because the
+/// clocks of this machine and the server may differ.
 const LIFE_MIN: Duration = Duration::from_secs(10);
 const WORDS_CHARS_MAX: usize = 200;
-/// Times above this number are in milliseconds: in seconds they would be in the year 5138.
+/// A time above this number is taken to be in milliseconds. In seconds it would be in the year 5138.
 const SECONDS_MAX: u64 = 100_000_000_000;
 
-/// A server that issues credentials.
+/// A server that issues tokens or other credentials.
 pub(super) struct Endpoint {
     egress: Arc<Egress>,
-    /// Created with the first request, because it needs a runtime.
+    /// Created with the first request, because creating it needs a runtime.
     client: OnceLock<EgressClient>,
     pub(super) clock: Clock,
 }
@@ -51,10 +51,10 @@ impl Endpoint {
         }
     }
 
-    /// Sends a request and returns its answer, whatever the status.
+    /// Sends a request and returns the response, whatever its status is.
     ///
     /// # Errors
-    /// If the server does not answer.
+    /// If the server does not respond.
     pub(super) async fn exchange(
         &self,
         req: Request<Bytes>,
@@ -75,15 +75,15 @@ impl Endpoint {
     }
 }
 
-/// Returns a POST request for a token.
+/// Returns a POST request for a token, with this body and content type.
 pub(super) fn post(address: &Uri, kind: &'static str, body: String) -> Request<Bytes> {
     let req = Request::post(address.clone())
         .header(CONTENT_TYPE, kind)
         .header(ACCEPT, JSON);
-    req.body(body.into()).expect("the parts are valid")
+    req.body(body.into()).expect("URL and headers are valid")
 }
 
-/// Parses an answer of an OAuth token endpoint, or of a similar endpoint.
+/// Parses the response of an OAuth token endpoint or a similar endpoint.
 pub(super) fn token(res: &Response<Bytes>) -> Result<Fetched<SecretString>, LoginError> {
     if !res.status().is_success() {
         return Err(refusal(res));
@@ -111,19 +111,19 @@ pub(super) fn token(res: &Response<Bytes>) -> Result<Fetched<SecretString>, Logi
     })
 }
 
-/// Parses a number, or a text with a number.
+/// Parses a JSON number, or a JSON string that contains a number.
 fn number(value: &Value) -> Option<u64> {
     let text = value.as_str().and_then(|text| text.parse().ok());
     value.as_u64().or(text)
 }
 
-/// Parses a time in seconds, milliseconds or RFC 3339.
+/// Parses a time, which is in seconds, in milliseconds or in RFC 3339. Returns Unix milliseconds.
 pub(super) fn instant_ms(value: &Value) -> Option<u64> {
     match number(value) {
         Some(number) if number > SECONDS_MAX => Some(number),
         Some(number) => Some(number * 1000),
         None => {
-            // Some servers write times with nanoseconds.
+            // Some servers write times with a fraction down to nanoseconds.
             let text = value.as_str()?;
             let (seconds, _) = text
                 .split_once('.')
@@ -133,7 +133,7 @@ pub(super) fn instant_ms(value: &Value) -> Option<u64> {
     }
 }
 
-/// Returns an error with a token endpoint's refusal: the status and the endpoint's own text.
+/// Returns the error for a token endpoint's refusal. It contains the status and the endpoint's own text.
 pub(super) fn refusal(res: &Response<Bytes>) -> LoginError {
     let body: Value = serde_json::from_slice(res.body()).unwrap_or_default();
     let words = ["/error_description", "/message", "/error/message", "/error"];
@@ -174,10 +174,10 @@ mod tests {
                 3599,
             ),
             (r#"{"access_token":"t","expires_in":"3599"}"#, 3599),
-            // GigaChat returns milliseconds of its own clock.
+            // GigaChat returns the expiry in milliseconds, by its own clock.
             (r#"{"access_token":"t","expires_at":1706026026000}"#, 1800),
             (r#"{"tok":"t","exp":1706026026}"#, 1800),
-            // An answer of Yandex IAM.
+            // A response of Yandex Cloud's IAM.
             (
                 r#"{"iamToken":"t","expiresAt":"2024-01-23T16:37:06.123456789Z"}"#,
                 3600,
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_login_has_the_status_and_text_without_secrets() {
+    fn error_of_a_refused_login_has_the_status_and_text_without_secrets() {
         for (body, words) in [
             (
                 r#"{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret"}"#,

@@ -1,7 +1,8 @@
-//! Logins at vendors that accept no fixed key: tokens that expire, and signed requests.
+//! Logins at vendors that do not accept a fixed key. Such vendors require a token that expires, or a signature on each
+//! request.
 //!
-//! A token is requested when the first call needs it, shared by all calls, and renewed before it ends and after a
-//! refusal ([`renewed`]). No secret is in `Debug`, a log line or an error.
+//! A token is requested when the first call needs it. All calls share it. It is renewed before it expires, and after a
+//! vendor has refused it (see [`renewed`]). `Debug` output, log lines and errors never contain a secret.
 
 mod aws;
 mod clock;
@@ -41,49 +42,50 @@ pub(crate) use self::{
     service_account::ServiceAccount,
 };
 
-/// How a vendor's credential is obtained.
+/// How the gateway gets the credential for a vendor.
 pub(crate) enum Form {
     /// A token from an OAuth token endpoint.
     OAuth(OAuth, TokenHeader),
-    /// A token for the signed assertion of a service account.
+    /// A token that a token endpoint issues for a signed assertion of a service account.
     ServiceAccount(ServiceAccount, TokenHeader),
     /// A token that a command prints on its standard output.
     Command(CommandLine, TokenHeader),
-    /// Each request is signed by AWS Signature Version 4.
+    /// No token: each request is signed with AWS Signature Version 4.
     Aws(Aws),
 }
 
-/// The header that carries a token.
+/// The header in which a token is sent.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenHeader {
     pub(crate) name: HeaderName,
-    /// Text before the token, like `Bearer `.
+    /// The text before the token in the header's value, for example `Bearer `.
     pub(crate) prefix: String,
 }
 
-/// A vendor's login. Logins with the same settings and secrets are equal.
+/// The login at a vendor. Two logins with the same settings and secrets are equal.
 pub(crate) struct VendorLogin {
     form: &'static str,
     identity: Identity,
     inner: Box<dyn RenewedLogin>,
 }
 
-/// A login whose credential may expire.
+/// A login whose credential can expire.
 trait RenewedLogin: Login {
-    /// Returns the state of the credential; `None` if it never expires.
+    /// Returns the state of the login's credential; `None` if the credential never expires.
     fn state(&self) -> Option<CredentialState>;
 }
 
-/// Digest of all settings and secrets, keyed with random bytes of this process, so that the digest reveals nothing
-/// about them.
+/// A digest of a login's settings and secrets. It is keyed with random bytes of this process, so it reveals nothing
+/// about the secrets.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Identity(String);
 
-/// The logins in use. A reload that does not change a login keeps its token.
+/// The logins in use, by identity. If a reload of the configuration does not change a login, the login and its token
+/// are kept.
 static IN_USE: LazyLock<Mutex<HashMap<Identity, Weak<VendorLogin>>>> =
     LazyLock::new(Mutex::default);
 
-/// Returns the login of a vendor, and a value that identifies the login. Sends no request.
+/// Returns the login at a vendor, and a value that identifies the login. Sends no request.
 pub(crate) fn login(vendor: &str, form: Form, egress: &Egress) -> (Arc<VendorLogin>, HeaderValue) {
     let identity = Identity::new(vendor, &form, egress);
     let value = HeaderValue::from_str(&identity.0).expect("hexadecimal digits are plain ASCII");
@@ -116,8 +118,7 @@ pub(crate) fn login(vendor: &str, form: Form, egress: &Egress) -> (Arc<VendorLog
     (login, value)
 }
 
-/// Returns the state of the credential of the login with this identity; `None` if the login has no credential that
-/// expires.
+/// Returns the credential state of the login with this identity; `None` if this login has no credential that expires.
 pub(crate) fn credential_state(identity: &HeaderValue) -> Option<CredentialState> {
     let identity = Identity(identity.to_str().ok()?.to_owned());
     let in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,7 +188,7 @@ impl fmt::Debug for VendorLogin {
     }
 }
 
-/// The reason why there is no credential. Contains no secret.
+/// Why there is no credential for a vendor. Contains no secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct LoginError(Arc<str>);
@@ -198,7 +199,7 @@ impl LoginError {
     }
 }
 
-/// Returns a header value with a secret.
+/// Returns a header value that consists of `prefix` and a secret, marked as sensitive.
 fn secret_header(prefix: &str, secret: &SecretString) -> Result<HeaderValue, LoginError> {
     let header = TokenHeader {
         name: http::header::AUTHORIZATION,
@@ -209,7 +210,7 @@ fn secret_header(prefix: &str, secret: &SecretString) -> Result<HeaderValue, Log
 }
 
 impl TokenHeader {
-    /// Returns the header's value for a key, marked sensitive.
+    /// Returns the value of the token's header for this key, marked as sensitive.
     pub(crate) fn value(&self, key: &str) -> Result<HeaderValue, InvalidHeaderValue> {
         if !key.is_ascii() {
             return HeaderValue::from_bytes(b"\n");

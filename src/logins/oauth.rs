@@ -1,4 +1,4 @@
-//! OAuth 2.0 client credentials (RFC 6749, 4.4): GigaChat, Microsoft Entra.
+//! Logins by OAuth 2.0 client credentials (RFC 6749, section 4.4), which GigaChat and Microsoft Entra use.
 
 use futures_util::future::BoxFuture;
 use http::{HeaderName, HeaderValue, Uri, header::AUTHORIZATION};
@@ -14,26 +14,26 @@ use super::{
 };
 use crate::text::percent::encoded;
 
-/// A token endpoint and the client's credentials there.
+/// A token endpoint, and the client's credentials at this endpoint.
 pub(crate) struct OAuth {
     pub(crate) url: Uri,
     pub(crate) credentials: ClientCredentials,
     pub(crate) scope: Option<String>,
-    /// Field `grant_type` of a request; `None`: the request has no such field.
+    /// The value of the field `grant_type` in a request for a token, if the endpoint requires this field.
     pub(crate) grant_type: Option<String>,
-    /// Header for a new UUID per request, like GigaChat's `RqUID`.
+    /// The name of a header that gets a new UUID with each request for a token, such as GigaChat's `RqUID`.
     pub(crate) request_id_header: Option<HeaderName>,
 }
 
 pub(crate) enum ClientCredentials {
-    /// The client's credentials are in the header `authorization`, after `Basic `.
+    /// The credentials are sent in the header `authorization`, after `Basic `.
     Basic(SecretString),
-    /// The client's credentials are in the body.
+    /// The credentials are sent in the body of the request.
     Body { id: String, secret: SecretString },
 }
 
 impl OAuth {
-    /// Passes every setting and secret to `add`, to identify the login.
+    /// Passes each setting and secret of the login to `add`, so that equal logins can be recognised.
     pub(super) fn describe(&self, add: &mut dyn FnMut(&str)) {
         add(&self.url.to_string());
         match &self.credentials {
@@ -72,7 +72,7 @@ impl OAuth {
     }
 }
 
-/// Encodes a body of `application/x-www-form-urlencoded`.
+/// Returns these fields encoded as `application/x-www-form-urlencoded`.
 pub(super) fn form(fields: &[(&str, &str)]) -> String {
     let fields = fields
         .iter()
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn entra_login_sends_id_and_secret_in_the_body() {
+    async fn entra_login_sends_the_client_id_and_client_secret_in_the_body() {
         let server =
             TokenServer::start(|_| (200, r#"{"access_token":"t","expires_in":3599}"#.to_owned()))
                 .await;
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refused_login_states_the_reason_and_no_secret() {
+    async fn error_of_a_refused_login_states_the_reason_and_no_secret() {
         let server = TokenServer::start(|_| {
             (
                 401,
@@ -201,7 +201,7 @@ mod tests {
         );
         let shown = format!("{login:?} {error}");
         assert!(!shown.contains("bm90LWEta2V5"), "{shown}");
-        // The next call gets the error without another request to the endpoint.
+        // The next call gets the same error, without another request to the token endpoint.
         assert_eq!(bearer(&*login).await.unwrap_err().to_string(), error);
         assert_eq!(server.seen().len(), 1);
     }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn token_is_renewed_only_after_a_401() {
+    async fn refused_token_is_renewed_after_a_401_but_not_after_a_400() {
         let server = TokenServer::start(|number| {
             (
                 200,

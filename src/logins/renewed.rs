@@ -1,4 +1,5 @@
-//! A credential that expires. All calls share it; one task renews it before it expires, and after a refusal.
+//! A credential that expires and that all calls to a vendor share. One task at a time renews it: before it expires, and
+//! after a vendor has refused it.
 
 use std::{
     sync::{
@@ -19,65 +20,66 @@ use tokio::{
 
 use super::LoginError;
 
-/// The maximum time for one request for a credential.
+/// Maximum time that one request for a credential may take.
 const FETCH_TIME_MAX: Duration = Duration::from_secs(20);
-/// A credential is renewed when a fifth of its life is left, but no earlier than this time before its end.
+/// A credential is renewed when a fifth of its lifetime is left, but at most this long before its expiry.
 const RENEW_BEFORE_MAX: Duration = Duration::from_secs(300);
-/// A credential is not used in the last tenth of its life, but this time is at most ten seconds. The reason is that a
-/// request takes time to arrive.
+/// A credential is not used in the last tenth of its lifetime, because a request takes time to arrive. This is the
+/// maximum length of that part: ten seconds.
 const UNUSED_MAX: Duration = Duration::from_secs(10);
-/// If a credential is refused within this time after it was issued, it is not renewed: a new one would be refused, too.
+/// If a vendor refuses a credential within this time after it was issued, the credential is not renewed, because the
+/// vendor would refuse a new one as well.
 const YOUNG: Duration = Duration::from_secs(1);
-/// Wait after a failure; doubles with each further failure in a row, up to `WAIT_MAX`.
+/// The wait after a first failure. It doubles with each further failure in a row, up to `WAIT_MAX`.
 const WAIT_MIN: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// A source of credentials, such as a token endpoint or a command.
+/// Where credentials are fetched from, for example a token endpoint or a command.
 pub(super) trait Source: Send + Sync + 'static {
     type Credential: Send + Sync + 'static;
 
     fn fetch(&self) -> BoxFuture<'_, Result<Fetched<Self::Credential>, LoginError>>;
 }
 
-/// A credential that was just issued, with its life.
+/// A credential that a source has just issued, with its lifetime.
 pub(super) struct Fetched<T> {
     pub(super) credential: T,
     pub(super) life: Life,
 }
 
-/// How long a credential may be used.
+/// How long a credential can be used.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Life {
-    /// The credential ends after this time.
+    /// The credential expires after this time.
     Ends(Duration),
-    /// The credential's end is not known; it is renewed after this time.
+    /// It is not known when the credential expires. It is renewed after this time.
     Unknown(Duration),
 }
 
-/// State of a renewed credential, for metrics.
+/// The state of a credential that is renewed, for metrics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CredentialState {
-    /// Time since the credential was issued; `None`: there is none.
+    /// The time since the credential was issued; `None` if there is no credential.
     pub(crate) age: Option<Duration>,
-    /// Time until the credential is used no more; `None`: there is none, or its end is not known.
+    /// The time until the credential is no longer used; `None` if there is no credential, or its expiry is not known.
     pub(crate) left: Option<Duration>,
-    /// Failed requests for a credential since the last one that succeeded.
+    /// The number of failed requests for a credential since the last successful one.
     pub(crate) failures: u32,
 }
 
-/// The shared credential of a source.
+/// The credential of a source, shared by all calls.
 pub(super) struct Renewed<S: Source>(Arc<Shared<S>>);
 
 struct Shared<S: Source> {
-    /// The vendor's name, for the log.
+    /// The name of the vendor, for log lines.
     vendor: String,
     source: S,
     held: ArcSwapOption<Held<S::Credential>>,
-    /// Whether a task renews the credential.
+    /// Whether a task is renewing the credential now.
     is_renewing: AtomicBool,
-    /// Locked while the credential is requested, so that there is one request at a time.
+    /// Locked while a credential is requested, so that there is only one request at a time.
     failures: Mutex<Failures>,
-    /// The count in `failures`, which can be read without the lock.
+    /// The number of failures in `failures`. It can be read without the lock.
     failed: AtomicU32,
 }
 
@@ -85,11 +87,11 @@ struct Held<T> {
     credential: Arc<T>,
     since: Instant,
     renew_at: Instant,
-    /// When the credential ends; `None`: not known.
+    /// When the credential expires; `None` if this is not known.
     end: Option<Instant>,
 }
 
-/// The failures since a credential was last obtained.
+/// The failed requests since the last successful one.
 #[derive(Default)]
 struct Failures {
     count: u32,
@@ -118,11 +120,11 @@ impl<S: Source> Renewed<S> {
         }
     }
 
-    /// Returns the credential in force. Waits only if there is none.
+    /// Returns the credential in force. If there is none, waits until one has been fetched.
     ///
     /// # Errors
-    /// If there is no credential and none can be obtained. Shortly after a failure the same error is returned without a
-    /// request.
+    /// If there is no credential and none can be fetched. For some time after a failure, the same error is returned
+    /// without another request.
     pub(super) async fn get(&self) -> Result<Arc<S::Credential>, LoginError> {
         let shared = &self.0;
         let now = Instant::now();
@@ -137,11 +139,11 @@ impl<S: Source> Renewed<S> {
         Ok(Arc::clone(&held.credential))
     }
 
-    /// Drops the credential that a vendor refused, so that the next call gets a new one. Returns whether a call with
-    /// another credential can succeed.
+    /// Discards the credential that a vendor has refused, so that the next call fetches a new one. Returns whether a
+    /// call with a new credential can succeed.
     pub(super) fn refuse(&self, is_refused: impl Fn(&S::Credential) -> bool) -> bool {
         let held = self.0.held.load_full();
-        // Another call may have dropped or renewed the credential already.
+        // Another call may have discarded or renewed this credential already.
         let Some(held) = held.filter(|held| is_refused(&held.credential)) else {
             return true;
         };
@@ -168,7 +170,7 @@ impl<S: Source> Renewed<S> {
 }
 
 impl<S: Source> Shared<S> {
-    /// Gets a new credential, unless another task has replaced `old` already.
+    /// Fetches a new credential, unless another task has replaced `old` already.
     async fn renew(
         &self,
         old: Option<&Arc<Held<S::Credential>>>,
@@ -215,7 +217,8 @@ impl<T> Held<T> {
             Life::Unknown(renew_after) => (renew_after, None),
             Life::Ends(life) => {
                 let before = (life / 5).min(RENEW_BEFORE_MAX);
-                // The jitter keeps many gateways that started together from renewing together.
+                // The jitter keeps many gateways that were started together from renewing their credentials at the same
+                // time.
                 let jitter = before * (getrandom::u32().unwrap_or(50) % 100) / 200;
                 let usable = life.saturating_sub((life / 10).min(UNUSED_MAX));
                 let renew_after = life.saturating_sub(before + jitter);
@@ -243,7 +246,7 @@ impl Failures {
         self.last = Some((error, now + wait));
     }
 
-    /// Returns when the next attempt is allowed.
+    /// Returns the time from which the next request is allowed.
     fn next(&self) -> Instant {
         let last = self.last.as_ref();
         last.map_or_else(Instant::now, |(_, until)| *until)
@@ -258,7 +261,8 @@ mod tests {
 
     use super::*;
 
-    /// Issues numbers as credentials that are valid for `life_s` seconds. Fails while `down_from <= time < down_to`.
+    /// A source whose credentials are numbers that are valid for `life_s` seconds. It fails while `down_from <= time <
+    /// down_to`.
     struct Endpoint {
         began: Instant,
         life_s: u64,
@@ -319,7 +323,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_continue_while_the_login_endpoint_is_down_for_two_minutes() {
-        // The endpoint is down from before the first renewal.
+        // The outages begin around the first renewal, which is due at 1350 to 1500 s.
         for begin in [1400, 1500, 1600] {
             let (renewed, fetches) = endpoint(1800, begin..begin + 120);
             renewed.get().await.unwrap();
@@ -359,13 +363,13 @@ mod tests {
     async fn refused_credential_is_discarded_once() {
         let (renewed, fetches) = endpoint(1800, 0..0);
         let (first, _) = *renewed.get().await.unwrap();
-        // The vendor would refuse the next credential, too, so the call is not repeated.
+        // This credential is new. The vendor would refuse another new one as well, so the call is not repeated.
         assert!(!renewed.refuse(|it| it.0 == first));
         advance(Duration::from_secs(60)).await;
         assert!(renewed.refuse(|it| it.0 == first));
         let (second, _) = *renewed.get().await.unwrap();
         assert_ne!(first, second);
-        // A late refusal of the first credential leaves the second one in use.
+        // A late refusal of the first credential does not discard the second one.
         assert!(renewed.refuse(|it| it.0 == first));
         assert_eq!(renewed.get().await.unwrap().0, second);
         assert_eq!(fetches.load(Ordering::Relaxed), 2);

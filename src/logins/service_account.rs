@@ -1,5 +1,5 @@
-//! Service accounts: a signed assertion (JWT) is exchanged for a token. Google (RFC 7523, RS256) and Yandex Cloud
-//! (PS256).
+//! Logins by a service account: an assertion (a signed JWT) is exchanged for a token. Google uses RFC 7523 with RS256,
+//! Yandex Cloud uses PS256.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
@@ -22,22 +22,22 @@ use super::{
     renewed::{Fetched, Source},
 };
 
-/// Scope of a Google token if none is configured.
+/// The scope of a Google token, if the configuration does not name another.
 const GOOGLE_SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 const GOOGLE_GRANT: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
 const YANDEX_TOKENS: &str = "https://iam.api.cloud.yandex.net/iam/v1/tokens";
-/// Life of an assertion in seconds: both vendors accept at most an hour.
+/// The lifetime of an assertion, in seconds. Both vendors accept at most an hour.
 const ASSERTION_S: u64 = 3600;
 
-/// A service account with its key.
+/// A service account at Google or Yandex Cloud, with its private key.
 #[derive(Debug)]
 pub(crate) struct ServiceAccount {
     kind: Kind,
-    /// Id of the key.
+    /// The id of the private key, which the assertion names.
     key_id: String,
     key: RsaKeyPair,
     url: Uri,
-    /// The file's text, by which a reload recognises an unchanged account.
+    /// The text of the key file. A reload compares it to find out whether the account has changed.
     file: SecretString,
 }
 
@@ -64,10 +64,11 @@ enum KeyFile {
 }
 
 impl ServiceAccount {
-    /// Reads a key file in the vendor's format. `url` replaces the address of the token endpoint.
+    /// Parses a key file in Google's or Yandex Cloud's format. If `url` is given, it replaces the address of the token
+    /// endpoint.
     ///
     /// # Errors
-    /// What is wrong with the file, without the file's content.
+    /// Why the key file is invalid. The error does not contain the file's content.
     pub(crate) fn new(
         file: SecretString,
         scope: Option<String>,
@@ -106,9 +107,7 @@ impl ServiceAccount {
             .parse::<Uri>()
             .ok()
             .filter(|uri| uri.scheme().is_some());
-        let url = url
-            .or(address)
-            .ok_or("has a token_uri that is not an address")?;
+        let url = url.or(address).ok_or("has a token_uri that is not a URL")?;
         let key = key_pair(&pem).ok_or("has a private_key that is not an RSA key in PEM")?;
         Ok(Self {
             kind,
@@ -119,7 +118,7 @@ impl ServiceAccount {
         })
     }
 
-    /// Passes every setting and secret to `add`, to identify the login.
+    /// Passes each setting and secret of the login to `add`, so that equal logins can be recognised.
     pub(super) fn describe(&self, add: &mut dyn FnMut(&str)) {
         add(self.file.expose_secret());
         add(&format!("{:?} {}", self.kind, self.url));
@@ -134,7 +133,7 @@ impl ServiceAccount {
 
     fn request(&self, now_s: u64) -> Result<Request<Bytes>, LoginError> {
         let ends_s = now_s + ASSERTION_S;
-        // The audience is the address in the key file, even if requests go to another address.
+        // The audience of the assertion is the address in the key file, even if requests are sent to another address.
         Ok(match &self.kind {
             Kind::Google { email, scope } => {
                 let claims = json!({
@@ -153,7 +152,7 @@ impl ServiceAccount {
         })
     }
 
-    /// Returns a JWT with these claims.
+    /// Returns a signed JWT with these claims.
     fn signed(&self, algorithm: &str, claims: &serde_json::Value) -> Result<String, LoginError> {
         let header = json!({ "typ": "JWT", "alg": algorithm, "kid": self.key_id });
         let encode = |value: &serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
@@ -175,7 +174,7 @@ impl ServiceAccount {
     }
 }
 
-/// Parses a private key. Text before the PEM block is ignored: Yandex Cloud writes a warning there.
+/// Parses a private key in PEM. Text before the PEM block is ignored, because Yandex Cloud writes a warning there.
 fn key_pair(pem: &str) -> Option<RsaKeyPair> {
     match PrivateKeyDer::from_pem_slice(pem.as_bytes()).ok()? {
         PrivateKeyDer::Pkcs8(der) => RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()).ok(),
@@ -200,7 +199,7 @@ impl Source for ServiceAccountSource {
                 self.endpoint.exchange(req).await
             };
             let mut res = send().await?;
-            // The server refuses an assertion with a wrong time, so a wrong clock explains the refusal.
+            // The server refuses an assertion with a wrong time. So if the clock was wrong, that explains the refusal.
             if clock.correct(res.headers()) && res.status().is_client_error() {
                 res = send().await?;
             }
@@ -227,7 +226,7 @@ mod tests {
         text::time::now_ms,
     };
 
-    /// A key that was made for this test and is registered at no server.
+    /// A private key that was generated for these tests and is not registered at any server.
     const PEM: &str = include_str!("test_key.pem");
 
     fn google(token_uri: &str) -> SecretString {
@@ -247,7 +246,7 @@ mod tests {
         file.to_string().into()
     }
 
-    /// Checks the signature and returns header and claims.
+    /// Checks the signature of a JWT, and returns its header and claims.
     fn verified(jwt: &str, algorithm: &'static dyn VerificationAlgorithm) -> (Value, Value) {
         let (text, signature) = jwt.rsplit_once('.').unwrap();
         let key = key_pair(PEM).unwrap();
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clock_off_by_five_minutes_is_corrected() {
+    async fn clock_that_is_five_minutes_wrong_is_corrected() {
         let server = TokenServer::start_with(|_, seen| {
             let server_s = now_ms() / 1000 + 300;
             let (_, assertion) = seen.body.split_once("&assertion=").unwrap();

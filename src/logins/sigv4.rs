@@ -1,4 +1,4 @@
-//! AWS Signature Version 4 for requests with the signature in the header `authorization`.
+//! Signs requests with AWS Signature Version 4. The signature is in the header `authorization`.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ const X_AMZ_DATE: &str = "x-amz-date";
 const X_AMZ_SECURITY_TOKEN: &str = "x-amz-security-token";
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
-/// An access key, with its token if it is a temporary one.
+/// An AWS access key. A temporary access key also has a session token.
 #[derive(Clone, Debug)]
 pub(crate) struct AwsKeys {
     pub(crate) access_key_id: String,
@@ -27,17 +27,18 @@ pub(crate) struct AwsKeys {
     pub(crate) session_token: Option<SecretString>,
 }
 
-/// Region and service that a signature is valid for.
+/// The region and the service for which a signature is valid.
 #[derive(Clone, Debug)]
 pub(super) struct Scope {
     pub(super) region: String,
     pub(super) service: String,
 }
 
-/// Adds date, token and signature to a request. Signs `host`, `content-type` and the headers added here, and the body.
+/// Adds the date, the session token and the signature to a request. The signature covers the body, `host`,
+/// `content-type` and the headers that are added here.
 ///
 /// # Errors
-/// If a key is not a valid header value.
+/// If a part of the key is not a valid header value.
 pub(super) fn sign(
     request: Unsigned<'_>,
     keys: &AwsKeys,
@@ -87,7 +88,7 @@ pub(super) fn sign(
     Ok(())
 }
 
-/// Returns the text of a request from which its signature is computed.
+/// Returns the canonical form of a request, over which the signature is computed.
 fn canonical(request: &Unsigned<'_>, signed: &[(&str, String)], names: &str) -> String {
     let mut text = format!(
         "{}\n{}\n{}\n",
@@ -115,13 +116,14 @@ fn host(address: &Uri) -> String {
     }
 }
 
-/// Returns the path as it is signed: each segment is encoded once more, as all services but S3 do.
+/// Returns the path in the form that is signed: each segment is percent-encoded once more. All AWS services except S3
+/// require this.
 fn canonical_path(path: &str) -> String {
     let segments: Vec<_> = path.split('/').map(encoded).collect();
     segments.join("/")
 }
 
-/// Returns the query as it is signed: its parameters in order. They are percent-encoded already.
+/// Returns the query in the form that is signed: its parameters sorted. They are percent-encoded already.
 fn canonical_query(query: &str) -> String {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let mut pairs: Vec<_> = pairs
@@ -159,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// 2015-08-30T12:36:00Z, the time of AWS's test suite.
+    /// 2015-08-30T12:36:00Z, the time that AWS's test suite uses.
     const TIME_MS: u64 = 1_440_938_160_000;
     const TOKEN: &str = "AQoDYXdzEPT//////////wEXAMPLEtc764bNrC9SAPBSM22wDOk4x4HIZ8j4FZTwdQWLWsKWHGBuFqwAeMicRXmxfpSPfIeoIYRqTflfKD8YUuwthAx7mSEI/qkPpKPi/kMcGdQrmGdeehM4IC1NtBmUpp2wUE8phUZampKsburEDy0KPkyQDYwT7WZ0wq5VSXDvp75YU9HFvlRd8Tx6q6fE8YQcHNVXAkiY9q6d+xo0rKwT38xVqr7ZD0u0iPPkUL64lIZbqBAz+scqKmlzm8FDrypNC9Yjc8fPOLn9FX9KSYvKTr4rvx3iSIlTJabIQwj2ICCR/oLxBA==";
 
@@ -184,7 +186,7 @@ mod tests {
             headers.insert(CONTENT_TYPE, kind.parse().unwrap());
         }
         let (method, address): (Method, Uri) = (method.parse().unwrap(), address.parse().unwrap());
-        // The body arrives in two segments, which are signed as one body.
+        // The body arrives in two segments, and both are signed as one body.
         let (one, other) = body.split_at(body.len() / 2);
         let body = [one, other].map(Bytes::from);
         let unsigned = Unsigned::new(&method, &address, &mut headers, &body);
@@ -192,7 +194,7 @@ mod tests {
         headers
     }
 
-    /// Checks against the vectors of AWS's Signature Version 4 test suite.
+    /// Compares signatures with the test vectors that AWS published for Signature Version 4.
     #[test]
     fn aws_signatures_equal_those_of_the_published_test_suite() {
         const HOST: &str = "https://example.amazonaws.com";
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn aws_signature_covers_the_port_and_the_path_encoded_once_more() {
+    fn aws_signature_covers_the_port_and_percent_encodes_the_path_a_second_time() {
         assert_eq!(
             canonical_path("/model/anthropic.claude-3-5-sonnet-20241022-v2%3A0/converse"),
             "/model/anthropic.claude-3-5-sonnet-20241022-v2%253A0/converse"

@@ -1,4 +1,4 @@
-//! A token endpoint on a real socket.
+//! A token endpoint for tests, on a real socket.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use tollgate_layers::{
     login::{Login, Unsigned},
 };
 
-/// A request that the token endpoint received.
+/// A request that the test's token endpoint has received.
 #[derive(Clone, Debug)]
 pub(super) struct TokenRequest {
     pub(super) path: String,
@@ -36,7 +36,8 @@ pub(super) struct TokenServer {
 }
 
 impl TokenServer {
-    /// Starts the endpoint. `answer` maps the number of a request to a status and a body.
+    /// Starts a token endpoint. `answer` gets the number of a request and returns the status and the body of the
+    /// response.
     pub(super) async fn start(
         answer: impl Fn(usize) -> (u16, String) + Send + Sync + 'static,
     ) -> Self {

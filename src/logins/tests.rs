@@ -1,5 +1,5 @@
-//! Promises of all logins that get tokens, kept against endpoints on real sockets. Time is paused, and the endpoint runs
-//! in the test's own thread, so that an hour passes in a moment.
+//! Tests all logins that fetch tokens, against endpoints on real sockets. Time is paused, and the endpoint runs on the
+//! test's own thread, so an hour passes in a moment.
 
 use std::{
     sync::{Arc, Mutex},
@@ -20,15 +20,15 @@ use crate::text::time::now_ms;
 
 const LIFE_S: u64 = 1800;
 
-/// An endpoint of tokens and temporary keys, with the time until which each is valid.
+/// An endpoint that issues tokens and temporary keys, and stores until when each is valid.
 struct Endpoint {
     server: TokenServer,
     issued: Arc<Mutex<Vec<Instant>>>,
 }
 
 impl Endpoint {
-    /// Starts an endpoint whose clock differs from this machine's by `offset_s`, and that answers nothing but 503 while
-    /// the test has run for `down` seconds.
+    /// Starts an endpoint. Its clock differs from this machine's clock by `offset_s`. In the seconds `down` since the
+    /// test began, it answers only 503.
     async fn start(offset_s: i64, down: std::ops::Range<u64>) -> Self {
         let issued = Arc::new(Mutex::new(Vec::new()));
         let (began, ends) = (Instant::now(), Arc::clone(&issued));
@@ -120,7 +120,8 @@ impl Endpoint {
     }
 }
 
-/// Signs `calls` requests, one every `step`. Returns how many failed, or had a credential that was not valid any more.
+/// Signs `calls` requests, one per `step`. Returns how many of them failed or carried a credential that was no longer
+/// valid.
 async fn failed(endpoint: &Endpoint, login: &VendorLogin, calls: u32, step: Duration) -> u32 {
     let mut failed = 0;
     for _ in 0..calls {
@@ -136,7 +137,7 @@ async fn failed(endpoint: &Endpoint, login: &VendorLogin, calls: u32, step: Dura
 }
 
 #[tokio::test(start_paused = true)]
-async fn none_of_100_000_calls_fails_over_fifty_renewals_of_a_token() {
+async fn none_of_100_000_calls_fails_during_fifty_renewals_of_a_token() {
     let endpoint = Endpoint::start(0, 0..0).await;
     let (login, _) = endpoint.login("gigachat");
     let step = Duration::from_millis(800);
@@ -148,7 +149,7 @@ async fn none_of_100_000_calls_fails_over_fifty_renewals_of_a_token() {
 #[tokio::test(start_paused = true)]
 async fn no_call_fails_while_the_token_endpoint_is_down_for_two_minutes() {
     for name in ["gigachat", "entra", "google", "role"] {
-        // The endpoint is down when the login renews its first token.
+        // The token endpoint is down when the login must renew its first token.
         let endpoint = Endpoint::start(0, 1400..1520).await;
         let (login, _) = endpoint.login(name);
         let step = Duration::from_secs(1);
@@ -158,7 +159,7 @@ async fn no_call_fails_while_the_token_endpoint_is_down_for_two_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_call_fails_if_the_clock_differs_from_the_endpoints_by_five_minutes() {
+async fn no_call_fails_if_the_clock_of_the_token_endpoint_is_five_minutes_off() {
     for offset_s in [-300, 300] {
         for name in ["gigachat", "entra", "google"] {
             let endpoint = Endpoint::start(offset_s, 0..0).await;
@@ -176,7 +177,7 @@ async fn no_call_fails_if_the_clock_differs_from_the_endpoints_by_five_minutes()
 }
 
 #[tokio::test(start_paused = true)]
-async fn age_and_life_of_a_token_and_failures_to_renew_it_are_known() {
+async fn metrics_report_the_age_of_a_token_and_its_failed_renewals() {
     let endpoint = Endpoint::start(0, 2000..9000).await;
     let (login, identity) = endpoint.login("entra");
     let state = || super::credential_state(&identity).unwrap();

@@ -1,4 +1,4 @@
-//! A login by a token in a header.
+//! A login that sends its token in a header.
 
 use std::fmt;
 

@@ -1,9 +1,9 @@
-//! Automatic top-up: an account's rule, stored next to its payments. When the balance minus the running calls' cost so
-//! far falls below the rule's threshold, a saved card is charged. The rule contains the provider's handle of the card,
-//! never the card's number.
+//! The rules for automatic top-up. An account's rule is stored next to the account's payments. When the balance minus
+//! the cost so far of calls in flight falls below the rule's threshold, a saved card is charged. The rule contains the
+//! provider's handle of the card, never the card's number.
 //!
-//! The document `payment-auto/<account>` is a rule, and `payments-auto` lists the accounts that may have a rule. An
-//! account is added to the list before its rule is written, and removed after its rule is deleted.
+//! The document `payment-auto/<account>` stores the rule of an account. The document `payments-auto` lists the accounts
+//! that may have a rule: an account is added before its rule is written, and removed after its rule is deleted.
 
 use std::fmt;
 
@@ -17,24 +17,24 @@ use tollgate_ledger::{
 use super::intent::IntentId;
 use crate::{ledger::AnyLedger, text::time::rfc3339};
 
-/// The largest number of accounts with a rule.
+/// Maximum number of accounts that have a rule for automatic top-up.
 const RULES_MAX: usize = 10_000;
 const LIST: &str = "payments-auto";
 
-/// The state of a rule.
+/// The state of an automatic top-up rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AutoStatus {
-    /// The payer has not yet made the payment that saves the card.
+    /// The payment that saves the card has not been made yet.
     Waiting,
     /// The card is charged when the balance is low.
     On,
-    /// The card is no longer charged.
+    /// The card is not charged any more; the rule contains the reason.
     Off,
 }
 
 impl AutoStatus {
-    /// Returns the name of the state.
+    /// Returns the name of the rule's state, as the API and the documents have it.
     #[must_use]
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -45,22 +45,22 @@ impl AutoStatus {
     }
 }
 
-/// A card saved at a provider. The handle together with the shop's key is enough to charge it, so it is stored only
-/// with the rule and sent only to the provider.
+/// A card that a provider has saved. With the handle and the shop's key, anybody can charge the card. So the handle is
+/// stored only in the rule, and sent only to the provider.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SavedCard {
-    /// The provider's handle of the card.
+    /// The provider's handle of the saved card.
     pub(super) handle: String,
-    /// The provider's id of the customer, if the provider requires one.
+    /// The customer's id at the provider, if the provider requires one to charge the card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) customer: Option<String>,
-    /// Last four digits of the card, if the provider reports them.
+    /// The last four digits of the card, if the provider reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) last4: Option<String>,
 }
 
 impl SavedCard {
-    /// Creates a card; keeps `last4` only if it has four digits.
+    /// Creates a saved card. `last4` is kept only if it consists of four digits.
     pub(super) fn new(handle: String, customer: Option<String>, last4: Option<String>) -> Self {
         let plain = |last4: &String| last4.len() == 4 && last4.bytes().all(|b| b.is_ascii_digit());
         Self {
@@ -70,7 +70,7 @@ impl SavedCard {
         }
     }
 
-    /// Returns the card's last digits as they are shown to people.
+    /// Returns the last digits of the card, as they are shown to people.
     fn shown(&self) -> String {
         format!("····{}", self.last4.as_deref().unwrap_or_default())
     }
@@ -82,75 +82,75 @@ impl fmt::Debug for SavedCard {
     }
 }
 
-/// The reason that is stored in a rule that is off although the payer has made the payment that should save the card.
-pub(super) const NOT_SAVED: &str = "it was paid by a method that cannot be saved";
+/// The reason in a rule that is off because the payer's payment method cannot be saved.
+pub(super) const NOT_SAVED: &str = "the payer used a payment method that cannot be saved";
 
-/// A rule: its terms, the consent to them, and its state.
+/// A rule for automatic top-up: its terms, the payer's consent, and its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AutoTopup {
     pub(super) account: AccountId,
-    /// The provider that has saved the card.
+    /// The provider that saves and charges the card.
     pub(super) provider: String,
-    /// The threshold: the card is charged when the balance falls below it.
+    /// The threshold: when the balance minus the cost of calls in flight falls below it, the card is charged.
     pub(super) below_rub: MicroRub,
     /// The amount of each card charge.
     pub(super) amount_rub: MicroRub,
-    /// The most that the card may be charged in a month.
+    /// The maximum that the card is charged in a calendar month.
     pub(super) month_max_rub: MicroRub,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) email: Option<String>,
     pub(super) by: String,
     pub(super) created_ms: u64,
-    /// The payment by which the payer consented to the rule.
+    /// The payment by which the payer has consented to the rule.
     pub(super) consent: IntentId,
     pub(super) status: AutoStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) card: Option<SavedCard>,
-    /// The card charge in progress. It is stored before the request to the provider, and kept until its outcome is
-    /// known.
+    /// The card charge in progress. It is stored before the request to the provider is sent, and removed when its
+    /// outcome is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) charging: Option<IntentId>,
-    /// The account's spending and balance when the last card charge began; `None` if that card charge failed.
+    /// The account's spending and balance when the last card charge began; `None` if that charge failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) last: Option<Mark>,
-    /// The number of declines since the last successful card charge.
+    /// How often in a row the card was declined.
     #[serde(default)]
     pub(super) declines: u32,
-    /// The card is not charged before this time, in Unix milliseconds. In state `Waiting`, once the payer has paid,
-    /// this is the time until which the provider may still report the saved card.
+    /// The Unix time (ms) before which the card is not charged. In state `Waiting`, after the payer has paid, this
+    /// field is the time until which the provider may still report the saved card.
     #[serde(default)]
     pub(super) not_before_ms: u64,
-    /// The month of `month_rub`, counted from January 1970.
+    /// The month that `month_rub` is about, counted from January 1970.
     #[serde(default)]
     pub(super) month: u64,
-    /// The amount that was charged to the card, or requested, in `month`.
+    /// The sum of the card charges in `month`, including a charge whose outcome is unknown.
     #[serde(default)]
     pub(super) month_rub: MicroRub,
-    /// The month for which an event has reported that the monthly maximum is reached.
+    /// The month in which an event has reported that the monthly maximum is reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) full_month: Option<u64>,
 }
 
-/// An account's spending and balance when a card charge began. The next card charge waits until money has been spent
-/// since then.
+/// An account's spending and balance when a card charge began. The next card charge must wait until money has been
+/// spent since then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Mark {
-    /// The cost of the account's calls, including running calls.
+    /// The cost of all the account's calls, including the cost so far of its calls in flight.
     pub(super) spent_rub: MicroRub,
-    /// The account's balance once the card charge is booked as a top-up.
+    /// The account's balance after the card charge has been booked as a top-up.
     pub(super) left_rub: MicroRub,
 }
 
 impl Mark {
-    /// Returns whether a call or a correction has reduced the account's money since this card charge began.
+    /// Returns whether calls or a correction have reduced the account's money since this card charge began.
     pub(super) fn is_past(&self, spent: MicroRub, left: MicroRub) -> bool {
         spent > self.spent_rub || left < self.left_rub
     }
 }
 
-/// A rule as it is shown to people, without the card's handle.
+/// An automatic top-up rule as it is shown to people, without the handle of the card.
 #[derive(Debug, Serialize)]
 pub struct AutoShown {
     pub(crate) account: AccountId,
@@ -158,15 +158,15 @@ pub struct AutoShown {
     below_rub: MicroRub,
     amount_rub: MicroRub,
     month_max_rub: MicroRub,
-    /// The amount that was charged or requested in this month.
+    /// The sum of the card charges in this month, including a charge whose outcome is unknown.
     month_rub: MicroRub,
     pub(crate) status: AutoStatus,
     reason: Option<String>,
-    /// The last digits of the card.
+    /// The last digits of the saved card.
     card: Option<String>,
-    /// The payment by which the payer gives consent.
+    /// The payment by which the payer consents to the rule.
     payment: IntentId,
-    /// The URL of the payment that saves the card, while it is unpaid.
+    /// The link of the payment that saves the card; `None` after the payment is paid.
     pub(crate) url: Option<String>,
     declines: u32,
     next_try_at: Option<String>,
@@ -175,7 +175,7 @@ pub struct AutoShown {
 }
 
 impl AutoTopup {
-    /// Returns the amount charged or requested in the month of this time.
+    /// Returns the sum of the card charges in the month of `now_ms`, including a charge whose outcome is unknown.
     pub(super) fn charged_in_month(&self, now_ms: u64) -> MicroRub {
         if self.month == month_of(now_ms) {
             self.month_rub
@@ -184,7 +184,7 @@ impl AutoTopup {
         }
     }
 
-    /// Returns whether both rules have the same terms.
+    /// Returns whether two rules have the same terms.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (
             &self.provider,
@@ -221,7 +221,7 @@ impl AutoTopup {
     }
 }
 
-/// Reads and changes the rules of automatic top-ups in the ledger.
+/// Reads and changes the automatic top-up rules that the ledger stores.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     store: AnyLedger,
@@ -237,7 +237,7 @@ impl Rules {
         Ok(self.versioned(account).await?.value)
     }
 
-    /// Returns the rule of an account, and the rule's version, which a change requires.
+    /// Returns an account's rule with its version. To change the rule, this version must be passed to `put`.
     pub(super) async fn versioned(
         &self,
         account: &AccountId,
@@ -245,20 +245,21 @@ impl Rules {
         self.store.read_value(&rule_name(account)).await
     }
 
-    /// Writes a rule if the stored version is still `version`. Returns whether the rule was written.
+    /// Writes a rule, if the stored version is still `version`. Returns whether it was written.
     pub(super) async fn put(&self, version: u64, rule: &AutoTopup) -> Result<bool, BookError> {
         let name = rule_name(&rule.account);
         self.store.write_value(&name, version, rule).await
     }
 
-    /// Returns the accounts that may have a rule.
+    /// Returns the accounts that may have an automatic top-up rule.
     pub(super) async fn accounts(&self) -> Result<Vec<AccountId>, BookError> {
         let accounts = self.store.read_value(LIST).await?;
         Ok(accounts.value.unwrap_or_default())
     }
 
-    /// Adds an account to the list. The list is written even if it already contains the account: a concurrent removal
-    /// then fails on its version and checks again.
+    /// Adds an account to the list of accounts with a rule. The list is written even if it already contains the
+    /// account. This changes the list's version, so a concurrent removal of the account fails, and checks again whether
+    /// the account has a rule.
     pub(super) async fn list(&self, account: &AccountId) -> Result<(), BookError> {
         let add = |accounts: Option<Vec<AccountId>>| {
             let mut accounts = accounts.unwrap_or_default();
@@ -275,14 +276,14 @@ impl Rules {
         self.store.update(LIST, add).await
     }
 
-    /// Removes an account from the list, if it has no rule.
+    /// Removes an account from the list of accounts with a rule, if it has no rule.
     pub(super) async fn unlist(&self, account: &AccountId) -> Result<(), BookError> {
         let remove = async |found: Versioned<Vec<AccountId>>| {
             let mut accounts = found.value.unwrap_or_default();
             let count = accounts.len();
             accounts.retain(|one| one != account);
-            // The rule is read after the list. If a rule is created later, that changes the list, and this update runs
-            // again.
+            // The rule is read after the list. If a rule is created later, the list in the ledger changes. Then writing
+            // this list fails, and this update runs again.
             Ok(
                 match accounts.len() == count || self.find(account).await?.is_some() {
                     true => Update::Keep(()),
@@ -294,7 +295,7 @@ impl Rules {
     }
 }
 
-/// Returns the name of the document that stores an account's rule.
+/// Returns the name of the document that stores the account's rule.
 pub(super) fn rule_name(account: &AccountId) -> String {
     format!("payment-auto/{account}")
 }

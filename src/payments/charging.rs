@@ -1,18 +1,17 @@
-//! Charges saved cards by the rules of automatic top-ups. One gateway does this for all accounts, and no call waits for
-//! it. In this module, every charge is a charge of a card.
+//! Charges saved cards according to the automatic top-up rules. One gateway does this for all accounts, and no call
+//! waits for it. In this module, "charge" always means the charge of a card.
 //!
-//! A charge is written to its rule before the request to the provider, by a compare-and-swap of the rule's version. If
-//! several gateways detect the same low balance, only one of them begins a charge. The idempotency key of the request
-//! is derived from the charge's id, so a retry by any process is the same request. The payment is then fetched from the
-//! provider and booked like any other payment. A rule begins its next charge only when the outcome of its last charge
-//! is known. If a process dies midway, the unfinished part is repeated, and takes effect once.
+//! Before a charge is requested from the provider, the charge is written into its rule by a compare-and-swap of the
+//! rule's version. If several gateways detect the same low balance, only one of them begins a charge. The idempotency
+//! key of the request is derived from the charge's id, so a retry by any process repeats the same request. The
+//! resulting payment is then fetched from the provider and booked like any other payment. The next charge of a rule
+//! begins only when the outcome of the last charge is known. If a process dies during a charge, another process repeats
+//! the unfinished part, which still takes effect only once.
 
-use std::{
-    pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{pin::pin, sync::Arc};
 
 use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
 use tollgate_layers::{
     key::AccountId,
     reserve::ledger::{BookError, LedgerAdmin},
@@ -24,61 +23,62 @@ use tollgate_ledger::{
 };
 
 use super::{
-    CREATING_MS_MAX, Checks, PaymentError, Payments, REPEATABLE_MS_MAX,
     auto::{AutoStatus, AutoTopup, Mark, NOT_SAVED, SavedCard},
     intent::{CardUse, Intent, IntentId, State},
+    poll::{CREATING_MS_MAX, Checks, REPEATABLE_MS_MAX},
     provider::Charged,
     providers::Provider,
-    shelf::NotOpened,
+    service::{PaymentError, Payments},
 };
 use crate::text::{causes::chain, time::now_ms};
 
-/// The maximum number of changes that one round makes to a rule.
+/// Maximum number of steps that one round takes for a rule.
 const STEPS_MAX: usize = 20;
-/// The largest number of rules that are processed concurrently.
+/// Maximum number of rules that are processed at the same time.
 const AT_ONCE_MAX: usize = 16;
-/// The number of declines after which the pause no longer doubles.
+/// After this number of declines, the pause before the next charge is no longer doubled.
 const DOUBLED_MAX: u32 = 6;
-/// The name of the leader lease under which one gateway processes the rules.
+/// Name of the leader lease under which one gateway processes the rules of all accounts.
 const LEASE: &str = "payments-auto";
 
-/// How long to wait for the provider's report of the saved card after the payer has paid, in milliseconds.
+/// Maximum wait (ms) for the provider's report of the saved card, after the payer has paid.
 const CARD_MS_MAX: u64 = 3_600_000;
 
-/// The reason of a canceled charge, if it is unknown whether the card was charged.
+/// The reason of a charge that was canceled while it was unknown whether the card was charged.
 const NEVER_ANSWERED: &str = "the provider never answered";
 
-/// The requester that is recorded in the intents of automatic charges.
+/// The requester that is stored in the intents of automatic card charges.
 const BY: &str = "auto";
 
-/// Whether the processing of a rule can continue at once or has to wait.
+/// The result of one step for a rule: `Again` if the next step can follow now, `Done` if the rule has to wait.
 enum Step {
     Again,
     Done,
 }
 
 impl Payments {
-    /// Processes all rules until `shutdown` resolves. Pauses while another gateway holds the leader lease.
-    pub async fn keep_topped_up(self, shutdown: impl Future<Output = ()>) {
+    /// Processes all automatic top-up rules periodically, while this gateway holds the leader lease. Returns only if
+    /// payments are not configured.
+    pub async fn keep_topped_up(self) {
         let Some(config) = self.config() else {
-            return shutdown.await;
+            return;
         };
         let checks = Checks {
             lease: LEASE,
             pause: config.auto_check,
-            part: "the check of saved cards",
+            part: "the saved-card check",
             failed: "saved cards could not be checked",
         };
-        self.lead(&checks, || self.charge_due(), shutdown).await;
+        self.lead(&checks, || self.charge_due()).await;
     }
 
-    /// Charges the cards of all accounts whose charge is due.
+    /// Charges saved cards: processes each automatic top-up rule once.
     ///
     /// # Errors
-    /// [`BookError`] if the ledger cannot be reached. If a provider fails, the failure is logged, and the request is
-    /// retried.
+    /// [`BookError`] if the ledger cannot be reached. A failure of a provider is only logged; the next round tries
+    /// again.
     pub async fn charge_due(&self) -> Result<(), BookError> {
-        // A provider that timed out is not called again in the same round.
+        // A provider that timed out in this round is not called again in the same round.
         let silent = Arc::new(Mutex::new(Vec::new()));
         let rounds = stream::iter(self.0.rules.accounts().await?).map(|account| {
             let (payments, silent) = (self.clone(), Arc::clone(&silent));
@@ -90,12 +90,12 @@ impl Payments {
             match done {
                 Ok(()) => {}
                 Err(PaymentError::Ledger(error)) => failed = Some(error),
-                // The provider may be configured on another gateway.
+                // The rule's provider may be configured only at another gateway.
                 Err(PaymentError::NoProvider(_)) => {}
                 Err(error) => {
                     tracing::warn!(error = chain(&error), "a saved card was not charged yet");
                     if let PaymentError::Provider(name, _) = error {
-                        locked(&silent).push(name.to_owned());
+                        silent.lock().push(name.to_owned());
                     }
                 }
             }
@@ -103,7 +103,7 @@ impl Payments {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Advances a rule as far as is possible now, but at most by `STEPS_MAX` changes.
+    /// Processes a rule as far as it can be processed now, in at most `STEPS_MAX` steps.
     pub(super) async fn look_after(
         &self,
         account: &AccountId,
@@ -114,7 +114,7 @@ impl Payments {
             let Some(rule) = found.value else {
                 return Ok(self.0.rules.unlist(account).await?);
             };
-            if locked(silent).contains(&rule.provider) {
+            if silent.lock().contains(&rule.provider) {
                 return Ok(());
             }
             match self.step(found.version, rule).await? {
@@ -134,12 +134,12 @@ impl Payments {
         }
     }
 
-    /// Waits for the payment that saves the card. If the payer does not pay, or pays by a method that cannot be saved,
-    /// the rule is turned off. Some providers do not report that a method cannot be saved. So the rule is also turned
-    /// off if the provider reports no card before a deadline.
+    /// Waits for the payment that saves the card. The rule is turned off if the payer does not pay, or pays by a method
+    /// that cannot be saved. Some providers do not report that a method cannot be saved, so the rule is also turned off
+    /// if no card has been reported before a deadline.
     async fn wait(&self, version: u64, mut rule: AutoTopup) -> Result<Step, PaymentError> {
         let now = now_ms();
-        let reason = match self.0.shelf.find(rule.consent).await? {
+        let reason = match self.0.intents.find(rule.consent).await? {
             Some(consent) => match consent.state {
                 State::Canceled | State::Refused => consent.reason,
                 State::Creating | State::Open => return Ok(Step::Done),
@@ -160,8 +160,9 @@ impl Payments {
         Ok(Step::Done)
     }
 
-    /// Begins a charge if it is due. The rule is read before the balance. So a top-up between the two reads is included
-    /// in the balance, or has changed the rule.
+    /// Begins a card charge if it is due. The rule was read before the balance. So a top-up between the two reads is
+    /// included in the balance; if a charge of this rule caused the top-up, the rule's version has changed as well, and
+    /// the new charge is not written.
     async fn begin(&self, version: u64, mut rule: AutoTopup) -> Result<Step, PaymentError> {
         let now = now_ms();
         if rule.not_before_ms > now {
@@ -172,8 +173,8 @@ impl Payments {
             Err(BookError::NotFound) => return Ok(Step::Done),
             Err(error) => return Err(error.into()),
         };
-        // Running calls count with their cost so far, not with the amount that they hold: money added for held amounts
-        // would only let these calls hold more.
+        // Calls in flight count with their cost so far, not with the amount that they hold. If holds caused top-ups,
+        // the added money would only let calls hold more.
         let used = self.0.running.used(&rule.account);
         let left = view.balance_rub.minus_or_zero(used);
         let spent = view.spent_rub.plus_or_max(used);
@@ -189,7 +190,7 @@ impl Payments {
                 return Ok(Step::Done);
             }
             let reason = format!(
-                "{} ₽ of at most {} ₽ a month are charged",
+                "{} ₽ of the monthly maximum of {} ₽ are charged already",
                 rule.charged_in_month(now),
                 rule.month_max_rub
             );
@@ -205,20 +206,19 @@ impl Payments {
             spent_rub: spent,
             left_rub: left.plus_or_max(rule.amount_rub),
         });
-        // If another process has recorded a charge first, this write fails, and the loop continues with the recorded
-        // charge.
+        // If another process has recorded a charge first, this write fails, and the loop continues with that charge.
         self.0.rules.put(version, &rule).await?;
         Ok(Step::Again)
     }
 
-    /// Continues a charge until its outcome is known.
+    /// Continues a card charge until its outcome is known.
     async fn go_on(
         &self,
         version: u64,
         rule: AutoTopup,
         id: IntentId,
     ) -> Result<Step, PaymentError> {
-        let charge = match self.0.shelf.find(id).await? {
+        let charge = match self.0.intents.find(id).await? {
             Some(charge) => charge,
             None => self.make_charge(&rule, id).await?,
         };
@@ -230,15 +230,15 @@ impl Payments {
                         let provider = self.provider(Some(&rule.provider))?;
                         self.charge(provider, charge, card).await?;
                     }
-                    // The provider may no longer have the idempotency key, so a retry could charge the card twice. The
-                    // charge is canceled instead.
+                    // The provider may have forgotten the idempotency key, so a retry could charge the card twice.
+                    // Instead, the charge is canceled.
                     _ => drop(self.cancel(id, NEVER_ANSWERED).await?),
                 }
                 Ok(Step::Again)
             }
-            // The payer has to confirm the charge at this URL, as with any payment link.
+            // The payer must confirm the charge at this URL, as with any payment link.
             State::Open if charge.url.is_some() => {
-                let reason = "the payer has to confirm it".to_owned();
+                let reason = "the payer has to confirm the card charge".to_owned();
                 self.failed(version, rule, &charge, reason).await
             }
             State::Open => {
@@ -265,40 +265,25 @@ impl Payments {
         }
     }
 
-    /// Writes the intent of a charge before the request to the provider.
+    /// Writes the intent of a card charge, before the charge is requested from the provider.
     async fn make_charge(&self, rule: &AutoTopup, id: IntentId) -> Result<Intent, PaymentError> {
-        let shelf = &self.0.shelf;
+        let intents = &self.0.intents;
         let charge = Intent {
-            id,
-            account: rule.account.clone(),
-            amount_rub: rule.amount_rub,
-            provider: rule.provider.clone(),
-            created_ms: now_ms(),
-            by: BY.to_owned(),
             email: rule.email.clone(),
             card: Some(CardUse::Saved),
-            state: State::Creating,
-            reason: None,
-            payment: None,
-            url: None,
-            entry: None,
-            refunds: Vec::new(),
-            disputes: Vec::new(),
+            ..Intent::new(id, &rule.account, rule.amount_rub, &rule.provider, BY)
         };
-        let opened = shelf.add_open(&charge, usize::MAX).await;
-        opened.map_err(|error| match error {
-            NotOpened::TooMany => PaymentError::TooMany(usize::MAX),
-            NotOpened::Ledger(error) => error.into(),
-        })?;
+        let opened = intents.add_open(&charge, usize::MAX).await;
+        opened.map_err(|error| error.into_error(usize::MAX))?;
         tracing::info!(
             target: "audit", who = BY, what = "payment.charge", account = %charge.account, intent = %charge.id,
             provider = charge.provider, amount_rub = %charge.amount_rub
         );
-        Ok(shelf.make(&charge).await?)
+        Ok(intents.create(&charge).await?)
     }
 
-    /// Requests the charge from the provider and records the answer. Money is booked only after the payment has been
-    /// fetched from the provider.
+    /// Requests a card charge from the provider and records the response. The money is booked only after the payment
+    /// has been fetched from the provider.
     async fn charge(
         &self,
         provider: &Provider,
@@ -307,19 +292,20 @@ impl Payments {
     ) -> Result<(), PaymentError> {
         let of_provider = |error| PaymentError::Provider(provider.name(), error);
         let id = charge.id;
-        match provider.charge(&self.0.client, &charge, card).await {
+        match provider.charge(&charge, card).await {
             Ok(Charged::Made { payment, url }) => {
                 let url = url.as_deref();
                 let charge = self.adopt(provider, id, &payment, url).await?;
                 self.look(provider, charge, &payment, false).await?;
             }
             Ok(Charged::NeedsPayer) => {
-                let link = provider.create(&self.0.client, &charge).await;
+                let link = provider.create(&charge).await;
                 let link = match link {
                     Ok(link) => link,
                     Err(error) if error.may_pass() => return Err(of_provider(error)),
                     Err(_) => {
-                        self.cancel(id, "the payer has to confirm it").await?;
+                        self.cancel(id, "the payer has to confirm the card charge")
+                            .await?;
                         return Ok(());
                     }
                 };
@@ -333,7 +319,7 @@ impl Payments {
         Ok(())
     }
 
-    /// Handles a failed charge: emits an event, and delays the next charge or turns the rule off.
+    /// Handles a failed card charge: emits an event, and delays the next charge or turns the rule off.
     async fn failed(
         &self,
         version: u64,
@@ -350,11 +336,11 @@ impl Payments {
         rule.declines = rule.declines.saturating_add(1);
         let off = rule.declines >= declines_max
             || charge.state == State::Refused
-            || Provider::is_for_good(&reason);
+            || Provider::is_permanent(&reason);
         let once = format!("auto_topup_failed:{}", charge.id);
         let url = charge.url.clone().filter(|_| charge.state == State::Open);
         // The event is emitted before the failure is recorded. If this process dies in between, the next process emits
-        // the event again under the same id, and the ledger stores it once.
+        // the event again. Both have the same id, so the ledger stores the event once.
         self.tell_failed(&rule, once, reason.clone(), off, url)
             .await?;
         tracing::warn!(
@@ -398,8 +384,4 @@ impl Payments {
         };
         self.0.store.emit_once(&event).await.map(drop)
     }
-}
-
-fn locked(silent: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
-    silent.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,9 @@
-//! CloudPayments: payment links, charges of saved cards, and notifications signed over their body.
+//! CloudPayments: payment links, charges of saved cards, and notifications, whose signature covers the body.
 //!
-//! A notification does not contain its own kind; only `Check` notifications have a URL of their own. So even a validly
-//! signed notification does not prove a payment, and the payment is fetched from the provider by the intent's id. The
-//! refunds of a payment cannot be fetched, so they are read from the signed notification.
+//! A notification's body does not contain the kind of notification; only `Check` notifications are sent to a URL of
+//! their own. So even a valid signature does not prove that a payment was made, and the payment is always fetched from
+//! the provider by the intent's id. Refunds of a payment cannot be fetched, so they are read from the signed
+//! notification.
 
 use std::collections::HashMap;
 
@@ -15,15 +16,18 @@ use super::{
     auto::SavedCard,
     intent::{CardUse, Intent, IntentId},
     provider::{
-        Amount, Charged, Created, Notice, ProviderError, ProviderStatus, Question, Seen, SeenCard,
-        SeenRefund, ask, basic, is_signed,
+        Amount, CardReport, Charged, Created, Notice, ProviderError, ProviderPayment,
+        ProviderRefund, ProviderStatus, Question, ask, basic, is_signed,
     },
     yookassa::kopecks,
 };
 use crate::{config::CloudPaymentsConfig, net::https::HttpsClient, text::percent::decoded};
 
 #[derive(Clone, Debug)]
-pub(super) struct CloudPayments(pub(super) CloudPaymentsConfig);
+pub(super) struct CloudPayments {
+    pub(super) client: HttpsClient,
+    pub(super) config: CloudPaymentsConfig,
+}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -48,7 +52,7 @@ struct NewOrder<'a> {
     fail_redirect_url: &'a str,
 }
 
-/// A request to charge a saved card while its owner is absent.
+/// A request to charge a saved card; the card's owner does not take part.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct NewCharge<'a> {
@@ -56,16 +60,16 @@ struct NewCharge<'a> {
     currency: &'a str,
     account_id: &'a AccountId,
     token: &'a str,
-    /// The value 0: the shop initiates the charge, not the payer.
+    /// Always 0: the shop initiates the charge, not the payer.
     tr_initiator_code: u8,
-    /// The value 0: the charge is not on a schedule agreed in advance.
+    /// Always 0: the charge is not on a schedule that was agreed in advance.
     payment_scheduled: u8,
     description: String,
     invoice_id: IntentId,
     email: Option<&'a str>,
 }
 
-/// The answer to a card charge: a transaction, or the URL at which the payer has to confirm it.
+/// The response to a card charge: a transaction, or the URL at which the payer must confirm the charge.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Try {
@@ -108,32 +112,33 @@ struct Transaction {
     currency: String,
     invoice_id: Option<String>,
     status: String,
-    /// 0 is a payment; other types are refunds and payouts.
+    /// The kind of transaction: 0 is a payment, and other values are refunds and payouts.
     #[serde(default)]
     r#type: u8,
-    /// The token of the card, if it is saved.
+    /// The token of the card, if the provider has saved the card.
     token: Option<String>,
     card_last_four: Option<String>,
 }
 
 impl Transaction {
-    /// Converts the transaction to the state of an intent. If the transaction had paid the intent and is now canceled,
-    /// its money was returned, and no other transaction can pay this intent.
-    fn seen_of(self, intent: &Intent) -> Seen {
+    /// Returns what the transaction means for an intent. If the transaction has paid the intent and was canceled later,
+    /// its money was returned, and no other transaction can pay this intent any more.
+    fn for_intent(self, intent: &Intent) -> ProviderPayment {
         let entry = format!("cloudpayments:{}", self.transaction_id);
         let is_gone = self.status == "Cancelled" && intent.entry == Some(entry);
-        let mut seen = self.seen();
+        let mut remote = self.payment();
         if is_gone {
-            seen.provider_status = ProviderStatus::Canceled("canceled".to_owned());
+            remote.provider_status = ProviderStatus::Canceled("canceled".to_owned());
         }
-        seen
+        remote
     }
 
-    fn seen(self) -> Seen {
-        Seen {
+    fn payment(self) -> ProviderPayment {
+        ProviderPayment {
             payment: self.transaction_id.to_string(),
             intent: self.invoice_id,
-            // A declined transaction leaves the intent pending, because the payer may try again in another transaction.
+            // After a declined transaction the intent stays pending, because the payer may try again with another
+            // transaction.
             provider_status: match self.status.as_str() {
                 "Completed" if self.r#type == 0 => ProviderStatus::Succeeded,
                 _ => ProviderStatus::Pending,
@@ -142,25 +147,20 @@ impl Transaction {
                 value: self.amount.get().trim_matches('"').to_owned(),
                 currency: self.currency,
             },
-            refunds: Vec::new(),
-            disputes: Vec::new(),
             card: self
                 .token
                 .filter(|token| !token.is_empty())
-                .map_or(SeenCard::Untold, |token| {
-                    SeenCard::Saved(SavedCard::new(token, None, self.card_last_four))
+                .map_or(CardReport::NotReported, |token| {
+                    CardReport::Saved(SavedCard::new(token, None, self.card_last_four))
                 }),
+            ..ProviderPayment::default()
         }
     }
 }
 
 impl CloudPayments {
-    pub(super) async fn create(
-        &self,
-        client: &HttpsClient,
-        intent: &Intent,
-    ) -> Result<Created, ProviderError> {
-        let Self(config) = self;
+    pub(super) async fn create(&self, intent: &Intent) -> Result<Created, ProviderError> {
+        let config = &self.config;
         let order = NewOrder {
             amount: number(&kopecks(intent.amount_rub))?,
             currency: "RUB",
@@ -175,18 +175,18 @@ impl CloudPayments {
         };
         let order =
             serde_json::to_vec(&order).map_err(|error| ProviderError::Unread(error.into()))?;
-        // If the intent is a charge of a saved card, that request has already used the intent's id as its idempotency
-        // key. The link gets another key.
+        // If the intent is a charge of a saved card, the request for the charge has already used the intent's id as its
+        // idempotency key. So the request for a link needs another key.
         let key = match intent.card {
             Some(CardUse::Saved) => format!("{}-link", intent.id),
             _ => intent.id.to_string(),
         };
         let req = self
             .request("/orders/create")
-            // The provider repeats its answer for one hour. If two links are created for one intent, only one can be
-            // paid: see `Check`.
+            // For the same key, the provider repeats its response only for an hour. If it creates a second link for the
+            // intent later, only one of the two links can be paid: see `Check`.
             .header("X-Request-ID", key);
-        let answer: Answer<Order> = ask(client, req, order.into()).await?;
+        let answer: Answer<Order> = ask(&self.client, req, order.into()).await?;
         let order = made(answer)?;
         Ok(Created {
             payment: order.id,
@@ -194,23 +194,22 @@ impl CloudPayments {
         })
     }
 
-    /// Charges a card. First searches for an earlier charge for this intent, because the idempotency key is valid for
-    /// only one hour.
+    /// Charges a saved card. First looks for an earlier charge for the same intent, because the provider forgets an
+    /// idempotency key after an hour.
     pub(super) async fn charge(
         &self,
-        client: &HttpsClient,
         intent: &Intent,
         card: &SavedCard,
     ) -> Result<Charged, ProviderError> {
         let body = json!({ "InvoiceId": intent.id });
-        let found: Answer<Try> = self.post(client, "/payments/find", &body).await?;
+        let found: Answer<Try> = self.post("/payments/find", &body).await?;
         if let Some(tried) = found.model {
             return Ok(tried.into());
         }
         let charge = NewCharge {
             amount: number(&kopecks(intent.amount_rub))?,
             currency: "RUB",
-            // The token is valid only for this account id.
+            // The card's token is valid only for this account id.
             account_id: &intent.account,
             token: &card.handle,
             tr_initiator_code: 0,
@@ -224,10 +223,10 @@ impl CloudPayments {
         let req = self
             .request("/payments/tokens/charge")
             .header("X-Request-ID", intent.id.to_string());
-        let answer: Answer<Try> = ask(client, req, charge.into()).await?;
+        let answer: Answer<Try> = ask(&self.client, req, charge.into()).await?;
         match answer.model {
             Some(tried) => Ok(tried.into()),
-            // The charge was rejected before an attempt, with this reason.
+            // The charge was rejected, with this reason, before there was a transaction.
             None => Err(ProviderError::Refused(
                 http::StatusCode::OK,
                 answer.message.unwrap_or_default(),
@@ -235,71 +234,50 @@ impl CloudPayments {
         }
     }
 
-    /// Finds the payment by the intent's id. Uses version 1 of the search, which returns only payments; version 2 also
-    /// returns refunds.
-    pub(super) async fn fetch(
-        &self,
-        client: &HttpsClient,
-        intent: &Intent,
-    ) -> Result<Seen, ProviderError> {
+    /// Fetches the payment with the intent's id. Uses version 1 of the search, which returns only payments; version 2
+    /// would return refunds as well.
+    pub(super) async fn fetch(&self, intent: &Intent) -> Result<ProviderPayment, ProviderError> {
         let body = json!({ "InvoiceId": intent.id });
-        let answer: Answer<Transaction> = self.post(client, "/payments/find", &body).await?;
+        let answer: Answer<Transaction> = self.post("/payments/find", &body).await?;
         // If there is no transaction, nobody has tried to pay yet.
-        Ok(answer.model.map_or_else(
-            || Seen {
-                payment: String::new(),
-                intent: None,
-                provider_status: ProviderStatus::Pending,
-                amount: Amount::default(),
-                refunds: Vec::new(),
-                disputes: Vec::new(),
-                card: SeenCard::Untold,
-            },
-            |found| found.seen_of(intent),
-        ))
+        Ok(answer
+            .model
+            .map_or_else(ProviderPayment::default, |found| found.for_intent(intent)))
     }
 
-    /// Fetches a transaction by its id: the search returns only the last transaction of an intent, which may be another
-    /// transaction.
+    /// Fetches a transaction by its own id. The search by intent returns only the intent's last transaction,
+    /// which may be another transaction.
     pub(super) async fn transaction(
         &self,
-        client: &HttpsClient,
         transaction: &str,
-    ) -> Result<Option<Seen>, ProviderError> {
+    ) -> Result<Option<ProviderPayment>, ProviderError> {
         let Ok(number) = transaction.parse::<u64>() else {
             return Ok(None);
         };
         let body = json!({ "TransactionId": number });
-        let answer: Answer<Transaction> = self.post(client, "/payments/get", &body).await?;
-        let found = answer.model.map(Transaction::seen);
+        let answer: Answer<Transaction> = self.post("/payments/get", &body).await?;
+        let found = answer.model.map(Transaction::payment);
         Ok(found.filter(|found| found.payment == transaction))
     }
 
-    /// Cancels the payment link, which never expires by itself.
-    pub(super) async fn withdraw(
-        &self,
-        client: &HttpsClient,
-        order: &str,
-    ) -> Result<(), ProviderError> {
-        let answer: Answer<Value> = self
-            .post(client, "/orders/cancel", &json!({ "Id": order }))
-            .await?;
-        // If the provider no longer has the link, the result is the same.
+    /// Cancels a payment link. A link at CloudPayments never expires by itself.
+    pub(super) async fn withdraw(&self, order: &str) -> Result<(), ProviderError> {
+        let answer: Answer<Value> = self.post("/orders/cancel", &json!({ "Id": order })).await?;
+        // If the provider does not have the link any more, the result is the same as if it were canceled now.
         drop(answer);
         Ok(())
     }
 
     async fn post<T: DeserializeOwned>(
         &self,
-        client: &HttpsClient,
         path: &str,
         body: &Value,
     ) -> Result<Answer<T>, ProviderError> {
-        ask(client, self.request(path), body.to_string().into()).await
+        ask(&self.client, self.request(path), body.to_string().into()).await
     }
 
     fn request(&self, path: &str) -> Builder {
-        let Self(config) = self;
+        let config = &self.config;
         Request::builder()
             .method(Method::POST)
             .uri(format!("{}{path}", config.url))
@@ -310,11 +288,11 @@ impl CloudPayments {
             )
     }
 
-    /// Reads a notification; `None` if its signature is not valid.
+    /// Parses a notification; `None` if its signature is not valid.
     pub(super) fn read(&self, query: &str, headers: &HeaderMap, body: &[u8]) -> Option<Notice> {
-        let secret = self.0.api_secret.expose();
+        let secret = self.config.api_secret.expose();
         let text = std::str::from_utf8(body).ok()?;
-        // One signature covers the body as it was sent, the other signature covers its decoded form.
+        // One of the two signatures covers the body as it was sent, and the other covers the decoded body.
         let plain = decoded(&text.replace('+', " "));
         let signed = |name: &str, over: &[u8]| {
             let shown = headers.get(name).and_then(|value| value.to_str().ok());
@@ -356,7 +334,7 @@ impl CloudPayments {
             notice.is_refund = true;
             notice.refund_of = field("PaymentTransactionId");
             notice.transaction = notice.refund_of.clone();
-            notice.refund = Some(SeenRefund {
+            notice.refund = Some(ProviderRefund {
                 id: field("TransactionId")?,
                 amount: amount()?,
                 failed: false,
@@ -372,7 +350,7 @@ fn made<T>(answer: Answer<T>) -> Result<T, ProviderError> {
     model.ok_or(ProviderError::Refused(http::StatusCode::OK, reported))
 }
 
-/// Returns a number with all its digits, without a conversion to float.
+/// Returns a JSON number with all digits of `text`, without a conversion to float.
 fn number(text: &str) -> Result<Box<RawValue>, ProviderError> {
     RawValue::from_string(text.to_owned()).map_err(|error| ProviderError::Unread(error.into()))
 }
@@ -383,7 +361,7 @@ fn is_signed_in_base64(secret: &str, over: &[u8], shown: &str) -> bool {
     shown.is_ok_and(|shown| is_signed(secret, &[over], &shown))
 }
 
-/// Returns the fields of a form or of a JSON object, as text.
+/// Returns the fields of a form or of a JSON object, with their values as text.
 fn fields(body: &str) -> Option<HashMap<String, String>> {
     if body.trim_start().starts_with('{') {
         let fields: HashMap<String, Box<RawValue>> = serde_json::from_str(body).ok()?;

@@ -1,8 +1,8 @@
-//! An intent: a payment that was requested, and its outcome.
+//! An intent: a payment that was requested from a provider, and its outcome.
 //!
-//! The ledger records that money was received or refunded, under ids derived from the provider's. So an intent could be
-//! reconstructed from the ledger and the provider. An intent is stored so that the gateway can find the payments that
-//! it must still fetch from the provider.
+//! The ledger books received and refunded money under ids that are derived from the provider's ids. So the outcome of
+//! an intent could be reconstructed from the ledger and the provider. Intents are stored because the gateway must know
+//! which payments it has to fetch from the provider.
 
 use std::{fmt, str::FromStr};
 
@@ -10,19 +10,21 @@ use serde::{Deserialize, Serialize};
 use tollgate_layers::{key::AccountId, money::MicroRub};
 use uuid::Uuid;
 
-/// Id of an intent: a UUIDv7, so that ids sort by time.
+use crate::text::time::now_ms;
+
+/// The id of an intent: a UUIDv7, so ids sort by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct IntentId(Uuid);
 
 impl IntentId {
-    /// Creates an id with the current time.
+    /// Creates an intent id from the current time.
     #[must_use]
     pub fn new() -> Self {
         Self(Uuid::now_v7())
     }
 
-    /// Returns the age of the intent, computed from the time in its id.
+    /// Returns the age of the intent in milliseconds, according to the time in its id.
     pub(super) fn age_ms(self, now_ms: u64) -> u64 {
         let made = self.0.get_timestamp().map_or((0, 0), |at| at.to_unix());
         now_ms.saturating_sub(made.0.saturating_mul(1000))
@@ -46,26 +48,26 @@ impl FromStr for IntentId {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let id = text.parse::<Uuid>().ok();
-        // Only the canonical form is accepted, because ids are parts of documents' names.
+        // Only the canonical form of a UUID is accepted, because the id is a part of document names.
         id.filter(|id| id.to_string() == text)
             .map(Self)
             .ok_or("must be a UUID in lower case, like 019abcde-0000-7000-8000-000000000000")
     }
 }
 
-/// The state of an intent.
+/// The state of a payment intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// The provider has not returned the payment link yet, so nobody can have paid.
+    /// The provider has not returned a payment link yet, so nobody can have paid.
     Creating,
-    /// The payer has a link.
+    /// The payer has the payment link, and the outcome is unknown.
     Open,
-    /// The money is booked on the account.
+    /// The money was received, and is booked on the account.
     Paid,
     /// The payment was canceled or has expired.
     Canceled,
-    /// The received money differs from the request; an operator must decide.
+    /// The received money differs from the requested amount, so an operator must decide what to do.
     Refused,
 }
 
@@ -79,13 +81,13 @@ impl State {
         Self::Refused,
     ];
 
-    /// Returns whether the outcome is still unknown.
+    /// Returns whether the outcome of the payment is still unknown.
     #[must_use]
     pub const fn is_open(self) -> bool {
         matches!(self, Self::Creating | Self::Open)
     }
 
-    /// Returns the name of the state.
+    /// Returns the name of the state, as the API and documents use it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -98,21 +100,21 @@ impl State {
     }
 }
 
-/// The way in which a payment uses a saved card.
+/// How a payment uses a saved card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CardUse {
-    /// The provider saves the card that the payment is made with.
+    /// The payer makes the payment, and the provider saves the card.
     Save,
-    /// The payment is made by a saved card, without the payer.
+    /// The payment is the charge of a saved card; the payer takes no part.
     Saved,
 }
 
-/// The state of a dispute.
+/// The state of a dispute between the payer's bank and the seller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DisputeStatus {
-    /// The payer's bank inquires about the payment; no money has moved.
+    /// The payer's bank inquires about the payment, but no money has moved.
     Inquiry,
     /// The bank has taken the money back until the dispute is decided.
     Open,
@@ -123,7 +125,7 @@ pub enum DisputeStatus {
 }
 
 impl DisputeStatus {
-    /// Returns the name of the state.
+    /// Returns the name of the dispute's state, as the API and the documents have it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -135,10 +137,10 @@ impl DisputeStatus {
     }
 }
 
-/// A dispute about a payment, as last reported.
+/// A dispute about a payment, in the state that the provider reported last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dispute {
-    /// The provider's id of the dispute.
+    /// The dispute's id at the provider.
     pub id: String,
     /// The disputed amount.
     pub amount_rub: MicroRub,
@@ -146,7 +148,7 @@ pub struct Dispute {
     pub status: DisputeStatus,
 }
 
-/// Why money was taken off the account: for a refund or for a dispute.
+/// Why money was taken off the account after a payment: a refund, or a dispute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RefundKind {
@@ -171,23 +173,23 @@ impl RefundKind {
     }
 }
 
-/// Money refunded to the payer, or held back for a dispute.
+/// Money that was refunded to the payer, or that is held back for a dispute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refund {
-    /// The provider's id of the refund or dispute.
+    /// The id of the refund or dispute at the provider.
     pub id: String,
     /// Whether the money was refunded or disputed.
     #[serde(default, skip_serializing_if = "RefundKind::is_refund")]
     pub kind: RefundKind,
     /// The amount of the refund or dispute.
     pub amount_rub: MicroRub,
-    /// Amounts taken off the account for this refund, one per ledger entry. The first may be zero.
+    /// The amounts taken off the account for this refund, one per ledger entry. The first amount may be zero.
     pub taken_rub: Vec<MicroRub>,
-    /// Whether the refund failed, so that the payer did not get it. Then all its entries are reversed, and no more
-    /// money is taken for it.
+    /// Whether the refund failed, so the payer did not get the money. In that case all entries of the refund are
+    /// reversed, and no further money is taken.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
-    /// The number of ledger entries that have been reversed.
+    /// How many of the refund's ledger entries have been reversed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub returned: usize,
 }
@@ -198,7 +200,7 @@ fn is_zero(value: &usize) -> bool {
 }
 
 impl Refund {
-    /// Returns the amount that could not be taken because the account had spent it.
+    /// Returns the part of the refund that could not be taken off the account, because the account had spent it.
     #[must_use]
     pub fn debt(&self) -> MicroRub {
         if self.failed {
@@ -210,22 +212,22 @@ impl Refund {
     }
 }
 
-/// A payment that was requested, and its outcome.
+/// A payment that was requested from a provider, and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
-    /// Id of the intent, which is also the idempotency key at the provider.
+    /// The id of the intent. It is also the idempotency key of the request to the provider.
     pub id: IntentId,
-    /// The account that the payment is for.
+    /// The account that the payment is credited to.
     pub account: AccountId,
     /// The requested amount.
     pub amount_rub: MicroRub,
-    /// The name of the provider.
+    /// The name of the provider that collects the payment.
     pub provider: String,
     /// The time at which the intent was created, in Unix milliseconds.
     pub created_ms: u64,
-    /// The requester of the payment: an operator's name, or `key:` and a key's id.
+    /// The requester of the payment: an operator's name, or `key:` followed by a key's id.
     pub by: String,
-    /// The email address for the fiscal receipt.
+    /// The email address to which the fiscal receipt is sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
     /// How the payment uses a saved card; `None` if it does not.
@@ -233,19 +235,19 @@ pub struct Intent {
     pub card: Option<CardUse>,
     /// The state of the intent.
     pub state: State,
-    /// The reason why the intent was canceled or refused.
+    /// Why the intent was canceled or refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The provider's id of the payment.
+    /// The payment's id at the provider, once the provider has created the payment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payment: Option<String>,
-    /// The URL at which the payer pays.
+    /// The payment link: the URL at which the payer pays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The id of the top-up in the ledger.
+    /// The id of the top-up in the ledger, once the payment is booked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
-    /// The refunds, and the disputes whose amount is held back.
+    /// The refunds of the payment, and the disputes whose amount is held back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refunds: Vec<Refund>,
     /// The disputes about the payment.
@@ -254,14 +256,42 @@ pub struct Intent {
 }
 
 impl Intent {
-    /// Returns the account's debt for refunds of this payment.
+    /// Returns a new intent, whose payment has not been created at the provider yet. It has no email address and uses
+    /// no saved card.
+    pub(super) fn new(
+        id: IntentId,
+        account: &AccountId,
+        amount_rub: MicroRub,
+        provider: &str,
+        by: &str,
+    ) -> Self {
+        Self {
+            id,
+            account: account.clone(),
+            amount_rub,
+            provider: provider.to_owned(),
+            created_ms: now_ms(),
+            by: by.to_owned(),
+            email: None,
+            card: None,
+            state: State::Creating,
+            reason: None,
+            payment: None,
+            url: None,
+            entry: None,
+            refunds: Vec::new(),
+            disputes: Vec::new(),
+        }
+    }
+
+    /// Returns the account's debt for refunds of this payment: the part that could not be taken off the account.
     #[must_use]
     pub fn debt(&self) -> MicroRub {
         let debts = self.refunds.iter().map(Refund::debt);
         debts.fold(MicroRub::ZERO, MicroRub::plus_or_max)
     }
 
-    /// Returns whether both intents request the same payment.
+    /// Returns whether two intents request the same payment.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (&self.account, self.amount_rub, &self.provider, self.card)
             == (
@@ -272,13 +302,13 @@ impl Intent {
             )
     }
 
-    /// Returns a refund or a dispute by its id.
+    /// Returns the refund or dispute with this id.
     pub(super) fn refund(&self, id: &str) -> Option<&Refund> {
         self.refunds.iter().find(|refund| refund.id == id)
     }
 
-    /// Returns the id of the ledger entry for a refund: the refund's id, with a number appended for amounts that could
-    /// only be taken later.
+    /// Returns the id of the ledger entry for a refund. The first entry has the refund's id. The id of a later entry,
+    /// for an amount that could not be taken earlier, is the refund's id with a number appended.
     pub(super) fn correction(&self, refund: &Refund, taken_before: usize) -> String {
         let id = format!("{}:{}:{}", self.provider, refund.kind.as_str(), refund.id);
         match taken_before {

@@ -1,4 +1,4 @@
-//! The parts of requests to providers, and of their answers, that are the same for all providers.
+//! The parts of requests and responses that all payment providers have in common.
 
 use std::{fmt, time::Duration};
 
@@ -20,92 +20,95 @@ use super::{
 };
 use crate::net::https::HttpsClient;
 
-/// The timeout for a whole answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
-/// The largest size of an answer, in bytes.
-const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// The maximum number of characters that are kept of a provider's error message.
-const SAID_CHARS_MAX: usize = 200;
+/// How long to wait for a provider's complete response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Maximum size of a provider's response, in bytes.
+const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
+/// How many characters of a provider's error message are kept.
+const MESSAGE_CHARS_MAX: usize = 200;
 
-/// A payment created at the provider for an intent.
+/// A payment that the provider has created for an intent.
 #[derive(Debug)]
 pub(super) struct Created {
-    /// The provider's id of the payment.
+    /// The payment's id at the provider.
     pub(super) payment: String,
     /// The URL at which the payer pays.
     pub(super) url: String,
 }
 
-/// A payment as the provider reports it.
-#[derive(Debug)]
-pub(super) struct Seen {
-    /// The provider's id of the transaction, from which the top-up's id is derived.
+/// The state of a payment, as the provider reports it.
+#[derive(Debug, Default)]
+pub(super) struct ProviderPayment {
+    /// The transaction's id at the provider. The id of the top-up is derived from it.
     pub(super) payment: String,
-    /// The id of the intent that the payment's metadata names.
+    /// The id of the intent, if the payment's metadata contains one.
     pub(super) intent: Option<String>,
     pub(super) provider_status: ProviderStatus,
     pub(super) amount: Amount,
-    /// The payment's refunds that were made, or have failed.
-    pub(super) refunds: Vec<SeenRefund>,
-    pub(super) disputes: Vec<SeenDispute>,
-    /// The card that was saved with the payment.
-    pub(super) card: SeenCard,
+    /// The refunds of the payment that were made or have failed.
+    pub(super) refunds: Vec<ProviderRefund>,
+    pub(super) disputes: Vec<ProviderDispute>,
+    /// The provider's report about saving the payment's card.
+    pub(super) card: CardReport,
 }
 
-/// A provider's report about the card of a payment that should save a card.
+/// A provider's report about the card of a payment that is to save a card.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) enum SeenCard {
-    /// This answer has no report about a card: the card is reported elsewhere, or no card was to be saved.
+pub(super) enum CardReport {
+    /// The response does not mention a card: another message reports it, or no card was to be saved.
     #[default]
-    Untold,
-    /// The payment method cannot be saved.
+    NotReported,
+    /// The payer's payment method cannot be saved.
     NotSaved,
     /// The provider has saved the card.
     Saved(SavedCard),
 }
 
-/// The outcome of charging a saved card. Money is booked only after the payment has been fetched.
+/// The outcome of a request to charge a saved card. Money is booked only after the payment has been fetched.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Charged {
-    /// A payment was created. If the payer must confirm it, contains the URL for that.
+    /// The provider has created a payment.
     Made {
-        /// The provider's id of the payment that charges the card.
+        /// The id at the provider of the payment that charges the card.
         payment: String,
-        /// The URL at which the payer confirms the charge.
+        /// The URL at which the payer must confirm the charge; `None` if no confirmation is needed.
         url: Option<String>,
     },
-    /// The payer must be present: only a payment by link is possible.
+    /// The provider requires that the payer takes part, so the payment can be made only by a link.
     NeedsPayer,
-    /// The provider declined the charge, with this reason.
+    /// The provider declined the charge; contains the provider's reason.
     Declined(String),
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum ProviderStatus {
+    #[default]
     Pending,
     Succeeded,
     Canceled(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SeenRefund {
+pub(super) struct ProviderRefund {
     pub(super) id: String,
     pub(super) amount: Amount,
-    /// Whether the refund failed, so that the payer did not get it. The provider may have reported it as made before.
+    /// Whether the refund failed, so the payer did not get the money. Before the failure, the provider may have
+    /// reported the refund as made.
     pub(super) failed: bool,
 }
 
 /// A dispute as the provider reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SeenDispute {
+pub(super) struct ProviderDispute {
     pub(super) id: String,
     pub(super) amount: Amount,
     pub(super) status: DisputeStatus,
-    /// Whether the amount is taken off the account while the dispute is open or lost.
+    /// Whether the disputed amount must be taken off the account: the dispute is open or lost, and the bank has the
+    /// money.
     pub(super) is_held: bool,
 }
 
-/// An amount with its currency, as the provider writes it.
+/// An amount with its currency, in the form in which the provider writes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Amount {
     pub(super) value: String,
@@ -113,7 +116,7 @@ pub(super) struct Amount {
 }
 
 impl Amount {
-    /// Returns the amount in rubles; `None` if it is in another currency or invalid.
+    /// Returns the amount in rubles; `None` if the currency is not the ruble or the amount is invalid.
     pub(super) fn rubles(&self) -> Option<MicroRub> {
         let rubles = self.currency.eq_ignore_ascii_case("RUB");
         rubles.then(|| self.value.parse().ok()).flatten()
@@ -126,55 +129,57 @@ impl fmt::Display for Amount {
     }
 }
 
-/// The contents of a notification. An unsigned notification is not trusted: it only causes a fetch.
+/// The contents of a provider's notification. A notification that is not signed only causes a fetch, and its contents
+/// are not trusted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Notice {
-    /// The provider's id of the payment.
+    /// The payment's id at the provider.
     pub(super) payment: Option<String>,
     /// The id of the intent.
     pub(super) intent: Option<String>,
-    /// The provider's id of another object from which the intent can be found, if the notification names neither a
-    /// payment nor an intent. Only from a signed notification.
+    /// The id at the provider of another object that leads to the intent, if the notification names neither a payment
+    /// nor an intent. Taken only from signed notifications.
     pub(super) via: Option<String>,
-    /// The provider's id of a payment that charged a saved card. The gateway may not have this id because the answer
-    /// was lost. Only from a signed notification.
+    /// The id at the provider of a payment that charged a saved card. The gateway does not have this id yet if the
+    /// provider's response was lost. Taken only from signed notifications.
     pub(super) charge: Option<String>,
-    /// The provider's id of the transaction, if a fetch of the payment may return another transaction. Only from a
-    /// signed notification.
+    /// The transaction's id at the provider, if a fetch of the payment could return another transaction. Taken only
+    /// from signed notifications.
     pub(super) transaction: Option<String>,
-    /// Whether the notification concerns money that is returned: a refund or a dispute.
+    /// Whether the notification is about money that goes back to the payer: a refund or a dispute.
     pub(super) is_refund: bool,
-    /// The provider's id of a transaction that the notification reports as canceled.
+    /// The id at the provider of a transaction that the notification reports as canceled.
     pub(super) canceled: Option<String>,
-    /// Whether the notification reports a success. Then a payment that cannot be found yet will be found soon.
+    /// Whether the notification reports a success. If it does and a fetch finds no payment yet, a later fetch will.
     pub(super) is_success: bool,
-    /// A refund that cannot be fetched. Only from a signed notification.
-    pub(super) refund: Option<SeenRefund>,
-    /// The provider's id of the payment to which the refund belongs.
+    /// A refund, if the provider's API cannot return it. Taken only from signed notifications.
+    pub(super) refund: Option<ProviderRefund>,
+    /// The id at the provider of the payment that was refunded.
     pub(super) refund_of: Option<String>,
-    /// The saved card, if the notification reports it. Only from a signed notification.
+    /// The saved card, if the notification reports one. Taken only from signed notifications.
     pub(super) card: Option<SavedCard>,
-    /// The provider's question whether it may take money.
+    /// The provider's question whether it may take the money, if the notification contains this question.
     pub(super) question: Option<Question>,
 }
 
-/// A `Check` notification, which the provider sends before it takes money. The gateway's answer may refuse the payment.
+/// A `Check` notification, by which the provider requests permission to take the money. The gateway's response can
+/// refuse the payment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Question {
     pub(super) account: Option<String>,
     pub(super) amount: Amount,
 }
 
-/// The answer codes to a `Check` notification.
+/// The code with which the gateway answers a `Check` notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The provider may take the money.
     Good = 0,
-    /// No intent has the id that the provider sent.
+    /// There is no intent with the id that the provider sent.
     NoIntent = 10,
-    /// The intent belongs to another account.
+    /// The intent belongs to another account than the notification states.
     OtherAccount = 11,
-    /// The intent has another amount.
+    /// The intent has another amount than the notification states.
     OtherAmount = 12,
     /// The intent is already paid.
     Paid = 13,
@@ -205,54 +210,37 @@ impl Question {
     }
 }
 
-/// The reason why a request to a provider failed.
-#[derive(Debug)]
+/// Why a request to a provider failed.
+#[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
-    /// The provider did not answer in time.
+    /// The provider did not respond in time.
+    #[error("no answer within {seconds} s", seconds = RESPONSE_TIMEOUT.as_secs())]
     Timeout,
     /// The provider could not be reached.
-    Unreached(BoxError),
-    /// The provider does not have the requested object.
+    #[error("could not be reached")]
+    Unreached(#[source] BoxError),
+    /// The provider does not have the object that was requested.
+    #[error("the provider has no such payment")]
     NotFound,
-    /// The provider refused the credentials or the request, and would also refuse a retry.
+    /// The provider refused the credentials or the request. A retry would be refused as well.
+    #[error("answered {0}: {1}")]
     Refused(StatusCode, String),
-    /// The provider answered with another error status, so a retry may succeed.
+    /// The provider answered with another error status. A retry may succeed.
+    #[error("answered {0}: {1}")]
     Answered(StatusCode, String),
-    /// The answer could not be parsed.
-    Unread(BoxError),
+    /// The provider's response could not be parsed.
+    #[error("the provider's answer cannot be read")]
+    Unread(#[source] BoxError),
 }
 
 impl ProviderError {
-    /// Returns whether a retry may succeed.
+    /// Returns whether a retry of the request may succeed.
     pub(crate) const fn may_pass(&self) -> bool {
         !matches!(self, Self::NotFound | Self::Refused(..))
     }
 }
 
-impl fmt::Display for ProviderError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Timeout => write!(f, "no answer within {} s", ANSWER_TIMEOUT.as_secs()),
-            Self::Unreached(_) => f.write_str("could not be reached"),
-            Self::NotFound => f.write_str("the provider has no such payment"),
-            Self::Refused(status, reported) | Self::Answered(status, reported) => {
-                write!(f, "answered {status}: {reported}")
-            }
-            Self::Unread(_) => f.write_str("the provider's answer cannot be read"),
-        }
-    }
-}
-
-impl std::error::Error for ProviderError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Unreached(error) | Self::Unread(error) => Some(&**error),
-            _ => None,
-        }
-    }
-}
-
-/// Sends a request once, and parses the JSON of the answer.
+/// Sends a request to a provider once, and parses the JSON of the response.
 pub(super) async fn ask<T: DeserializeOwned>(
     client: &HttpsClient,
     req: Builder,
@@ -268,7 +256,7 @@ pub(super) async fn ask<T: DeserializeOwned>(
     serde_json::from_slice(&body).map_err(|error| ProviderError::Unread(error.into()))
 }
 
-/// Sends a request once, without retries, and returns the status and body of the answer.
+/// Sends a request to a provider once, without retries, and returns the status and the body of the response.
 pub(super) async fn answer(
     client: &HttpsClient,
     req: Builder,
@@ -289,24 +277,24 @@ pub(super) async fn answer(
             .await
             .map_err(|error| ProviderError::Unreached(error.into()))?;
         let status = res.status();
-        let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX)
+        let body = Limited::new(res.into_body(), RESPONSE_BYTES_MAX)
             .collect()
             .await;
         let body = body.map_err(ProviderError::Unreached)?;
         Ok((status, body.to_bytes()))
     };
-    let answer = tokio::time::timeout(ANSWER_TIMEOUT, answer).await;
+    let answer = tokio::time::timeout(RESPONSE_TIMEOUT, answer).await;
     answer.unwrap_or(Err(ProviderError::Timeout))
 }
 
-/// Returns the error for an answer whose status is not a success.
+/// Returns the error for a response with this status, which is not a success.
 pub(super) fn not_done(status: StatusCode, body: &[u8]) -> ProviderError {
     let reported: String = String::from_utf8_lossy(body)
         .chars()
         .filter(|c| !c.is_control())
-        .take(SAID_CHARS_MAX)
+        .take(MESSAGE_CHARS_MAX)
         .collect();
-    // Rate limits, timeouts, a concurrent request with the same key, and server errors are transient.
+    // These failures are transient: rate limits, timeouts, a concurrent request with the same key, and server errors.
     let passes = status.is_server_error()
         || matches!(
             status,
@@ -319,7 +307,7 @@ pub(super) fn not_done(status: StatusCode, body: &[u8]) -> ProviderError {
     }
 }
 
-/// Returns whether `shown` is the HMAC-SHA256 of these parts, compared in constant time.
+/// Returns whether `shown` is the HMAC-SHA256 of these parts. Compares in constant time.
 pub(super) fn is_signed(secret: &str, parts: &[&[u8]], shown: &[u8]) -> bool {
     let mut mac =
         Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC accepts keys of any length");
@@ -327,7 +315,7 @@ pub(super) fn is_signed(secret: &str, parts: &[&[u8]], shown: &[u8]) -> bool {
     mac.verify_slice(shown).is_ok()
 }
 
-/// Builds the value of `Authorization`, marked as sensitive.
+/// Returns the value of an `Authorization` header with Basic authentication, marked as sensitive.
 pub(super) fn basic(user: &str, password: &str) -> HeaderValue {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let text = format!("Basic {}", STANDARD.encode(format!("{user}:{password}")));

@@ -1,4 +1,4 @@
-//! The providers of payments, behind one type.
+//! One type for all payment providers, so that other modules need not distinguish them.
 
 use http::HeaderMap;
 
@@ -6,13 +6,13 @@ use super::{
     auto::SavedCard,
     cloudpayments::CloudPayments,
     intent::Intent,
-    provider::{Charged, Created, Notice, ProviderError, Seen},
+    provider::{Charged, Created, Notice, ProviderError, ProviderPayment},
     stripe::Stripe,
     yookassa::YooKassa,
 };
-use crate::{net::https::HttpsClient, text::time::now_ms};
+use crate::{config::PaymentsConfig, net::https, text::time::now_ms};
 
-/// A provider of payments, with its own API.
+/// A configured payment provider; each has its own API.
 #[derive(Clone, Debug)]
 pub(super) enum Provider {
     YooKassa(YooKassa),
@@ -20,7 +20,40 @@ pub(super) enum Provider {
     Stripe(Stripe),
 }
 
+/// Evaluates an expression with the API of a provider, whichever provider it is.
+macro_rules! of_each {
+    ($provider:expr, $api:ident => $call:expr) => {
+        match $provider {
+            Provider::YooKassa($api) => $call,
+            Provider::CloudPayments($api) => $call,
+            Provider::Stripe($api) => $call,
+        }
+    };
+}
+
 impl Provider {
+    /// Creates the payment providers that the configuration names.
+    pub(super) fn configured(config: &PaymentsConfig) -> Vec<Self> {
+        let client = https::client();
+        let yookassa = config.yookassa.clone().map(|config| YooKassa {
+            client: client.clone(),
+            config,
+        });
+        let cloudpayments = config.cloudpayments.clone().map(|config| CloudPayments {
+            client: client.clone(),
+            config,
+        });
+        let stripe = config
+            .stripe
+            .clone()
+            .map(|config| Stripe { client, config });
+        let mut providers = Vec::new();
+        providers.extend(yookassa.map(Self::YooKassa));
+        providers.extend(cloudpayments.map(Self::CloudPayments));
+        providers.extend(stripe.map(Self::Stripe));
+        providers
+    }
+
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::YooKassa(_) => "yookassa",
@@ -29,124 +62,101 @@ impl Provider {
         }
     }
 
-    /// Creates a payment for an intent. A repeated call with the same intent returns the same payment.
-    pub(super) async fn create(
-        &self,
-        client: &HttpsClient,
-        intent: &Intent,
-    ) -> Result<Created, ProviderError> {
-        match self {
-            Self::YooKassa(shop) => shop.create(client, intent).await,
-            Self::CloudPayments(site) => site.create(client, intent).await,
-            Self::Stripe(stripe) => stripe.create(client, intent).await,
-        }
+    /// Creates the payment of an intent at the provider. If called again with the same intent, returns the same
+    /// payment.
+    pub(super) async fn create(&self, intent: &Intent) -> Result<Created, ProviderError> {
+        of_each!(self, api => api.create(intent).await)
     }
 
-    /// Returns the current state of an intent's payment. Includes refunds if `refunds` is set or the payment has
-    /// refunds.
+    /// Fetches the current state of an intent's payment. Fetches its refunds as well if `refunds` is set, or if the
+    /// payment has refunds.
     pub(super) async fn fetch(
         &self,
-        client: &HttpsClient,
         intent: &Intent,
         payment: &str,
         refunds: bool,
-    ) -> Result<Seen, ProviderError> {
+    ) -> Result<ProviderPayment, ProviderError> {
         match self {
-            Self::YooKassa(shop) => shop.fetch(client, intent, payment, refunds).await,
-            Self::CloudPayments(site) => site.fetch(client, intent).await,
-            Self::Stripe(stripe) => stripe.fetch(client, intent, payment, refunds).await,
+            Self::YooKassa(api) => api.fetch(intent, payment, refunds).await,
+            Self::CloudPayments(api) => api.fetch(intent).await,
+            Self::Stripe(api) => api.fetch(intent, payment, refunds).await,
         }
     }
 
-    /// Charges a saved card for an intent. A repeated call with the same intent does not charge the card again.
+    /// Charges a saved card for an intent. If called again with the same intent, does not charge the card a second
+    /// time.
     pub(super) async fn charge(
         &self,
-        client: &HttpsClient,
         intent: &Intent,
         card: &SavedCard,
     ) -> Result<Charged, ProviderError> {
-        match self {
-            Self::YooKassa(shop) => shop.charge(client, intent, card).await,
-            Self::CloudPayments(site) => site.charge(client, intent, card).await,
-            Self::Stripe(stripe) => stripe.charge(client, intent, card).await,
-        }
+        of_each!(self, api => api.charge(intent, card).await)
     }
 
-    /// Deletes a saved card at the provider, if the provider supports that.
-    pub(super) async fn forget(
-        &self,
-        client: &HttpsClient,
-        card: &SavedCard,
-    ) -> Result<(), ProviderError> {
+    /// Deletes a saved card at the provider, if the provider's API can do that.
+    pub(super) async fn forget(&self, card: &SavedCard) -> Result<(), ProviderError> {
         match self {
-            // YooKassa and CloudPayments cannot delete a card; without the handle nobody can charge it.
+            // YooKassa and CloudPayments cannot delete a saved card. When the gateway forgets the handle, the card
+            // cannot be charged any more.
             Self::YooKassa(_) | Self::CloudPayments(_) => Ok(()),
-            Self::Stripe(stripe) => stripe.forget(client, card).await,
+            Self::Stripe(stripe) => stripe.forget(card).await,
         }
     }
 
-    /// Returns whether a decline for this reason is permanent.
-    pub(super) fn is_for_good(reason: &str) -> bool {
-        const FOR_GOOD: [&str; 14] = [
-            // YooKassa's reasons:
+    /// Returns whether a card that was declined for this reason will be declined for ever.
+    pub(super) fn is_permanent(reason: &str) -> bool {
+        const PERMANENT: [&str; 14] = [
+            // YooKassa's permanent reasons:
             "permission_revoked",
             "card_expired",
             "invalid_card_number",
             "payment_method_restricted",
-            // Stripe's reasons:
+            // Stripe's permanent reasons:
             "expired_card",
             "lost_card",
             "stolen_card",
             "pickup_card",
             "revocation_of",
-            // CloudPayments' reasons:
+            // CloudPayments' permanent reasons:
             "LostCard",
             "StolenCard",
             "ExpiredCard",
             "RestrictedCard",
             "PickUpCard",
         ];
-        FOR_GOOD.iter().any(|word| reason.contains(word))
+        PERMANENT.iter().any(|word| reason.contains(word))
     }
 
-    /// Requests from the provider the id of the intent to which [`Notice::via`] leads.
-    pub(super) async fn intent_of(
-        &self,
-        client: &HttpsClient,
-        via: &str,
-    ) -> Result<Option<String>, ProviderError> {
+    /// Fetches the id of the intent to which [`Notice::via`] leads.
+    pub(super) async fn intent_of(&self, via: &str) -> Result<Option<String>, ProviderError> {
         match self {
             Self::YooKassa(_) | Self::CloudPayments(_) => Ok(None),
-            Self::Stripe(stripe) => stripe.intent_of(client, via).await,
+            Self::Stripe(stripe) => stripe.intent_of(via).await,
         }
     }
 
-    /// Returns the current state of [`Notice::transaction`], if a fetch of the payment may return another transaction.
+    /// Fetches the current state of [`Notice::transaction`], if a fetch of the payment could return another
+    /// transaction.
     pub(super) async fn transaction(
         &self,
-        client: &HttpsClient,
         transaction: &str,
-    ) -> Result<Option<Seen>, ProviderError> {
+    ) -> Result<Option<ProviderPayment>, ProviderError> {
         match self {
             Self::YooKassa(_) | Self::Stripe(_) => Ok(None),
-            Self::CloudPayments(site) => site.transaction(client, transaction).await,
+            Self::CloudPayments(site) => site.transaction(transaction).await,
         }
     }
 
-    /// Cancels an unpaid link that would never expire by itself.
-    pub(super) async fn withdraw(
-        &self,
-        client: &HttpsClient,
-        payment: &str,
-    ) -> Result<bool, ProviderError> {
+    /// Cancels an unpaid payment link, if the link would never expire by itself. Returns whether the link was canceled.
+    pub(super) async fn withdraw(&self, payment: &str) -> Result<bool, ProviderError> {
         match self {
-            // Links of YooKassa and Stripe expire by themselves.
+            // Payment links of YooKassa and Stripe expire by themselves.
             Self::YooKassa(_) | Self::Stripe(_) => Ok(false),
-            Self::CloudPayments(site) => site.withdraw(client, payment).await.map(|()| true),
+            Self::CloudPayments(site) => site.withdraw(payment).await.map(|()| true),
         }
     }
 
-    /// Reads a notification; `None` if it is malformed or its signature is missing or invalid.
+    /// Parses a notification; `None` if it is malformed, or if its signature is missing or invalid.
     pub(super) fn read(&self, query: &str, headers: &HeaderMap, body: &[u8]) -> Option<Notice> {
         match self {
             Self::YooKassa(_) => YooKassa::read(body),
@@ -155,7 +165,7 @@ impl Provider {
         }
     }
 
-    /// The answer body for a notification that was handled or needs no handling.
+    /// Returns the response body that the provider expects after a notification that was handled or needs no handling.
     pub(super) const fn thanks(&self) -> &'static str {
         match self {
             Self::CloudPayments(_) => r#"{"code":0}"#,

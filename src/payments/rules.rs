@@ -1,37 +1,37 @@
-//! Creates, shows, replaces and removes rules of automatic top-ups. A card is saved only by a payment that the card's
-//! owner makes, because only the owner can consent.
+//! Creates, shows, replaces and removes automatic top-up rules. A card is saved only by a payment that the card's owner
+//! makes, because only the owner can consent.
 
 use tollgate_layers::{key::AccountId, money::MicroRub, reserve::ledger::BookError};
 use tollgate_ledger::contract::{Documents, Update, Versioned};
 
 use super::{
-    NewPayment, PaymentError, Payments,
     auto::{AutoShown, AutoStatus, AutoTopup, NOT_SAVED, SavedCard, rule_name},
     intent::{Intent, IntentId, State},
+    service::{NewPayment, PaymentError, Payments},
 };
 use crate::{
     config::is_whole_kopecks,
     text::{causes::chain, time::now_ms},
 };
 
-/// A request to set a rule of automatic top-up.
+/// A request to set the automatic top-up rule of an account.
 #[derive(Clone, Debug)]
 pub struct NewAutoTopup {
-    /// The id of the payment that saves the card. A repeated request with this id creates no second rule.
+    /// The id of the payment that saves the card. If a request is repeated with the same id, no second rule is created.
     pub id: IntentId,
     /// The account that the rule is for.
     pub account: AccountId,
-    /// The threshold: the card is charged when the balance falls below it.
+    /// The threshold: the card is charged when the balance falls below this amount.
     pub below: MicroRub,
     /// The amount of each card charge.
     pub amount: MicroRub,
-    /// The most that the card may be charged in a month.
+    /// The maximum that the card is charged in a calendar month.
     pub month_max: MicroRub,
-    /// The name of the provider. `None` means the only configured provider.
+    /// The name of the provider; `None` selects the only configured provider.
     pub provider: Option<String>,
     /// The email address for fiscal receipts.
     pub email: Option<String>,
-    /// The name of the requester: an operator, or `key:` and a key's id.
+    /// The requester of the rule: an operator's name, or `key:` followed by a key's id.
     pub by: String,
 }
 
@@ -51,7 +51,7 @@ impl NewAutoTopup {
         Err(PaymentError::Rule(field, problem))
     }
 
-    /// Returns the rule as it is before its card is saved.
+    /// Returns the rule in its first state, in which no card is saved yet.
     fn rule(self, provider: String) -> AutoTopup {
         AutoTopup {
             account: self.account,
@@ -78,12 +78,12 @@ impl NewAutoTopup {
 }
 
 impl Payments {
-    /// Creates the payment that saves a card, and stores the rule by which the card is charged afterwards. An existing
-    /// rule is replaced, and its card deleted.
+    /// Creates the payment that saves a card, and stores the rule according to which this card will be charged. If the
+    /// account already has a rule, that rule is replaced, and its saved card is deleted.
     ///
     /// # Errors
-    /// Any [`PaymentError`], if the request is invalid or the provider or the ledger fails. After a transient failure
-    /// the request may be repeated.
+    /// Any [`PaymentError`]: if the request is invalid, or the provider or the ledger fails. If the failure is
+    /// transient, the request may be repeated.
     pub async fn set_auto(&self, wanted: NewAutoTopup) -> Result<AutoShown, PaymentError> {
         wanted.check()?;
         let consent = self
@@ -112,7 +112,7 @@ impl Payments {
             if !consent.state.is_open() {
                 return Err(PaymentError::Exists);
             }
-            // Card charges by the replaced rule count towards the new rule's monthly maximum.
+            // Card charges by the replaced rule count towards the monthly maximum of the new rule.
             let mut rule = rule.clone();
             if let Some(known) = &found.value {
                 (rule.month, rule.month_rub) = (known.month, known.month_rub);
@@ -121,17 +121,17 @@ impl Payments {
         };
         let name = rule_name(&rule.account);
         let (rule, before) = self.0.store.update_async(&name, replace).await?;
-        // Another process, which had not read the new rule, may have removed the account from the list. So the account
+        // Another process may have removed the account from the list before it could read the new rule. So the account
         // is added to the list again.
         rules.list(&rule.account).await?;
         if let Some(before) = before {
-            self.forgotten(before, "the rule was replaced by another")
+            self.forgotten(before, "the automatic top-up rule was replaced by another")
                 .await?;
         }
         self.shown(&rule).await
     }
 
-    /// Returns the rule of an account.
+    /// Returns the automatic top-up rule of an account.
     ///
     /// # Errors
     /// [`PaymentError::NoRule`] if the account has no rule; [`PaymentError::Ledger`] if the ledger cannot be reached.
@@ -141,7 +141,7 @@ impl Payments {
         self.shown(&rule).await
     }
 
-    /// Returns all rules, sorted by account.
+    /// Returns all automatic top-up rules, ordered by account.
     ///
     /// # Errors
     /// [`PaymentError::Ledger`] if the ledger cannot be reached.
@@ -156,7 +156,7 @@ impl Payments {
         Ok(shown)
     }
 
-    /// Removes a rule and deletes its card.
+    /// Removes the automatic top-up rule of an account, and deletes the saved card.
     ///
     /// # Errors
     /// [`PaymentError::NoRule`] if the account has no rule; another [`PaymentError`] if the provider or the ledger
@@ -170,11 +170,12 @@ impl Payments {
         self.0.rules.unlist(account).await?;
         let mut shown = rule.shown(None, now_ms());
         shown.status = AutoStatus::Off;
-        self.forgotten(rule, "the rule was removed").await?;
+        self.forgotten(rule, "the automatic top-up rule was removed")
+            .await?;
         Ok(shown)
     }
 
-    /// Allows charging a card again after too many declines.
+    /// Turns the account's rule on again after its card was declined too often.
     ///
     /// # Errors
     /// [`PaymentError::NoRule`] if the account has no rule; [`PaymentError::NoCard`] if the rule has no saved card;
@@ -197,7 +198,7 @@ impl Payments {
     async fn shown(&self, rule: &AutoTopup) -> Result<AutoShown, PaymentError> {
         let url = match rule.status {
             AutoStatus::Waiting => {
-                let consent = self.0.shelf.find(rule.consent).await?;
+                let consent = self.0.intents.find(rule.consent).await?;
                 consent.filter(|consent| consent.state.is_open())
             }
             AutoStatus::On | AutoStatus::Off => None,
@@ -205,29 +206,29 @@ impl Payments {
         Ok(rule.shown(url.and_then(|consent| consent.url), now_ms()))
     }
 
-    /// Cancels the removed rule's card charge if the provider has not answered it yet, so that it is not requested
-    /// again. Then deletes the card at the provider.
+    /// Cancels the card charge of a removed rule, if the provider has not answered the charge yet, so that the charge
+    /// is not requested again. After that, deletes the card at the provider.
     async fn forgotten(&self, rule: AutoTopup, why: &str) -> Result<(), PaymentError> {
         if let Some(id) = rule.charging
-            && let Some(charge) = self.0.shelf.find(id).await?
+            && let Some(charge) = self.0.intents.find(id).await?
             && charge.state == State::Creating
         {
             self.cancel(id, why).await?;
         }
         if let (Some(card), Ok(provider)) = (&rule.card, self.provider(Some(&rule.provider))) {
-            let forgotten = provider.forget(&self.0.client, card).await;
+            let forgotten = provider.forget(card).await;
             if let Err(error) = forgotten {
                 tracing::warn!(
                     account = %rule.account, provider = rule.provider, error = chain(&error),
-                    "a card was deleted here, but not at its provider"
+                    "a saved card was deleted in the ledger, but not at its provider"
                 );
             }
         }
         Ok(())
     }
 
-    /// Stores the card and turns the rule on, because the payer has consented by paying. If `card` is `None`, the
-    /// payment method cannot be saved, so the rule is turned off.
+    /// Stores the card and turns the rule on: by paying, the payer has consented. If `card` is `None`, the payment
+    /// method cannot be saved, and the rule is turned off.
     pub(super) async fn keep_card(
         &self,
         consent: &Intent,

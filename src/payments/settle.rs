@@ -1,6 +1,6 @@
-//! Brings the ledger and the intent to the state that the provider reports. If a process dies midway, the next process
-//! repeats the unfinished part. It takes effect once, because the ids of ledger entries are derived from the provider's
-//! ids.
+//! Updates the ledger and an intent to the state of the payment that the provider reports. If a process dies before it
+//! has finished, the next process repeats the unfinished part. The repetition has no further effect on the ledger,
+//! because the ids of ledger entries are derived from the provider's ids.
 
 use tollgate_layers::{
     money::MicroRub,
@@ -13,21 +13,27 @@ use tollgate_ledger::{
 };
 
 use super::{
-    Inner, PaymentError, Payments,
     intent::{CardUse, Dispute, DisputeStatus, Intent, IntentId, Refund, RefundKind, State},
-    provider::{Amount, ProviderStatus, Seen, SeenCard, SeenDispute, SeenRefund},
-    shelf::NotOpened,
+    intent_store::NotOpened,
+    provider::{
+        Amount, CardReport, ProviderDispute, ProviderPayment, ProviderRefund, ProviderStatus,
+    },
+    service::{Inner, PaymentError, Payments},
 };
 use crate::observe::metrics::payments::Outcome;
 
-/// The maximum number of attempts to take free money while new holds reduce it.
+/// Maximum number of attempts to take free money off an account while new holds reduce it.
 const TRIES_MAX: usize = 100;
 
 impl Payments {
-    /// Brings the ledger and the intent to the state that the provider reports.
-    pub(super) async fn settle(&self, intent: Intent, seen: Seen) -> Result<Intent, PaymentError> {
+    /// Updates the ledger and the intent to the state of the payment that the provider reports.
+    pub(super) async fn settle(
+        &self,
+        intent: Intent,
+        remote: ProviderPayment,
+    ) -> Result<Intent, PaymentError> {
         let id = intent.id;
-        let mut intent = match &seen.provider_status {
+        let mut intent = match &remote.provider_status {
             ProviderStatus::Pending => return Ok(intent),
             ProviderStatus::Canceled(why) if intent.state == State::Paid => {
                 return self.reversed(intent, why).await;
@@ -36,27 +42,27 @@ impl Payments {
             ProviderStatus::Succeeded if matches!(intent.state, State::Paid | State::Refused) => {
                 intent
             }
-            ProviderStatus::Succeeded => self.book(intent, &seen).await?,
+            ProviderStatus::Succeeded => self.book(intent, &remote).await?,
         };
         if intent.state == State::Paid {
-            match (intent.card, &seen.card) {
-                (Some(CardUse::Save), SeenCard::Saved(card)) => {
+            match (intent.card, &remote.card) {
+                (Some(CardUse::Save), CardReport::Saved(card)) => {
                     self.keep_card(&intent, Some(card)).await?;
                 }
-                (Some(CardUse::Save), SeenCard::NotSaved) => {
+                (Some(CardUse::Save), CardReport::NotSaved) => {
                     self.keep_card(&intent, None).await?;
                 }
                 _ => {}
             }
-            for refund in &seen.refunds {
+            for refund in &remote.refunds {
                 intent = self.refund(&intent, refund).await?;
             }
-            for dispute in &seen.disputes {
+            for dispute in &remote.disputes {
                 intent = self.dispute(&intent, dispute).await?;
             }
-            // A process may have recorded a refund in the intent and died before it booked the refund. Not every
-            // provider is polled again, so the recorded refunds are booked here.
-            intent = self.0.shelf.find(id).await?.unwrap_or(intent);
+            // A process may have recorded a refund in the intent, and then died before it booked the refund. Not every
+            // provider is polled again, so recorded refunds are booked here.
+            intent = self.0.intents.find(id).await?.unwrap_or(intent);
             for refund in intent.refunds.clone() {
                 if refund.failed {
                     intent = self.give_back(&intent, &refund.id).await?;
@@ -65,24 +71,24 @@ impl Payments {
                 }
             }
         }
-        self.0.shelf.close(id).await?;
+        self.0.intents.close(id).await?;
         Ok(intent)
     }
 
-    /// Books the received money, if it equals the request.
-    async fn book(&self, intent: Intent, seen: &Seen) -> Result<Intent, PaymentError> {
-        let Inner { store, shelf, .. } = &*self.0;
-        let known = seen.intent.as_deref() == Some(&intent.id.to_string());
-        if !known || seen.amount.rubles() != Some(intent.amount_rub) {
-            let (payment, requested) = (&seen.payment, intent.amount_rub);
+    /// Books the received money, if its amount equals the requested amount.
+    async fn book(&self, intent: Intent, remote: &ProviderPayment) -> Result<Intent, PaymentError> {
+        let Inner { store, intents, .. } = &*self.0;
+        let known = remote.intent.as_deref() == Some(&intent.id.to_string());
+        if !known || remote.amount.rubles() != Some(intent.amount_rub) {
+            let (payment, requested) = (&remote.payment, intent.amount_rub);
             let why = format!(
-                "payment {payment} is of {}, but {requested} RUB was requested",
-                seen.amount
+                "payment {payment} is {}, but the request was for {requested} RUB",
+                remote.amount
             );
             return self.refuse(&intent, &why).await;
         }
         let entry = Entry {
-            id: format!("{}:{}", intent.provider, seen.payment),
+            id: format!("{}:{}", intent.provider, remote.payment),
             amount: intent.amount_rub,
             reason: None,
         };
@@ -90,7 +96,7 @@ impl Payments {
             Ok(view) => view,
             Err(error @ BookError::Unavailable(_)) => return Err(error.into()),
             Err(error) => {
-                let why = format!("payment {} cannot be booked: {error}", seen.payment);
+                let why = format!("payment {} cannot be booked: {error}", remote.payment);
                 return self.refuse(&intent, &why).await;
             }
         };
@@ -99,7 +105,7 @@ impl Payments {
             id = entry.id, amount_rub = %entry.amount, balance_rub = %view.balance_rub
         );
         self.0.counters.count(Outcome::Paid);
-        let paid = shelf.change(intent.id, |intent| {
+        let paid = intents.change(intent.id, |intent| {
             let entry = Some(entry.id.clone());
             let differs = intent.state != State::Paid || intent.entry != entry;
             (intent.state, intent.reason, intent.entry) = (State::Paid, None, entry);
@@ -108,63 +114,68 @@ impl Payments {
         Ok(paid.await?)
     }
 
-    /// Takes a refund off the account, once. Money that the account has already spent remains as a debt.
+    /// Takes a refund off the account, once. If the account has already spent some of the money, that part remains as a
+    /// debt.
     pub(super) async fn refund(
         &self,
         intent: &Intent,
-        seen: &SeenRefund,
+        remote: &ProviderRefund,
     ) -> Result<Intent, PaymentError> {
-        let known = intent.refund(&seen.id);
-        match (seen.failed, known) {
+        let known = intent.refund(&remote.id);
+        match (remote.failed, known) {
             (true, None) => return Ok(intent.clone()),
-            (true, Some(_)) => return self.give_back(intent, &seen.id).await,
+            (true, Some(_)) => return self.give_back(intent, &remote.id).await,
             (false, Some(known)) if !known.taken_rub.is_empty() => return Ok(intent.clone()),
             (false, _) => {}
         }
-        match in_rubles(intent, &seen.id, &seen.amount) {
+        match in_rubles(intent, &remote.id, &remote.amount) {
             Some(amount) => {
-                self.take_for(intent, &seen.id, RefundKind::Refund, amount)
+                self.take_for(intent, &remote.id, RefundKind::Refund, amount)
                     .await
             }
             None => Ok(intent.clone()),
         }
     }
 
-    /// Emits an event for each state of a dispute. If the disputed amount is held back, it is taken off the account
-    /// like a refund, and credited again if the dispute is won.
-    async fn dispute(&self, intent: &Intent, seen: &SeenDispute) -> Result<Intent, PaymentError> {
-        let Some(amount_rub) = in_rubles(intent, &seen.id, &seen.amount) else {
+    /// Emits an event for each state of a dispute. If the bank holds the disputed amount back, this amount is taken off
+    /// the account like a refund, and credited again if the dispute is won.
+    async fn dispute(
+        &self,
+        intent: &Intent,
+        remote: &ProviderDispute,
+    ) -> Result<Intent, PaymentError> {
+        let Some(amount_rub) = in_rubles(intent, &remote.id, &remote.amount) else {
             return Ok(intent.clone());
         };
-        let reported = intent.disputes.iter().find(|known| known.id == seen.id);
+        let reported = intent.disputes.iter().find(|known| known.id == remote.id);
         let mut intent = intent.clone();
-        if reported.is_none_or(|reported| reported.status != seen.status) {
-            // The event is emitted before the state is recorded. If this process dies in between, the next process
-            // emits the event again under the same id, and the ledger stores it once.
-            self.tell_dispute(&intent, seen, amount_rub).await?;
-            let noted = self.0.shelf.change(intent.id, |intent| {
-                intent.disputes.retain(|known| known.id != seen.id);
+        if reported.is_none_or(|reported| reported.status != remote.status) {
+            // The event is emitted before the dispute's state is recorded. If this process dies in between, the next
+            // process emits the event again. Both have the same id, so the ledger stores the event once.
+            self.tell_dispute(&intent, remote, amount_rub).await?;
+            let noted = self.0.intents.change(intent.id, |intent| {
+                intent.disputes.retain(|known| known.id != remote.id);
                 intent.disputes.push(Dispute {
-                    id: seen.id.clone(),
+                    id: remote.id.clone(),
                     amount_rub,
-                    status: seen.status,
+                    status: remote.status,
                 });
                 true
             });
             intent = noted.await?;
         }
-        let known = intent.refund(&seen.id);
-        match seen.status {
-            DisputeStatus::Won if known.is_some() => self.give_back(&intent, &seen.id).await,
-            DisputeStatus::Open | DisputeStatus::Lost if seen.is_held && known.is_none() => {
+        let known = intent.refund(&remote.id);
+        match remote.status {
+            DisputeStatus::Won if known.is_some() => self.give_back(&intent, &remote.id).await,
+            DisputeStatus::Open | DisputeStatus::Lost if remote.is_held && known.is_none() => {
                 let kind = RefundKind::Dispute;
-                self.take_for(&intent, &seen.id, kind, amount_rub).await
+                self.take_for(&intent, &remote.id, kind, amount_rub).await
             }
             _ => Ok(intent),
         }
     }
 
-    /// Records refunded or disputed money, and takes it off the account.
+    /// Records a refund or a disputed amount in the intent, and takes it off the account.
     async fn take_for(
         &self,
         intent: &Intent,
@@ -172,13 +183,13 @@ impl Payments {
         kind: RefundKind,
         amount_rub: MicroRub,
     ) -> Result<Intent, PaymentError> {
-        let shelf = &self.0.shelf;
-        // The intent is listed as open again, so that the payment is polled until the refund is complete.
-        let opened = shelf.add_open(intent, usize::MAX).await;
+        let intents = &self.0.intents;
+        // The intent is listed as open again, so that its payment is polled until the refund is complete.
+        let opened = intents.add_open(intent, usize::MAX).await;
         if let Err(NotOpened::Ledger(error)) = opened {
             return Err(error.into());
         }
-        let noted = shelf.change(intent.id, |intent| {
+        let noted = intents.change(intent.id, |intent| {
             let is_new = intent.refund(id).is_none();
             if is_new {
                 intent.refunds.push(Refund {
@@ -202,18 +213,18 @@ impl Payments {
     }
 
     /// Reverses, once, each entry of a refund that failed or of a dispute that was won. Another process may be adding
-    /// an entry at the same time. That process will find that the refund has failed, and reverse its own entry.
+    /// an entry at the same time. That process then finds that the refund has failed, and reverses the entry itself.
     async fn give_back(&self, intent: &Intent, id: &str) -> Result<Intent, PaymentError> {
-        let Inner { store, shelf, .. } = &*self.0;
-        // The intent is listed as open again, so that the payment is polled until all entries are reversed.
-        if let Err(NotOpened::Ledger(error)) = shelf.add_open(intent, usize::MAX).await {
+        let Inner { store, intents, .. } = &*self.0;
+        // The intent is listed as open again, so that its payment is polled until all entries are reversed.
+        if let Err(NotOpened::Ledger(error)) = intents.add_open(intent, usize::MAX).await {
             return Err(error.into());
         }
         let set = |intent: &mut Intent, change: &dyn Fn(&mut Refund) -> bool| {
             let mut refunds = intent.refunds.iter_mut();
             refunds.find(|known| known.id == id).is_some_and(change)
         };
-        let failed = shelf.change(intent.id, |intent| {
+        let failed = intents.change(intent.id, |intent| {
             set(intent, &|refund| {
                 !std::mem::replace(&mut refund.failed, true)
             })
@@ -226,7 +237,7 @@ impl Payments {
         let booked_before = returned;
         loop {
             let correction = failed.correction(refund, returned);
-            // The journal may contain an entry that is not yet recorded in the intent.
+            // The journal may contain an entry that the intent does not record yet.
             let taken = match refund.taken_rub.get(returned) {
                 Some(taken) => *taken,
                 None => match store.entry(&failed.account, &correction).await? {
@@ -239,7 +250,7 @@ impl Payments {
             }
             returned += 1;
         }
-        let noted = shelf.change(failed.id, |intent| {
+        let noted = intents.change(failed.id, |intent| {
             set(intent, &|refund| {
                 let is_more = refund.returned < returned;
                 refund.returned = refund.returned.max(returned);
@@ -248,7 +259,7 @@ impl Payments {
         });
         let noted = noted.await?;
         if noted.debt() == MicroRub::ZERO {
-            shelf.owe_no_more(&noted).await?;
+            intents.owe_no_more(&noted).await?;
         }
         if returned > booked_before {
             self.0.counters.count(Outcome::Returned);
@@ -297,19 +308,19 @@ impl Payments {
     async fn tell_dispute(
         &self,
         intent: &Intent,
-        seen: &SeenDispute,
+        remote: &ProviderDispute,
         amount_rub: MicroRub,
     ) -> Result<(), BookError> {
         let entry = intent.entry.clone().unwrap_or_default();
-        let status = seen.status.as_str();
+        let status = remote.status.as_str();
         let event = OnceEvent {
-            once: format!("dispute:{}:{}:{status}", intent.provider, seen.id),
+            once: format!("dispute:{}:{}:{status}", intent.provider, remote.id),
             account: Some(intent.account.clone()),
             key: None,
             what: Happening::PaymentDisputed {
                 provider: intent.provider.clone(),
                 entry: entry.clone(),
-                dispute: seen.id.clone(),
+                dispute: remote.id.clone(),
                 amount_rub,
                 status: status.to_owned(),
             },
@@ -317,15 +328,15 @@ impl Payments {
         if self.0.store.emit_once(&event).await? {
             tracing::warn!(
                 provider = intent.provider, intent = %intent.id, account = %intent.account, entry,
-                dispute = seen.id, amount_rub = %amount_rub, status, "a payment is disputed"
+                dispute = remote.id, amount_rub = %amount_rub, status, "a payment is disputed"
             );
             self.0.counters.count(Outcome::Disputed);
         }
         Ok(())
     }
 
-    /// Handles a payment that the provider cancels after the payment has succeeded. Nothing is booked; an operator must
-    /// decide.
+    /// Handles a payment that the provider cancels after reporting its success. Nothing is booked, because an operator
+    /// must decide.
     async fn reversed(&self, intent: Intent, why: &str) -> Result<Intent, PaymentError> {
         let entry = intent.entry.clone().unwrap_or_default();
         let event = OnceEvent {
@@ -346,18 +357,18 @@ impl Payments {
             );
             self.0.counters.count(Outcome::Reversed);
         }
-        self.0.shelf.close(intent.id).await?;
+        self.0.intents.close(intent.id).await?;
         Ok(intent)
     }
 
-    /// Takes the account's free money for a refund, as its next ledger entry. The first entry is written even if its
-    /// amount is zero. A repeated attempt finds the entry by its id, and uses its amount.
+    /// Takes free money off the account for a refund, as the refund's next ledger entry. The first entry is written
+    /// even if its amount is zero. A repeated attempt finds the entry by its id, and uses the entry's amount.
     pub(super) async fn take(
         &self,
         intent: &Intent,
         refund: &Refund,
     ) -> Result<Intent, PaymentError> {
-        let shelf = &self.0.shelf;
+        let intents = &self.0.intents;
         let before = refund.taken_rub.len();
         let id = intent.correction(refund, before);
         let Some(taken) = self.enter_refund(intent, refund, &id).await? else {
@@ -366,13 +377,13 @@ impl Payments {
         let debt_rub = refund.debt().minus_or_zero(taken);
         if debt_rub > MicroRub::ZERO {
             // The event is emitted before the refund is recorded. If this process dies in between, the next process
-            // emits the event again under the same id, and the ledger stores it once.
+            // emits the event again. Both have the same id, so the ledger stores the event once.
             if before == 0 {
                 self.tell_debt(intent, &id, debt_rub).await?;
             }
-            shelf.owe(intent).await?;
+            intents.owe(intent).await?;
         }
-        let noted = shelf.change(intent.id, |intent| {
+        let noted = intents.change(intent.id, |intent| {
             let refund = intent
                 .refunds
                 .iter_mut()
@@ -385,9 +396,9 @@ impl Payments {
         });
         let noted = noted.await?;
         if noted.debt() > MicroRub::ZERO {
-            shelf.owe(&noted).await?;
+            intents.owe(&noted).await?;
         } else if before > 0 {
-            shelf.owe_no_more(&noted).await?;
+            intents.owe_no_more(&noted).await?;
         }
         self.0.counters.count(if noted.debt() == MicroRub::ZERO {
             Outcome::Refunded
@@ -398,14 +409,15 @@ impl Payments {
             target: "audit", who = intent.provider, what = "payment.refunded", account = %intent.account,
             intent = %intent.id, id, amount_rub = %taken.negated(), refund_rub = %refund.amount_rub, debt_rub = %noted.debt()
         );
-        // The refund has failed while the entry was written, so the entry is reversed.
+        // The refund failed while the entry was being written, so the entry is reversed.
         if noted.refund(&refund.id).is_some_and(|refund| refund.failed) {
             return self.give_back(&noted, &refund.id).await;
         }
         Ok(noted)
     }
 
-    /// Takes what the account has for a refund, and returns the amount. `None` if it has nothing for a later entry.
+    /// Writes an entry that takes the refund off the account, or as much of the refund as the account has. Returns the
+    /// amount. Returns `None`, and writes nothing, if the amount is zero and the refund already has an entry.
     async fn enter_refund(
         &self,
         intent: &Intent,
@@ -415,8 +427,8 @@ impl Payments {
         let store = &self.0.store;
         for attempt in 0..TRIES_MAX {
             let view = store.account(&intent.account).await?;
-            // The first attempt also takes money that is leased to gateways, because the ledger recalls the leases for
-            // this entry. If calls hold some of that money, the later attempts take only free money.
+            // For the first attempt, the ledger recalls the leases of the account, so the money that is leased to
+            // gateways can be taken as well. If calls hold some of it, the later attempts take only free money.
             let most = match attempt {
                 0 => view.balance_rub,
                 _ => view.free_rub,
@@ -432,10 +444,10 @@ impl Payments {
             };
             return match store.enter(&intent.account, &entry).await {
                 Ok(_) => Ok(Some(amount)),
-                // Calls hold a part of the amount, so the next attempt takes only what is free.
+                // Calls hold a part of the amount, so the next attempt takes only the free money.
                 Err(BookError::BelowHeld) => continue,
-                // The entry was written earlier with another amount, because another amount was free. So the amount is
-                // read from the ledger.
+                // The entry was written earlier with another amount, because the account had another amount of free
+                // money then. So the amount is read from the ledger.
                 Err(BookError::Exists) => Ok(Some(self.booked(intent, id).await?)),
                 Err(error) => Err(error.into()),
             };
@@ -472,7 +484,7 @@ impl Payments {
         self.0.store.emit_once(&event).await.map(drop)
     }
 
-    /// Returns the amount of the entry with this id.
+    /// Returns the amount of the ledger entry with this id.
     async fn booked(&self, intent: &Intent, id: &str) -> Result<MicroRub, BookError> {
         if let Some(entry) = self.0.store.entry(&intent.account, id).await? {
             return Ok(entry.amount.negated());
@@ -482,13 +494,14 @@ impl Payments {
         ))
     }
 
-    /// Cancels an intent for which no money was received. If money was booked already, it stays on the account.
+    /// Cancels an intent for which no money was received. If money was booked already, nothing is changed in the
+    /// ledger.
     pub(super) async fn cancel(&self, id: IntentId, why: &str) -> Result<Intent, PaymentError> {
         let Inner {
-            shelf, counters, ..
+            intents, counters, ..
         } = &*self.0;
         counters.count(Outcome::Canceled);
-        let canceled = shelf.change(id, |intent| {
+        let canceled = intents.change(id, |intent| {
             let is_open = intent.state.is_open();
             if is_open {
                 (intent.state, intent.reason) = (State::Canceled, Some(why.to_owned()));
@@ -496,18 +509,19 @@ impl Payments {
             is_open
         });
         let canceled = canceled.await?;
-        shelf.close(id).await?;
+        intents.close(id).await?;
         Ok(canceled)
     }
 
-    /// Refuses an intent whose received money differs from the request: an operator must decide.
+    /// Refuses an intent because the received money differs from the requested amount. An operator must decide what to
+    /// do.
     pub(super) async fn refuse(&self, intent: &Intent, why: &str) -> Result<Intent, PaymentError> {
         tracing::error!(
             provider = intent.provider, intent = %intent.id, account = %intent.account, why,
             "a received payment was not booked: an operator must decide"
         );
         self.0.counters.count(Outcome::Refused);
-        let refused = self.0.shelf.change(intent.id, |intent| {
+        let refused = self.0.intents.change(intent.id, |intent| {
             let differs = !matches!(intent.state, State::Paid | State::Refused);
             if differs {
                 (intent.state, intent.reason) = (State::Refused, Some(why.to_owned()));
@@ -518,7 +532,7 @@ impl Payments {
     }
 }
 
-/// Returns the amount of a refund, if it is in rubles.
+/// Returns the amount of a refund or dispute; `None` if it is not in rubles.
 fn in_rubles(intent: &Intent, id: &str, amount: &Amount) -> Option<MicroRub> {
     let rubles = amount.rubles().filter(|rubles| *rubles > MicroRub::ZERO);
     if rubles.is_none() {

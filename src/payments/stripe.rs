@@ -1,4 +1,4 @@
-//! Stripe: Checkout sessions, charges of saved cards, and events signed over their time and body.
+//! Stripe: Checkout sessions, charges of saved cards, and events, whose signature covers the time and the body.
 
 use bytes::Bytes;
 use http::{
@@ -11,22 +11,25 @@ use super::{
     auto::SavedCard,
     intent::{CardUse, DisputeStatus, Intent},
     provider::{
-        Amount, Charged, Created, Notice, ProviderError, ProviderStatus, Seen, SeenCard,
-        SeenDispute, SeenRefund, answer, ask, is_signed, not_done,
+        Amount, CardReport, Charged, Created, Notice, ProviderDispute, ProviderError,
+        ProviderPayment, ProviderRefund, ProviderStatus, answer, ask, is_signed, not_done,
     },
 };
 use crate::{config::StripeConfig, net::https::HttpsClient, text::percent::encoded};
 
 const INTENT: &str = "tollgate_intent";
-/// The prefix of payment ids; ids of sessions have another prefix.
+/// The prefix of payment intent ids; Checkout session ids have another prefix.
 const PAYMENT_INTENT: &str = "pi_";
-/// The maximum age of a signature, in seconds. An older notification may be a replay.
+/// Maximum age of a signature, in seconds. An older notification may be a replay.
 const TOLERANCE_SECONDS: u64 = 300;
-/// The maximum number of pages of refunds that are read.
+/// Maximum number of pages of refunds that are read for one payment.
 const PAGES_MAX: usize = 10;
 
 #[derive(Clone, Debug)]
-pub(super) struct Stripe(pub(super) StripeConfig);
+pub(super) struct Stripe {
+    pub(super) client: HttpsClient,
+    pub(super) config: StripeConfig,
+}
 
 #[derive(Deserialize)]
 struct Session {
@@ -75,7 +78,8 @@ impl Dispute {
     fn status(&self) -> DisputeStatus {
         match self.status.as_str() {
             "warning_needs_response" | "warning_under_review" => DisputeStatus::Inquiry,
-            // The dispute ended because the money was refunded, which Stripe reports separately as a refund.
+            // `charge_refunded` means that the dispute ended because the payment was refunded. Stripe reports this
+            // refund separately.
             "won" | "warning_closed" | "prevented" | "charge_refunded" => DisputeStatus::Won,
             "lost" => DisputeStatus::Lost,
             _ => DisputeStatus::Open,
@@ -115,7 +119,7 @@ struct PaymentIntent {
     #[serde(default)]
     currency: String,
     customer: Option<String>,
-    /// The payment method: the whole object if it was expanded, otherwise its id.
+    /// The payment method: a complete object if the request has `expand` for it, otherwise its id.
     #[serde(default)]
     payment_method: Value,
     last_payment_error: Option<Declined>,
@@ -152,12 +156,8 @@ impl Declined {
 }
 
 impl Stripe {
-    pub(super) async fn create(
-        &self,
-        client: &HttpsClient,
-        intent: &Intent,
-    ) -> Result<Created, ProviderError> {
-        let Self(config) = self;
+    pub(super) async fn create(&self, intent: &Intent) -> Result<Created, ProviderError> {
+        let config = &self.config;
         let (id, kopecks) = (intent.id.to_string(), intent.amount_rub.micro() / 10_000);
         let kopecks = kopecks.to_string();
         let name = format!("Пополнение счёта {}", intent.account);
@@ -183,14 +183,14 @@ impl Stripe {
             form.push(("customer_creation", "always"));
             form.push(("payment_intent_data[setup_future_usage]", "off_session"));
         }
-        // If the intent is a charge of a saved card, that request has already used the intent's id as its idempotency
-        // key. The link gets another key.
+        // If the intent is a charge of a saved card, the request for the charge has already used the intent's id as its
+        // idempotency key. So the request for a link needs another key.
         let key = match intent.card {
             Some(CardUse::Saved) => format!("{id}-link"),
             _ => id.clone(),
         };
         let req = self.post("/v1/checkout/sessions", &key);
-        let session: Session = ask(client, req, body(&form)).await?;
+        let session: Session = ask(&self.client, req, body(&form)).await?;
         Ok(Created {
             payment: session.id,
             url: (session.url).ok_or_else(|| {
@@ -199,10 +199,9 @@ impl Stripe {
         })
     }
 
-    /// Charges a card while its owner is absent.
+    /// Charges a saved card; the card's owner does not take part.
     pub(super) async fn charge(
         &self,
-        client: &HttpsClient,
         intent: &Intent,
         card: &SavedCard,
     ) -> Result<Charged, ProviderError> {
@@ -230,7 +229,7 @@ impl Stripe {
                 .map(|email| ("receipt_email", email)),
         );
         let req = self.post("/v1/payment_intents", &id);
-        let (status, body) = answer(client, req, body(&form)).await?;
+        let (status, body) = answer(&self.client, req, body(&form)).await?;
         if status == StatusCode::PAYMENT_REQUIRED {
             let Failed { error } = read(&body)?;
             return Ok(if error.needs_payer() {
@@ -256,29 +255,26 @@ impl Stripe {
         })
     }
 
-    /// Detaches a card from its customer, after which it cannot be charged.
-    pub(super) async fn forget(
-        &self,
-        client: &HttpsClient,
-        card: &SavedCard,
-    ) -> Result<(), ProviderError> {
+    /// Detaches a saved card from its customer. After that, the card cannot be charged.
+    pub(super) async fn forget(&self, card: &SavedCard) -> Result<(), ProviderError> {
         let path = format!("/v1/payment_methods/{}/detach", encoded(&card.handle));
         let req = self.request(Method::POST, &path);
-        ask::<Value>(client, req, Bytes::new()).await.map(drop)
+        ask::<Value>(&self.client, req, Bytes::new())
+            .await
+            .map(drop)
     }
 
     pub(super) async fn fetch(
         &self,
-        client: &HttpsClient,
         intent: &Intent,
         payment: &str,
         refunds: bool,
-    ) -> Result<Seen, ProviderError> {
+    ) -> Result<ProviderPayment, ProviderError> {
         if payment.starts_with(PAYMENT_INTENT) {
-            return self.fetch_charge(client, payment, refunds).await;
+            return self.fetch_charge(payment, refunds).await;
         }
         let path = format!("/v1/checkout/sessions/{}", encoded(payment));
-        let found: Session = self.get(client, &path).await?;
+        let found: Session = self.get(&path).await?;
         let provider_status = match (found.payment_status.as_str(), found.status.as_deref()) {
             ("paid", _) => ProviderStatus::Succeeded,
             (_, Some("expired")) => ProviderStatus::Canceled("expired".to_owned()),
@@ -286,17 +282,17 @@ impl Stripe {
         };
         let (refunds, disputes) = match &found.payment_intent {
             Some(paid) if refunds && provider_status == ProviderStatus::Succeeded => {
-                self.gone_back(client, paid).await?
+                self.gone_back(paid).await?
             }
             _ => Default::default(),
         };
         let card = match (&found.payment_intent, intent.card) {
             (Some(paid), Some(CardUse::Save)) if provider_status == ProviderStatus::Succeeded => {
-                self.card(client, paid, found.customer).await?
+                self.card(paid, found.customer).await?
             }
-            _ => SeenCard::Untold,
+            _ => CardReport::NotReported,
         };
-        Ok(Seen {
+        Ok(ProviderPayment {
             payment: found.id,
             intent: found.metadata[INTENT].as_str().map(str::to_owned),
             provider_status,
@@ -312,12 +308,11 @@ impl Stripe {
 
     async fn fetch_charge(
         &self,
-        client: &HttpsClient,
         payment: &str,
         refunds: bool,
-    ) -> Result<Seen, ProviderError> {
+    ) -> Result<ProviderPayment, ProviderError> {
         let path = format!("/v1/payment_intents/{}", encoded(payment));
-        let found: PaymentIntent = self.get(client, &path).await?;
+        let found: PaymentIntent = self.get(&path).await?;
         let provider_status = match found.status.as_str() {
             "succeeded" => ProviderStatus::Succeeded,
             "canceled" => ProviderStatus::Canceled("canceled".to_owned()),
@@ -329,74 +324,68 @@ impl Stripe {
             _ => ProviderStatus::Pending,
         };
         let (refunds, disputes) = if refunds && provider_status == ProviderStatus::Succeeded {
-            self.gone_back(client, payment).await?
+            self.gone_back(payment).await?
         } else {
             Default::default()
         };
-        Ok(Seen {
+        Ok(ProviderPayment {
             payment: found.id,
             intent: found.metadata[INTENT].as_str().map(str::to_owned),
             provider_status,
             amount: amount(found.amount, found.currency),
             refunds,
             disputes,
-            card: SeenCard::Untold,
+            ..ProviderPayment::default()
         })
     }
 
-    /// Returns the card that a payment was made with, if the intent requested to save the card.
+    /// Returns the card with which the intent was paid, if the intent was to save the card.
     async fn card(
         &self,
-        client: &HttpsClient,
         paid: &str,
         customer: Option<String>,
-    ) -> Result<SeenCard, ProviderError> {
+    ) -> Result<CardReport, ProviderError> {
         let path = format!(
             "/v1/payment_intents/{}?expand%5B%5D=payment_method",
             encoded(paid)
         );
-        let found: PaymentIntent = self.get(client, &path).await?;
+        let found: PaymentIntent = self.get(&path).await?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let method = &found.payment_method;
         let customer = customer.or(found.customer);
         Ok(match (text(&method["id"]), customer) {
             (Some(handle), Some(customer)) => {
                 let last4 = text(&method["card"]["last4"]);
-                SeenCard::Saved(SavedCard::new(handle, Some(customer), last4))
+                CardReport::Saved(SavedCard::new(handle, Some(customer), last4))
             }
-            // A card can be charged again only if it belongs to a customer.
-            _ => SeenCard::NotSaved,
+            // A card that does not belong to a customer cannot be charged again.
+            _ => CardReport::NotSaved,
         })
     }
 
-    /// Returns the refunds and disputes of a payment.
+    /// Fetches the refunds and disputes of a payment.
     async fn gone_back(
         &self,
-        client: &HttpsClient,
         paid: &str,
-    ) -> Result<(Vec<SeenRefund>, Vec<SeenDispute>), ProviderError> {
-        let refunds = self.refunds(client, paid).await?;
-        // A payment has only a few disputes, so one page is enough.
+    ) -> Result<(Vec<ProviderRefund>, Vec<ProviderDispute>), ProviderError> {
+        let refunds = self.refunds(paid).await?;
+        // One page is enough, because a payment has only a few disputes.
         let path = format!("/v1/disputes?limit=100&payment_intent={}", encoded(paid));
-        let found: Disputes = self.get(client, &path).await?;
-        let disputes = found.data.into_iter().map(|dispute| SeenDispute {
+        let found: Disputes = self.get(&path).await?;
+        let disputes = found.data.into_iter().map(|dispute| ProviderDispute {
             status: dispute.status(),
             id: dispute.id,
             amount: amount(dispute.amount, dispute.currency),
-            is_held: self.0.hold_disputed,
+            is_held: self.config.hold_disputed,
         });
         Ok((refunds, disputes.collect()))
     }
 
-    async fn refunds(
-        &self,
-        client: &HttpsClient,
-        paid: &str,
-    ) -> Result<Vec<SeenRefund>, ProviderError> {
-        let mut refunds: Vec<SeenRefund> = Vec::new();
+    async fn refunds(&self, paid: &str) -> Result<Vec<ProviderRefund>, ProviderError> {
+        let mut refunds: Vec<ProviderRefund> = Vec::new();
         let mut path = format!("/v1/refunds?limit=100&payment_intent={}", encoded(paid));
         for _ in 0..PAGES_MAX {
-            let page: Refunds = self.get(client, &path).await?;
+            let page: Refunds = self.get(&path).await?;
             let last = page.data.last().map(|refund| encoded(&refund.id));
             refunds.extend(page.data.into_iter().filter_map(|refund| {
                 let failed = match refund.status.as_deref()? {
@@ -404,7 +393,7 @@ impl Stripe {
                     "failed" | "canceled" => true,
                     _ => return None,
                 };
-                Some(SeenRefund {
+                Some(ProviderRefund {
                     id: refund.id,
                     amount: amount(refund.amount, refund.currency),
                     failed,
@@ -421,23 +410,15 @@ impl Stripe {
         Ok(refunds)
     }
 
-    /// Finds the intent of a refund. A refund names only its payment; the payment names the intent.
-    pub(super) async fn intent_of(
-        &self,
-        client: &HttpsClient,
-        paid: &str,
-    ) -> Result<Option<String>, ProviderError> {
+    /// Fetches the id of a refund's intent. A refund names only its payment, but the payment names the intent.
+    pub(super) async fn intent_of(&self, paid: &str) -> Result<Option<String>, ProviderError> {
         let path = format!("/v1/payment_intents/{}", encoded(paid));
-        let found: PaymentIntent = self.get(client, &path).await?;
+        let found: PaymentIntent = self.get(&path).await?;
         Ok(found.metadata[INTENT].as_str().map(str::to_owned))
     }
 
-    async fn get<T: DeserializeOwned>(
-        &self,
-        client: &HttpsClient,
-        path: &str,
-    ) -> Result<T, ProviderError> {
-        ask(client, self.request(Method::GET, path), Bytes::new()).await
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ProviderError> {
+        ask(&self.client, self.request(Method::GET, path), Bytes::new()).await
     }
 
     fn post(&self, path: &str, key: &str) -> Builder {
@@ -447,7 +428,7 @@ impl Stripe {
     }
 
     fn request(&self, method: Method, path: &str) -> Builder {
-        let Self(config) = self;
+        let config = &self.config;
         let bearer = format!("Bearer {}", config.secret_key.expose());
         let req = Request::builder()
             .method(method)
@@ -457,15 +438,16 @@ impl Stripe {
                 bearer.set_sensitive(true);
                 req.header(AUTHORIZATION, bearer)
             }
-            // If the key is not a valid header value, the request is sent without the header, and Stripe refuses it.
+            // If the key is not a valid header value, the request is sent without the header, and Stripe refuses the
+            // request.
             Err(_) => req,
         }
     }
 
-    /// Reads an event, if its signature is valid and recent.
+    /// Parses an event, if its signature is valid and recent.
     pub(super) fn read(&self, headers: &HeaderMap, body: &[u8], now_ms: u64) -> Option<Notice> {
         let shown = headers.get("Stripe-Signature")?.to_str().ok()?;
-        let secret = self.0.webhook_secret.expose();
+        let secret = self.config.webhook_secret.expose();
         if !is_signed_lately(secret, shown, body, now_ms / 1000) {
             return None;
         }
@@ -498,7 +480,7 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ProviderError> {
     serde_json::from_slice(body).map_err(|error| ProviderError::Unread(error.into()))
 }
 
-/// Returns an amount in hundredths of the currency: kopecks for rubles.
+/// Converts an amount in hundredths of the currency, such as kopecks.
 fn amount(hundredths: i64, currency: String) -> Amount {
     let (whole, part) = (hundredths / 100, (hundredths % 100).abs());
     Amount {
@@ -507,7 +489,8 @@ fn amount(hundredths: i64, currency: String) -> Amount {
     }
 }
 
-/// Checks a header `t=1492774577,v1=5257a8…,v1=…`: at least one signature must be valid.
+/// Checks the signature header `t=1492774577,v1=5257a8…,v1=…`: the time must be recent, and at least one signature must
+/// be valid.
 fn is_signed_lately(secret: &str, shown: &str, body: &[u8], now: u64) -> bool {
     let parts = || {
         shown
@@ -541,7 +524,7 @@ fn bytes_of(hex: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Signature computed by another implementation: `printf '1700000000.{}' | openssl dgst -sha256 -hmac whsec_test`.
+    /// A signature that `printf '1700000000.{}' | openssl dgst -sha256 -hmac whsec_test` computed.
     const SIGNATURE: &str = "35495024f4ef3f94e5a93e22221544c4b75e9a42300cd965ab81cb85cd994e91";
 
     #[test]

@@ -1,4 +1,4 @@
-//! YooKassa: its API of version 3, and its notifications. Notifications are not signed, so the payment is always
+//! YooKassa: its API of version 3, and its notifications. The notifications are not signed, so the payment is always
 //! fetched.
 
 use bytes::Bytes;
@@ -11,19 +11,22 @@ use super::{
     auto::SavedCard,
     intent::{CardUse, Intent},
     provider::{
-        Amount, Charged, Created, Notice, ProviderError, ProviderStatus, Seen, SeenCard,
-        SeenRefund, ask, basic,
+        Amount, CardReport, Charged, Created, Notice, ProviderError, ProviderPayment,
+        ProviderRefund, ProviderStatus, ask, basic,
     },
 };
 use crate::{config::YooKassaConfig, net::https::HttpsClient, text::percent::encoded};
 
-/// The metadata field of a payment in which the intent's id is stored.
+/// The name of the metadata field in which a payment contains the intent's id.
 const INTENT: &str = "tollgate_intent";
-/// The maximum number of pages of refunds that are read.
+/// Maximum number of pages of refunds that are read for one payment.
 const PAGES_MAX: usize = 10;
 
 #[derive(Clone, Debug)]
-pub(super) struct YooKassa(pub(super) YooKassaConfig);
+pub(super) struct YooKassa {
+    pub(super) client: HttpsClient,
+    pub(super) config: YooKassaConfig,
+}
 
 #[derive(Deserialize)]
 struct Payment {
@@ -38,7 +41,7 @@ struct Payment {
     payment_method: Option<Way>,
 }
 
-/// The payment method as the API describes it.
+/// A payment method, as YooKassa's API describes it.
 #[derive(Deserialize)]
 struct Way {
     id: String,
@@ -52,7 +55,7 @@ struct Card {
     last4: Option<String>,
 }
 
-impl From<Way> for SeenCard {
+impl From<Way> for CardReport {
     fn from(way: Way) -> Self {
         if way.saved {
             let last4 = way.card.and_then(|card| card.last4);
@@ -115,17 +118,13 @@ impl From<Money> for Amount {
 }
 
 impl YooKassa {
-    pub(super) async fn create(
-        &self,
-        client: &HttpsClient,
-        intent: &Intent,
-    ) -> Result<Created, ProviderError> {
-        let mut order = self.order(intent);
-        order["confirmation"] = json!({ "type": "redirect", "return_url": self.0.return_url });
+    pub(super) async fn create(&self, intent: &Intent) -> Result<Created, ProviderError> {
+        let mut order = order(&self.config, intent);
+        order["confirmation"] = json!({ "type": "redirect", "return_url": self.config.return_url });
         if intent.card == Some(CardUse::Save) {
             order["save_payment_method"] = true.into();
         }
-        let payment = self.make(client, intent, &order).await?;
+        let payment = self.make(intent, &order).await?;
         let url = payment.confirmation.and_then(|way| way.confirmation_url);
         Ok(Created {
             payment: payment.id,
@@ -135,16 +134,15 @@ impl YooKassa {
         })
     }
 
-    /// Charges a saved card; usually the payer need not confirm the charge.
+    /// Charges a saved card. Usually the payer need not confirm the charge.
     pub(super) async fn charge(
         &self,
-        client: &HttpsClient,
         intent: &Intent,
         card: &SavedCard,
     ) -> Result<Charged, ProviderError> {
-        let mut order = self.order(intent);
+        let mut order = order(&self.config, intent);
         order["payment_method_id"] = card.handle.as_str().into();
-        let payment = self.make(client, intent, &order).await?;
+        let payment = self.make(intent, &order).await?;
         let confirmation = payment.confirmation.filter(|_| payment.status == "pending");
         Ok(Charged::Made {
             payment: payment.id,
@@ -152,54 +150,22 @@ impl YooKassa {
         })
     }
 
-    async fn make(
-        &self,
-        client: &HttpsClient,
-        intent: &Intent,
-        order: &Value,
-    ) -> Result<Payment, ProviderError> {
+    async fn make(&self, intent: &Intent, order: &Value) -> Result<Payment, ProviderError> {
         let req = self
             .request(Method::POST, "/payments")
             .header("Idempotence-Key", intent.id.to_string())
             .header("content-type", "application/json");
-        ask(client, req, order.to_string().into()).await
-    }
-
-    fn order(&self, intent: &Intent) -> Value {
-        let amount = json!({ "value": kopecks(intent.amount_rub), "currency": "RUB" });
-        let mut order = json!({
-            "amount": amount,
-            "capture": true,
-            "description": format!("Пополнение счёта {}", intent.account),
-            "metadata": { INTENT: intent.id, "tollgate_account": intent.account },
-        });
-        if let Some((vat_code, email)) = &self.0.receipt {
-            order["receipt"] = json!({
-                "customer": { "email": intent.email.as_ref().unwrap_or(email) },
-                "items": [{
-                    "description": "Пополнение счёта",
-                    "quantity": "1.00",
-                    "amount": amount,
-                    "vat_code": vat_code,
-                    // The fiscal receipt is for an advance payment, because it is not yet known for what the money will
-                    // be used.
-                    "payment_subject": "payment",
-                    "payment_mode": "advance",
-                }],
-            });
-        }
-        order
+        ask(&self.client, req, order.to_string().into()).await
     }
 
     pub(super) async fn fetch(
         &self,
-        client: &HttpsClient,
         intent: &Intent,
         payment: &str,
         refunds: bool,
-    ) -> Result<Seen, ProviderError> {
+    ) -> Result<ProviderPayment, ProviderError> {
         let path = format!("/payments/{}", encoded(payment));
-        let found: Payment = self.get(client, &path).await?;
+        let found: Payment = self.get(&path).await?;
         if found.id != payment {
             return Err(ProviderError::NotFound);
         }
@@ -215,30 +181,26 @@ impl YooKassa {
             .refunded_amount
             .is_some_and(|amount| Amount::from(amount).rubles() != Some(MicroRub::ZERO));
         let refunds = if provider_status == ProviderStatus::Succeeded && (refunds || has_some) {
-            self.refunds(client, &found.id).await?
+            self.refunds(&found.id).await?
         } else {
             Vec::new()
         };
-        Ok(Seen {
+        Ok(ProviderPayment {
             payment: found.id,
             intent: found.metadata[INTENT].as_str().map(str::to_owned),
             provider_status,
             amount: found.amount.into(),
             refunds,
-            disputes: Vec::new(),
             card: match (intent.card, found.payment_method) {
                 (Some(CardUse::Save), Some(way)) => way.into(),
-                (Some(CardUse::Save), None) => SeenCard::NotSaved,
-                _ => SeenCard::Untold,
+                (Some(CardUse::Save), None) => CardReport::NotSaved,
+                _ => CardReport::NotReported,
             },
+            ..ProviderPayment::default()
         })
     }
 
-    async fn refunds(
-        &self,
-        client: &HttpsClient,
-        payment: &str,
-    ) -> Result<Vec<SeenRefund>, ProviderError> {
+    async fn refunds(&self, payment: &str) -> Result<Vec<ProviderRefund>, ProviderError> {
         let (mut refunds, mut cursor) = (Vec::new(), None::<String>);
         for _ in 0..PAGES_MAX {
             let mut path = format!("/refunds?payment_id={}&limit=100", encoded(payment));
@@ -246,12 +208,12 @@ impl YooKassa {
                 path.push_str("&cursor=");
                 path.push_str(&encoded(cursor));
             }
-            let page: Refunds = self.get(client, &path).await?;
+            let page: Refunds = self.get(&path).await?;
             let ours = page
                 .items
                 .into_iter()
                 .filter(|refund| refund.payment_id == payment && is_over(&refund.status));
-            refunds.extend(ours.map(|refund| SeenRefund {
+            refunds.extend(ours.map(|refund| ProviderRefund {
                 failed: refund.status == "canceled",
                 id: refund.id,
                 amount: refund.amount.into(),
@@ -264,16 +226,12 @@ impl YooKassa {
         Ok(refunds)
     }
 
-    async fn get<T: DeserializeOwned>(
-        &self,
-        client: &HttpsClient,
-        path: &str,
-    ) -> Result<T, ProviderError> {
-        ask(client, self.request(Method::GET, path), Bytes::new()).await
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ProviderError> {
+        ask(&self.client, self.request(Method::GET, path), Bytes::new()).await
     }
 
     fn request(&self, method: Method, path: &str) -> Builder {
-        let Self(shop) = self;
+        let shop = &self.config;
         Request::builder()
             .method(method)
             .uri(format!("{}{path}", shop.url))
@@ -283,7 +241,7 @@ impl YooKassa {
             )
     }
 
-    /// Reads a notification of the provider.
+    /// Parses a notification; `None` if it is malformed.
     pub(super) fn read(body: &[u8]) -> Option<Notice> {
         let Notification { event, object } = serde_json::from_slice(body).ok()?;
         let is_refund = event.starts_with("refund.");
@@ -302,12 +260,39 @@ impl YooKassa {
     }
 }
 
-/// Returns whether a refund has reached its final state.
+/// Returns the body of the request that creates an intent's payment.
+fn order(config: &YooKassaConfig, intent: &Intent) -> Value {
+    let amount = json!({ "value": kopecks(intent.amount_rub), "currency": "RUB" });
+    let mut order = json!({
+        "amount": amount,
+        "capture": true,
+        "description": format!("Пополнение счёта {}", intent.account),
+        "metadata": { INTENT: intent.id, "tollgate_account": intent.account },
+    });
+    if let Some((vat_code, email)) = &config.receipt {
+        order["receipt"] = json!({
+            "customer": { "email": intent.email.as_ref().unwrap_or(email) },
+            "items": [{
+                "description": "Пополнение счёта",
+                "quantity": "1.00",
+                "amount": amount,
+                "vat_code": vat_code,
+                // The fiscal receipt is for an advance payment, because it is not known yet what the money will be used
+                // for.
+                "payment_subject": "payment",
+                "payment_mode": "advance",
+            }],
+        });
+    }
+    order
+}
+
+/// Returns whether a refund with this status has ended.
 fn is_over(status: &str) -> bool {
     matches!(status, "succeeded" | "canceled")
 }
 
-/// Writes an amount as rubles with two decimal digits, even if they are zero.
+/// Returns an amount in rubles with two decimal digits, even if they are zero.
 pub(super) fn kopecks(amount: MicroRub) -> String {
     let kopecks = amount.micro() / 10_000;
     format!("{}.{:02}", kopecks / 100, kopecks % 100)
@@ -316,58 +301,44 @@ pub(super) fn kopecks(amount: MicroRub) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::payments::intent::{IntentId, State};
+    use crate::payments::intent::IntentId;
 
-    fn shop(receipt: Option<(u8, String)>) -> YooKassa {
-        YooKassa(YooKassaConfig {
+    fn shop(receipt: Option<(u8, String)>) -> YooKassaConfig {
+        YooKassaConfig {
             shop_id: "1".into(),
             secret_key: "s".into(),
             url: "http://127.0.0.1:1".into(),
             return_url: "https://pay.example/usage".into(),
             receipt,
-        })
+        }
     }
 
     #[test]
-    fn yookassa_payment_has_its_purpose_and_requests_a_receipt_if_configured() {
-        let mut intent = Intent {
-            id: IntentId::new(),
-            account: "acme".parse().unwrap(),
-            amount_rub: "5000.5".parse().unwrap(),
-            provider: "yookassa".into(),
-            created_ms: 0,
-            by: "admin".into(),
-            email: None,
-            card: None,
-            state: State::Creating,
-            reason: None,
-            payment: None,
-            url: None,
-            entry: None,
-            refunds: Vec::new(),
-            disputes: Vec::new(),
-        };
-        let order = shop(None).order(&intent);
+    fn yookassa_payment_request_names_the_intent_and_has_a_receipt_if_configured() {
+        let (id, account) = (IntentId::new(), "acme".parse().unwrap());
+        let amount = "5000.5".parse().unwrap();
+        let mut intent = Intent::new(id, &account, amount, "yookassa", "admin");
+        let bare = order(&shop(None), &intent);
         assert_eq!(
-            order["amount"],
+            bare["amount"],
             json!({ "value": "5000.50", "currency": "RUB" })
         );
-        assert_eq!(order["metadata"][INTENT], intent.id.to_string());
-        assert!(order.get("receipt").is_none());
+        assert_eq!(bare["metadata"][INTENT], intent.id.to_string());
+        assert!(bare.get("receipt").is_none());
         let with = shop(Some((4, "buh@example.com".into())));
-        let receipt = &with.order(&intent)["receipt"];
+        let receipt = &order(&with, &intent)["receipt"];
         assert_eq!(receipt["customer"]["email"], "buh@example.com");
         assert_eq!(receipt["items"][0]["vat_code"], 4);
         assert_eq!(receipt["items"][0]["amount"]["value"], "5000.50");
         intent.email = Some("payer@example.com".into());
         assert_eq!(
-            with.order(&intent)["receipt"]["customer"]["email"],
+            order(&with, &intent)["receipt"]["customer"]["email"],
             "payer@example.com"
         );
     }
 
     #[test]
-    fn yookassa_notification_names_its_payment() {
+    fn payment_is_read_from_a_yookassa_notification() {
         let read = |text: &str| YooKassa::read(text.as_bytes());
         let paid = read(
             r#"{"type":"notification","event":"payment.succeeded","object":{"id":"p-1","status":"succeeded","paid":true,

@@ -1,9 +1,14 @@
-//! Stores intents as documents of the ledger, each changed by compare-and-swap of its version.
+//! Stores payment intents as documents in the ledger. Each document is changed by a compare-and-swap of its version.
 //!
-//! `payment/<id>` is an intent, `payment-of/<provider>/<id>` maps the provider's id to it, and `payments-open` lists
-//! the intents to poll. An intent is added to the list before it is created, and removed from it after it is closed. So
-//! if a process dies in between, the list may contain an intent too many, but no open intent is missing.
-//! `payment-debts/<account>` lists an account's intents with a debt, and is updated in the same order.
+//! The documents are:
+//!
+//! - `payment/<id>`: an intent.
+//! - `payment-of/<provider>/<id>`: maps the provider's payment id to the intent.
+//! - `payments-open`: lists the intents to poll. An intent is added to the list before it is created, and removed after
+//!   it is closed. If a process dies between two of these writes, the list may contain an intent that does not exist or
+//!   is closed. But the list never lacks an open intent.
+//! - `payment-debts/<account>`: lists the account's intents that have a debt. An intent is added before its debt is
+//!   stored, and removed after the debt is paid.
 
 use serde::{Deserialize, Serialize};
 use tollgate_layers::{key::AccountId, money::MicroRub, reserve::ledger::BookError};
@@ -12,9 +17,9 @@ use tollgate_ledger::contract::{Document, Documents, Update, Versioned};
 use super::intent::{Intent, IntentId};
 use crate::ledger::AnyLedger;
 
-/// The largest number of open intents of all accounts.
+/// Maximum number of open intents, over all accounts.
 const OPEN_MAX: usize = 10_000;
-/// The largest length of a provider's id, in bytes.
+/// Maximum length of a provider's payment id, in bytes.
 const PAYMENT_BYTES_MAX: usize = 128;
 
 const OPEN: &str = "payments-open";
@@ -26,16 +31,16 @@ pub(super) struct Open {
     pub(super) account: AccountId,
 }
 
-/// Reads and changes intents in the ledger.
+/// Reads and changes the intents in the ledger.
 #[derive(Clone, Debug)]
-pub(super) struct Shelf {
+pub(super) struct IntentStore {
     store: AnyLedger,
 }
 
-/// The reason why an intent was not added to the list of open intents.
+/// Why an intent was not added to the list of open intents.
 #[derive(Debug)]
 pub(super) enum NotOpened {
-    /// The account, or all accounts together, have the maximum number of open intents.
+    /// The account, or all accounts together, already have the maximum number of open intents.
     TooMany,
     Ledger(BookError),
 }
@@ -46,7 +51,7 @@ impl From<BookError> for NotOpened {
     }
 }
 
-impl Shelf {
+impl IntentStore {
     pub(super) const fn new(store: AnyLedger) -> Self {
         Self { store }
     }
@@ -55,8 +60,8 @@ impl Shelf {
         Ok(self.store.read_value(&name(id)).await?.value)
     }
 
-    /// Returns the intent to which a provider's payment belongs.
-    pub(super) async fn of_payment(
+    /// Returns the intent that a provider's payment belongs to.
+    pub(super) async fn find_by_payment(
         &self,
         provider: &str,
         payment: &str,
@@ -77,16 +82,16 @@ impl Shelf {
         documents.iter().rev().map(Document::parse).collect()
     }
 
-    /// Writes a new intent and returns it. If an intent with this id exists, returns the existing intent.
-    pub(super) async fn make(&self, intent: &Intent) -> Result<Intent, BookError> {
+    /// Writes a new intent and returns it. If an intent with this id exists already, returns the existing intent.
+    pub(super) async fn create(&self, intent: &Intent) -> Result<Intent, BookError> {
         if self.store.write_value(&name(intent.id), 0, intent).await? {
             return Ok(intent.clone());
         }
         self.find(intent.id).await?.ok_or(BookError::NotFound)
     }
 
-    /// Maps the provider's payment id to an intent, unless the id already belongs to another intent.
-    pub(super) async fn lead(
+    /// Records that the provider's payment id belongs to an intent, unless it already belongs to another intent.
+    pub(super) async fn map_payment(
         &self,
         intent: IntentId,
         provider: &str,
@@ -104,7 +109,8 @@ impl Shelf {
         same.then_some(()).ok_or(BookError::Exists)
     }
 
-    /// Changes the current version of an intent; `change` returns whether it has changed anything.
+    /// Changes an intent. `change` gets the current intent and returns whether it has changed anything. If another
+    /// process changes the intent at the same time, `change` is called again.
     pub(super) async fn change(
         &self,
         id: IntentId,
@@ -125,7 +131,7 @@ impl Shelf {
         Ok(open.value.unwrap_or_default())
     }
 
-    /// Adds an intent to the list of open intents, if the account has fewer than the maximum.
+    /// Adds an intent to the list of open intents, unless the account already has the maximum number of open intents.
     pub(super) async fn add_open(
         &self,
         intent: &Intent,
@@ -164,14 +170,15 @@ impl Shelf {
         self.store.update(OPEN, remove).await
     }
 
-    /// Returns the intents for which an account may have a debt.
+    /// Returns the intents because of which an account may have a debt.
     pub(super) async fn owing(&self, account: &AccountId) -> Result<Vec<IntentId>, BookError> {
         let owing = self.store.read_value(&owing_name(account)).await?;
         Ok(owing.value.unwrap_or_default())
     }
 
-    /// Adds an intent to the list of intents with a debt. The list is written even if it already contains the intent: a
-    /// concurrent removal then fails on its version and checks again.
+    /// Adds an intent to the list of intents with a debt. The list is written even if it already contains the intent.
+    /// This changes the list's version, so a concurrent removal of the intent fails, and checks again whether the
+    /// intent has a debt.
     pub(super) async fn owe(&self, intent: &Intent) -> Result<(), BookError> {
         let add = |owing: Option<Vec<IntentId>>| {
             let mut owing = owing.unwrap_or_default();
@@ -183,14 +190,14 @@ impl Shelf {
         self.store.update(&owing_name(&intent.account), add).await
     }
 
-    /// Removes an intent from the list of intents with a debt, if its debt is paid.
+    /// Removes an intent from the list of intents with a debt, if the intent has no debt any more.
     pub(super) async fn owe_no_more(&self, intent: &Intent) -> Result<(), BookError> {
         let remove = async |found: Versioned<Vec<IntentId>>| {
             let mut owing = found.value.unwrap_or_default();
             let count = owing.len();
             owing.retain(|one| *one != intent.id);
-            // The intent is read after the list. If a debt arises later, that changes the list, and this update runs
-            // again.
+            // The intent is read after the list. If a debt arises later, the list in the ledger changes. Then writing
+            // this list fails, and this update runs again.
             let found = self.find(intent.id).await?;
             let owes = found.is_some_and(|found| found.debt() > MicroRub::ZERO);
             Ok(match owing.len() == count || owes {
@@ -211,8 +218,8 @@ fn name(id: IntentId) -> String {
     format!("payment/{id}")
 }
 
-/// Returns the name of the document that maps a provider's id; `None` if the id is not valid, so that nothing is stored
-/// under it.
+/// Returns the name of the document that maps a provider's payment id to its intent; `None` if the id is too long or
+/// has invalid characters, so that nothing is stored under such an id.
 fn payment_name(provider: &str, payment: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let good = (1..=PAYMENT_BYTES_MAX).contains(&payment.len()) && payment.bytes().all(plain);
