@@ -1,6 +1,6 @@
-//! `tollgate account`, `topup` and `adjust`: each is one call of the admin API, and prints its answer.
+//! `tollgate account`, `topup` and `adjust`: each command sends one request to the admin API and prints the response.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Value, json};
 use tollgate_layers::{key::AccountId, money::MicroRub};
@@ -20,9 +20,9 @@ pub(super) enum AccountCommand {
     /// Repeating the command with the same id and name changes nothing.
     #[command(after_help = "Example:\n  tollgate account create acme --name \"Acme LLC\"")]
     Create {
-        /// Its id, which never changes: letters, digits, - and _
+        /// The account's id, which never changes: letters, digits, - and _
         id: AccountId,
-        /// Its name, for people
+        /// The account's name, for people
         #[arg(long)]
         name: Option<String>,
     },
@@ -31,48 +31,46 @@ pub(super) enum AccountCommand {
         after_help = "Example:\n  tollgate account list --json | jq '.accounts[] | select(.free_rub == \"0.00\")'"
     )]
     List,
-    /// Show an account: its balance, what running calls hold, what is free, and its keys
+    /// Show an account: its balance, the money that holds reserve, the free rest, and its keys
     ///
-    /// Spent today and spent this month count charges since 00:00 UTC of the day, and of the first day of the month.
+    /// "Spent today" counts charges since 00:00 UTC. "Spent this month" counts charges since 00:00 UTC of the first day
+    /// of the month.
     #[command(after_help = "Example:\n  tollgate account show acme")]
-    Show {
-        /// The account
-        id: AccountId,
-    },
+    Show(AccountArg),
     /// Rename an account
     #[command(after_help = "Example:\n  tollgate account set acme --name \"Acme Holding\"")]
     Set {
         /// The account; its id does not change
         id: AccountId,
-        /// Its name, for people
+        /// The account's new name, for people
         #[arg(long)]
         name: String,
     },
-    /// Refuse the account's new calls; running ones end
+    /// Refuse the account's new calls; calls in flight run to their end
     ///
-    /// An account is not deleted: its payments and receipts stay.
+    /// An account cannot be deleted, because its payments and receipts stay.
     #[command(after_help = "Example:\n  tollgate account suspend acme")]
-    Suspend {
-        /// The account
-        id: AccountId,
-    },
-    /// Show or set the balances at which an event is emitted; with --key or --group, for what is left under its
-    /// ceilings
+    Suspend(AccountArg),
+    /// Show or set an account's alert levels: at each level, an event is emitted
     ///
-    /// An event is emitted once when what is left falls to a level, and again only after a payment has lifted it above
-    /// that level. The levels given replace the earlier ones.
+    /// A level is compared with the balance or, with --key or --group, with the amount left under the ceilings of that
+    /// key or group. An event is emitted once when the amount falls to the level. It is emitted again only after a
+    /// payment has raised the amount above the level. The given levels replace all earlier levels.
     #[command(
         after_help = "Examples:\n  tollgate account alert acme --at 1000 --at 200\n  \
                             tollgate account alert acme --key k0AbC123dEf456gH --at 50\n  \
                             tollgate account alert acme --group support --at 500\n  tollgate account alert acme"
     )]
     Alert(AlertArgs),
-    /// Let a suspended account call again
+    /// Accept calls of a suspended account again
     #[command(after_help = "Example:\n  tollgate account resume acme")]
-    Resume {
-        /// The account
-        id: AccountId,
-    },
+    Resume(AccountArg),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AccountArg {
+    /// Id of the account
+    id: AccountId,
 }
 
 const ACCOUNT: &[Cell] = &[
@@ -90,7 +88,7 @@ const ACCOUNT: &[Cell] = &[
     Cell::rubles("loss", "/loss_rub"),
 ];
 
-/// The columns of an account in a list.
+/// Columns of an account in a list.
 const ACCOUNT_ROW: &[Cell] = &[
     Cell::text("account", "/id"),
     Cell::text("name", "/name"),
@@ -102,7 +100,8 @@ const ACCOUNT_ROW: &[Cell] = &[
     Cell::rubles("loss", "/loss_rub"),
 ];
 
-/// Columns of a key under its account: its ceilings and what it has spent, in all, this month and today.
+/// Returns the columns of an account's list of keys. They include, for each ceiling, the ceiling and the amount spent
+/// under it.
 pub(super) fn account_key_row() -> Vec<Cell> {
     let before = [
         Cell::text("key", "/id"),
@@ -119,29 +118,33 @@ pub(super) fn account_key_row() -> Vec<Cell> {
 }
 
 pub(super) async fn account(admin: &AdminArgs, command: AccountCommand) -> Result<(), Failure> {
-    let client = Client::new(admin)?;
     let (method, id, body) = match command {
         AccountCommand::Alert(args) => return alert(admin, &args).await,
-        AccountCommand::List => return list_accounts(&client, admin.json).await,
+        AccountCommand::List => {
+            let none = "no accounts yet; open one with: tollgate account create ID --name NAME\n";
+            let path = "/admin/v1/accounts";
+            return admin.list(path, "accounts", ACCOUNT_ROW, none).await;
+        }
         AccountCommand::Create { id, name } => {
             let body = json!({"id": id, "name": name.unwrap_or_default()});
-            let answer = client
-                .call(Method::POST, "/admin/v1/accounts", Some(body))
-                .await?;
-            return show::print(admin.json, &answer, |answer| facts(ACCOUNT, answer));
+            let created = |answer: &Value| facts(ACCOUNT, answer);
+            let path = "/admin/v1/accounts";
+            return admin.request(Method::POST, path, Some(body), created).await;
         }
-        AccountCommand::Show { id } => (Method::GET, id, None),
+        AccountCommand::Show(AccountArg { id }) => (Method::GET, id, None),
         AccountCommand::Set { id, name } => (Method::PATCH, id, Some(json!({"name": name}))),
-        AccountCommand::Suspend { id } => (Method::PATCH, id, Some(json!({"status": "suspended"}))),
-        AccountCommand::Resume { id } => (Method::PATCH, id, Some(json!({"status": "active"}))),
+        AccountCommand::Suspend(AccountArg { id }) => {
+            (Method::PATCH, id, Some(json!({"status": "suspended"})))
+        }
+        AccountCommand::Resume(AccountArg { id }) => {
+            (Method::PATCH, id, Some(json!({"status": "active"})))
+        }
     };
-    let answer = client
-        .call(method, &format!("/admin/v1/accounts/{id}"), body)
-        .await?;
-    show::print(admin.json, &answer, overview)
+    let path = format!("/admin/v1/accounts/{id}");
+    admin.request(method, &path, body, overview).await
 }
 
-/// Lists the facts of an account, and its keys if the answer contains them.
+/// Returns the facts of an account, and its keys if the response contains them.
 fn overview(account: &Value) -> String {
     let mut text = facts(ACCOUNT, account);
     let keys = rows(account, "keys");
@@ -153,25 +156,14 @@ fn overview(account: &Value) -> String {
     text
 }
 
-/// Returns the key with `changed_at` set to null if the key was never changed: the API then returns the time of its
-/// creation.
+/// Returns the key, with `changed_at` set to null if the key was never changed. For such a key, the API returns its
+/// creation time as `changed_at`.
 fn with_change(key: &Value) -> Value {
     let mut key = key.clone();
     if key["changed_at"] == key["created_at"] {
         key["changed_at"] = Value::Null;
     }
     key
-}
-
-async fn list_accounts(client: &Client, json: bool) -> Result<(), Failure> {
-    let answer = client.call(Method::GET, "/admin/v1/accounts", None).await?;
-    let rows = rows(&answer, "accounts");
-    if rows.is_empty() && !json {
-        return show::write(
-            "no accounts yet; open one with: tollgate account create ID --name NAME\n",
-        );
-    }
-    show::print(json, &answer, |_| table(ACCOUNT_ROW, rows))
 }
 
 pub(super) async fn top_up(
@@ -202,16 +194,17 @@ async fn enter(admin: &AdminArgs, path: &str, id: &str, body: Value) -> Result<(
         .await?;
     show::print(admin.json, &answer, |answer| facts(ACCOUNT, answer))?;
     if !admin.json {
-        let booked = match answer["repeated"] == true {
-            true => "was booked before, nothing was booked now",
-            false => "is booked, once",
-        };
-        eprintln!("{id} {booked}: the same id again, for this account, changes nothing.");
+        match answer["repeated"] == true {
+            true => eprintln!("{id} was booked before, so nothing was booked now."),
+            false => eprintln!(
+                "{id} is booked. If you repeat the command with this id and account, nothing more is booked."
+            ),
+        }
     }
     Ok(())
 }
 
-/// Parses the amount of a payment, which is above zero.
+/// Parses the amount of a payment, which must be above zero.
 pub(super) fn payment(text: &str) -> Result<MicroRub, String> {
     let amount = text.parse::<MicroRub>();
     let amount = amount.map_err(|error| error.to_string())?;
@@ -260,7 +253,7 @@ mod tests {
         let mut made = account.clone();
         made["keys"][0]["created_at"] = made["keys"][0]["changed_at"].clone();
         assert!(overview(&made).ends_with("    4.00  never\n"));
-        // Answers of the other account commands have no keys.
+        // The responses of other account commands contain no keys.
         assert_eq!(overview(&json!({"id": "acme"})), "account  acme\n");
     }
 

@@ -1,4 +1,4 @@
-//! Questions on a terminal.
+//! Asks the user questions on a terminal.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
@@ -7,7 +7,7 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use super::failure::Failure;
 use crate::config::{Preset, sections::VendorArgs};
 
-/// Asks until the answer is valid.
+/// Repeats the question until `parse` accepts the answer.
 pub(super) fn ask<T>(
     question: &str,
     parse: impl Fn(&str) -> Result<T, Failure>,
@@ -24,7 +24,7 @@ pub(super) fn ask<T>(
             == 0
         {
             return Err(Failure::Usage(
-                "the answers ended too early; nothing was written".into(),
+                "standard input ended before the last answer; nothing was written".into(),
             ));
         }
         match parse(line.trim()) {
@@ -50,7 +50,8 @@ pub(super) fn without_echo<T>(read: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// Asks for the values that the preset needs and the options lack, if standard input is a terminal.
+/// Asks for each value that the preset needs and the options do not give. Does nothing if standard input is not a
+/// terminal.
 pub(super) fn ask_values(args: &mut VendorArgs, preset: &Preset) -> Result<(), Failure> {
     if !io::stdin().is_terminal() {
         return Ok(());
@@ -61,7 +62,7 @@ pub(super) fn ask_values(args: &mut VendorArgs, preset: &Preset) -> Result<(), F
         let (title, find, example) = (&about.title, &about.find, &about.example);
         let question = format!("{find}.\nThe {title} (like {example}): ");
         let value = ask(&question, |text| match text {
-            "" => Err(Failure::Usage("the preset needs it".into())),
+            "" => Err(Failure::Usage(format!("the preset requires the {title}"))),
             text => Ok(text.to_owned()),
         })?;
         args.values.push((name, value));

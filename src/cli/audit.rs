@@ -1,4 +1,4 @@
-//! `tollgate audit`: checks the running gateway's ledger, or an export without any gateway.
+//! `tollgate audit`: checks the ledger of a running gateway, or an export, for which no gateway is needed.
 
 use std::{
     fmt,
@@ -27,11 +27,10 @@ use super::{
 };
 use crate::admin::export::{FORMAT, VERSION};
 
-/// Longest line of an export that is read, in bytes. An account with a million keys fits.
+/// Maximum length of an export line, in bytes. The line of an account with a million keys is shorter.
 const LINE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
-/// Audits the ledger of a running gateway. Exit code 1 means only that the audit found a breach; every other failure
-/// has another code.
+/// Audits the ledger of a running gateway. The exit code is 1 only if the audit found a breach.
 pub(super) async fn live(admin: &AdminArgs) -> Result<(), Failure> {
     let answer = Client::new(admin)?
         .call_patiently(Method::POST, "/admin/v1/audit")
@@ -40,7 +39,7 @@ pub(super) async fn live(admin: &AdminArgs) -> Result<(), Failure> {
     report(admin.json, &answer)
 }
 
-/// Audits an export: a file, or standard input for `-`.
+/// Audits an export from a file, or from standard input if the path is `-`.
 pub(super) fn of_export(json: bool, path: &Path) -> Result<(), Failure> {
     let audited = if path.as_os_str() == "-" {
         audit(&mut io::stdin().lock())
@@ -50,7 +49,7 @@ pub(super) fn of_export(json: bool, path: &Path) -> Result<(), Failure> {
         audit(&mut BufReader::with_capacity(1024 * 1024, file))
     };
     let audit = audited.map_err(|why| match why {
-        Unread::Io(error) => Failure::Io(format!("{}: {error}", path.display())),
+        Unread::Io(error) => Failure::of_file(path, &error),
         Unread::NotAnExport { line, problem } => {
             Failure::Data(format!("{}: line {line}: {problem}", path.display()))
         }
@@ -60,7 +59,7 @@ pub(super) fn of_export(json: bool, path: &Path) -> Result<(), Failure> {
 
 fn report(json: bool, answer: &Value) -> Result<(), Failure> {
     show::print(json, answer, audit_text)?;
-    // An answer without the list `breaches` does not prove that there are no breaches.
+    // If a response lacks the list `breaches`, it does not prove that there are no breaches.
     match answer.get("breaches").and_then(Value::as_array) {
         Some(breaches) if breaches.is_empty() => Ok(()),
         _ => Err(Failure::Breach),
@@ -135,7 +134,7 @@ enum Line {
     },
 }
 
-/// Reads an export to its end. Stores only the number of each call, which takes 16 bytes.
+/// Reads an export to its end. Of each call, only the request number (16 bytes) stays in memory.
 fn audit(export: &mut impl BufRead) -> Result<Audit, Unread> {
     let mut auditor = Auditor::default();
     let mut line = Vec::new();
@@ -160,7 +159,7 @@ fn audit(export: &mut impl BufRead) -> Result<Audit, Unread> {
     }
     Err(Unread::NotAnExport {
         line: auditor.lines + 1,
-        problem: "the end is missing: the export was cut off; export again".into(),
+        problem: "the export has no end line, so it was cut off: export again".into(),
     })
 }
 
@@ -189,18 +188,20 @@ struct OneAccount {
 impl Auditor {
     fn line(&mut self, line: &[u8]) -> Result<(), String> {
         if self.stage == Stage::End {
-            return Err("there is more after the end: check one export at a time".into());
+            return Err(
+                "the export continues after its end line: check one export at a time".into(),
+            );
         }
         let line: Line = serde_json::from_slice(line)
             .map_err(|error| format!("not a line of an export: {}", mistake(line, &error)))?;
         if (self.stage == Stage::Header) != matches!(line, Line::Header { .. }) {
-            return Err("an export begins with its header, and has no other".into());
+            return Err("an export must have exactly one header, on its first line".into());
         }
         match line {
             Line::Header { format, version } => {
                 if format != FORMAT || version != VERSION {
                     return Err(format!(
-                        "an export of format {format:?}, version {version}; this program reads {FORMAT:?}, \
+                        "the export has format {format:?}, version {version}, but this program reads only {FORMAT:?}, \
                          version {VERSION}"
                     ));
                 }
@@ -211,14 +212,14 @@ impl Auditor {
                 id,
                 account,
                 amount_rub,
-            } => self.of(&account)?.audit.entry(&id, amount_rub),
-            Line::Call(receipt) => self.of(&receipt.account)?.audit.call(&receipt),
+            } => self.account(&account)?.audit.entry(&id, amount_rub),
+            Line::Call(receipt) => self.account(&receipt.account)?.audit.call(&receipt),
             Line::End { accounts, lines } => {
                 self.close();
                 if (accounts, lines) != (self.audit.accounts, self.lines) {
                     return Err(format!(
-                        "the end counts {accounts} accounts and {lines} lines, but there are {} and {}: \
-                         lines were lost or added",
+                        "the end line counts {accounts} accounts and {lines} lines, but the export has {} accounts and {} \
+                         lines: lines were lost or added",
                         self.audit.accounts, self.lines
                     ));
                 }
@@ -233,7 +234,7 @@ impl Auditor {
             && *before >= books.id
         {
             return Err(format!(
-                "account {} follows {before}: the accounts of an export are in order, each once",
+                "account {} comes after account {before}: an export lists each account once, ordered by id",
                 books.id
             ));
         }
@@ -248,11 +249,13 @@ impl Auditor {
         Ok(())
     }
 
-    /// Returns the account whose journal is being read; an error if it is not the account `id`.
-    fn of(&mut self, id: &AccountId) -> Result<&mut OneAccount, String> {
+    /// Returns the account whose journal is being read; an error if `id`, which the line names, is another account.
+    fn account(&mut self, id: &AccountId) -> Result<&mut OneAccount, String> {
         match &mut self.account {
             Some(account) if account.id == *id => Ok(account),
-            _ => Err(format!("a line of account {id} is outside its journal")),
+            _ => Err(format!(
+                "a line of account {id} is outside the journal of that account"
+            )),
         }
     }
 
@@ -263,12 +266,12 @@ impl Auditor {
     }
 }
 
-/// Describes what is wrong with a line, and in which of the line's fields.
+/// Returns what is wrong with a line of an export, with the name of the invalid field.
 fn mistake(line: &[u8], error: &serde_json::Error) -> String {
-    // Serde buffers the fields of a tagged enum before it parses them, so the error's position does not show the wrong
-    // field.
+    // Serde buffers all fields of a tagged enum before it parses them, so the position in its error is not the
+    // position of the wrong field.
     let Ok(Value::Object(fields)) = serde_json::from_slice::<Value>(line) else {
-        return "it is not a JSON object".into();
+        return "the line is not a JSON object".into();
     };
     let complaint = |fields: &Map<String, Value>| {
         let read = Line::deserialize(Value::Object(fields.clone()));
@@ -277,9 +280,9 @@ fn mistake(line: &[u8], error: &serde_json::Error) -> String {
     let reported = complaint(&fields).unwrap_or_else(|| error.to_string());
     let quoted = |text: &str| text.split('`').nth(1).unwrap_or_default().to_owned();
     if reported.starts_with("missing field") {
-        return format!("{}: it is missing", quoted(&reported));
+        return format!("{}: the field is missing", quoted(&reported));
     }
-    // The mistake is in the field without which the error text changes.
+    // The wrong field is the field whose removal changes the error text.
     let culprit = fields.keys().find(|name| {
         let mut others = fields.clone();
         others.remove(*name);
@@ -311,7 +314,8 @@ mod tests {
         "01a1f9e6-bc69-7767-a285-af3e6bb9c9e3",
     ];
 
-    /// Returns an export of two accounts. One has 150 entered, 9 charged, 1 lost and 30 held; the other is empty.
+    /// Returns an export of two accounts. The first account has entries of 150, charges of 9, a loss of 1 and 30 held;
+    /// the second account is empty.
     fn export() -> Vec<Value> {
         let call = |number: &str, cost: &str, charged: &str, loss: &str, booked: &str| {
             json!({
@@ -375,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn edit_that_breaks_an_invariant_is_reported_by_its_name() {
+    fn export_that_breaks_an_invariant_is_reported_with_the_name_of_the_invariant() {
         type Edit = fn(&mut Vec<Value>);
         let add: fn(&mut Vec<Value>, Value) = |lines, line| {
             lines.insert(7, line);
@@ -457,7 +461,7 @@ mod tests {
             );
         }
 
-        // The export lacks one call and contains another call twice; its count of lines is adjusted.
+        // The export lacks one call and contains another call twice; the line count in its end line is adjusted.
         let mut lines = export();
         lines.remove(6);
         lines[7]["lines"] = json!(8);
@@ -480,7 +484,7 @@ mod tests {
     fn call_with_a_wrong_cost_is_reported_with_its_request_number() {
         let with = |input: &str, classes: Value| {
             let mut lines = export();
-            // Usage: 1 token of input, 2 of output and 1 of a one-hour cache write.
+            // The usage is 1 token of input, 2 tokens of output, and a one-hour cache write of 1 token.
             lines[3]["usage"]["classes"] = json!({"cache_write_1h": 1});
             lines[3]["price"] = json!({
                 "input": input, "cached_input": "0.00", "output": "1000000.00", "cache_write": "0.00",
@@ -505,19 +509,31 @@ mod tests {
         let lines: Vec<&str> = good.lines().collect();
         let joined = |lines: &[&str]| lines.join("\n");
         for (text, line, says) in [
-            (String::new(), 1, "the end is missing"),
-            (joined(&lines[..8]), 9, "the end is missing"),
-            (joined(&lines[..4]), 5, "the end is missing"),
+            (String::new(), 1, "the export has no end line"),
+            (joined(&lines[..8]), 9, "the export has no end line"),
+            (joined(&lines[..4]), 5, "the export has no end line"),
             (
                 joined(&[lines[0], &lines[1][..100]]),
                 2,
                 "not a line of an export",
             ),
-            (joined(&lines[1..]), 1, "begins with its header"),
-            (joined(&[lines[0], lines[0]]), 2, "begins with its header"),
-            (format!("{good}{}", lines[0]), 10, "more after the end"),
-            (joined(&[lines[0], lines[2]]), 2, "outside its journal"),
-            (joined(&[lines[0], lines[1], lines[1]]), 3, "follows acme"),
+            (joined(&lines[1..]), 1, "exactly one header"),
+            (joined(&[lines[0], lines[0]]), 2, "exactly one header"),
+            (
+                format!("{good}{}", lines[0]),
+                10,
+                "continues after its end line",
+            ),
+            (
+                joined(&[lines[0], lines[2]]),
+                2,
+                "outside the journal of that account",
+            ),
+            (
+                joined(&[lines[0], lines[1], lines[1]]),
+                3,
+                "comes after account acme",
+            ),
             (
                 joined(&[&lines[..4], &lines[5..]].concat()),
                 8,
@@ -531,7 +547,7 @@ mod tests {
             (
                 good.replace("\"entered_rub\":\"150.00\",", ""),
                 2,
-                "not a line of an export: entered_rub: it is missing",
+                "not a line of an export: entered_rub: the field is missing",
             ),
             (
                 good.replace("\"stale\"", "\"lent\""),

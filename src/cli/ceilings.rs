@@ -1,4 +1,4 @@
-//! Ceilings of a key or a group: as options, as fields of the API, and as printed.
+//! Ceilings of a key or a group: the options that set them, the API's fields, and the printed columns.
 
 use clap::Args;
 use serde_json::Value;
@@ -7,24 +7,24 @@ use tollgate_layers::money::MicroRub;
 use super::show::Cell;
 use crate::api::ceilings::{CEILINGS, fields};
 
-/// Ceilings to set, in the order of [`CEILINGS`].
+/// Options that set ceilings, in the order of [`CEILINGS`].
 #[derive(Debug, Default, Args)]
 pub(super) struct Ceilings {
-    /// The most it may spend in all
+    /// Ceiling on the total spending
     #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
     pub(super) ceiling: Option<MicroRub>,
-    /// The most it may spend in a month (UTC)
+    /// Ceiling on the spending in a month (UTC)
     #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
     pub(super) ceiling_month: Option<MicroRub>,
-    /// The most it may spend in a day (UTC)
+    /// Ceiling on the spending in a day (UTC)
     #[arg(long, value_name = "RUBLES", allow_negative_numbers = true)]
     pub(super) ceiling_day: Option<MicroRub>,
 }
 
-/// Ceilings to remove, in the order of [`CEILINGS`].
+/// Options that remove ceilings, in the order of [`CEILINGS`].
 #[derive(Debug, Args)]
 pub(super) struct NoCeilings {
-    /// Remove the ceiling
+    /// Remove the ceiling on the total spending
     #[arg(long, conflicts_with = "ceiling")]
     no_ceiling: bool,
     /// Remove the monthly ceiling
@@ -36,7 +36,7 @@ pub(super) struct NoCeilings {
 }
 
 impl Ceilings {
-    /// Returns the ceilings that the command line gives, as fields of the API.
+    /// Returns the ceilings that the command line sets, as fields of the API.
     pub(super) fn given(&self) -> impl Iterator<Item = (&'static str, Value)> {
         let amounts = [self.ceiling, self.ceiling_month, self.ceiling_day];
         fields()
@@ -46,7 +46,7 @@ impl Ceilings {
 }
 
 impl NoCeilings {
-    /// Returns the API's names of the ceilings to remove.
+    /// Returns the API's names of the ceilings that the command line removes.
     pub(super) fn fields(&self) -> impl Iterator<Item = &'static str> {
         let removed = [self.no_ceiling, self.no_ceiling_month, self.no_ceiling_day];
         fields()
@@ -55,7 +55,8 @@ impl NoCeilings {
     }
 }
 
-/// Returns the cells of each ceiling and of the amount spent under it, between `before` and `after`.
+/// Returns the cells `before`, two cells per ceiling (the ceiling and the amount spent under it), and the cells
+/// `after`.
 pub(super) fn cells(before: &[Cell], after: &[Cell]) -> Vec<Cell> {
     let ceilings = CEILINGS.iter().flat_map(|ceiling| {
         let (value, spent) = ceiling.pointers;
@@ -69,7 +70,8 @@ pub(super) fn cells(before: &[Cell], after: &[Cell]) -> Vec<Cell> {
     before.chain(after.iter().copied()).collect()
 }
 
-/// Returns narrow columns with the amount spent and its ceiling, per period, between `before` and `after`.
+/// Returns the columns `before`, two narrow columns per ceiling (the amount spent, and the ceiling), and the columns
+/// `after`.
 pub(super) fn columns(before: &[Cell], after: &[Cell]) -> Vec<Cell> {
     let ceilings = CEILINGS.iter().flat_map(|ceiling| {
         let (value, spent) = ceiling.pointers;

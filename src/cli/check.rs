@@ -1,4 +1,4 @@
-//! `tollgate check`: prints all mistakes of a configuration.
+//! `tollgate check`: prints all mistakes in a configuration.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -22,7 +22,7 @@ pub(super) fn check(path: &Path) -> Result<Config, Failure> {
         let (name, date) = (preset.name, &preset.about.date);
         let age = counted(preset.age_days(now_ms()), "day");
         eprintln!(
-            "{}: preset {name:?} is {age} old: its facts and prices are of {date}",
+            "{}: preset {name:?} is {age} old: its facts and prices date from {date}",
             path.display()
         );
     }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_about_a_missing_file_contains_its_name_once() {
+    fn error_about_a_missing_file_names_the_file_once() {
         let file = "/no/such/tollgate.toml";
         let failure = check(Path::new(file)).unwrap_err();
         assert!(failure.text().starts_with(file), "{failure:?}");

@@ -1,4 +1,4 @@
-//! The client of the admin API that the commands use.
+//! The HTTP client with which commands call the admin API.
 
 use std::{error::Error, fs, ops::ControlFlow, path::Path, time::Duration};
 
@@ -13,32 +13,36 @@ use hyper_util::{
 };
 use serde_json::Value;
 
-use super::{AdminArgs, failure::Failure};
+use super::{
+    AdminArgs,
+    failure::Failure,
+    show::{self, Cell, rows, table},
+};
 use crate::text::percent;
 
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 const ANSWER_SECONDS_MAX: u64 = 30;
-/// How long (s) `tollgate health` waits for an answer.
+/// Timeout (s) of `tollgate health`.
 const READY_SECONDS_MAX: u64 = 5;
-/// How long (s) a request may take whose answer needs the whole ledger.
+/// Timeout (s) of a request for which the gateway must read the whole ledger.
 const LONG_ANSWER_SECONDS_MAX: u64 = 3600;
-/// The admin API's address if neither a flag nor the environment gives one.
+/// The admin API's address, if neither a flag nor the environment gives another.
 const ADMIN_URL: &str = "http://127.0.0.1:8081";
-/// How long (s) to wait for the next piece of a streamed answer.
+/// Timeout (s) for the next piece of a streamed response.
 const PIECE_SECONDS_MAX: u64 = 60;
 
 /// A client of the admin API of one gateway.
 pub(super) struct Client {
-    /// The gateway's base address, without a trailing slash.
+    /// The gateway's base URL, without a trailing slash.
     url: String,
-    /// The flag that gave the address; error texts name it.
+    /// The flag that gave the URL; error texts name this flag.
     flag: &'static str,
     authorization: Option<HeaderValue>,
     http: HttpClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
 impl Client {
-    /// Creates a client of the gateway that the flags and the environment name.
+    /// Creates a client for the gateway that the flags or the environment name.
     pub(super) fn new(admin: &AdminArgs) -> Result<Self, Failure> {
         let mut client = Self::without_key(admin.admin_url.as_deref(), "--admin-url")?;
         let key = admin_key(
@@ -47,7 +51,7 @@ impl Client {
         )?;
         let mut authorization = HeaderValue::try_from(format!("Bearer {key}")).map_err(|_| {
             Failure::Usage(
-                "the admin key holds characters that no header can carry; check it for line breaks"
+                "the admin key contains characters that an HTTP header cannot carry; check it for line breaks"
                     .into(),
             )
         })?;
@@ -56,7 +60,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Creates a client without a key, of the gateway that `flag` or the environment names.
+    /// Creates a client without an admin key, for the gateway that `flag` or the environment names.
     pub(super) fn without_key(given: Option<&str>, flag: &'static str) -> Result<Self, Failure> {
         let url = admin_url(given, std::env::var("TOLLGATE_ADMIN_URL").ok());
         let url = checked_url(&url, flag)?;
@@ -73,7 +77,7 @@ impl Client {
         })
     }
 
-    /// Sends a request and returns the answer's JSON.
+    /// Sends a request and returns the response's JSON.
     pub(super) async fn call(
         &self,
         method: Method,
@@ -83,13 +87,13 @@ impl Client {
         let then = if method == Method::GET {
             "try again"
         } else {
-            "it may have been done: check, and repeat a payment only with the same --id"
+            "the command may have taken effect: check whether it did, and repeat a payment only with the same --id"
         };
         let exchange = self.exchange(method, path, body);
         self.answer_of(exchange, ANSWER_SECONDS_MAX, then).await
     }
 
-    /// Gets a resource; `None` if the gateway answers 404.
+    /// Gets a resource; `None` if the response has status 404.
     pub(super) async fn find(&self, path: &str) -> Result<Option<Value>, Failure> {
         let requested = async {
             let res = self.send(Method::GET, path, None).await?;
@@ -123,7 +127,7 @@ impl Client {
         readiness(status, &body, self.flag)
     }
 
-    /// Sends a request whose answer takes a while, because the gateway reads the whole ledger for it.
+    /// Sends a request whose response may take up to an hour, because the gateway reads the whole ledger for it.
     pub(super) async fn call_patiently(
         &self,
         method: Method,
@@ -134,7 +138,8 @@ impl Client {
             .await
     }
 
-    /// Awaits `asked` for at most `seconds`. On a timeout, the error's text contains the advice `then`.
+    /// Awaits `requested` for at most `seconds`. On a timeout, the error text ends with `then`, the advice for the
+    /// user.
     async fn answer_of<T>(
         &self,
         requested: impl Future<Output = Result<T, Failure>>,
@@ -149,7 +154,7 @@ impl Client {
         })
     }
 
-    /// Streams an answer to `take`, piece by piece, until `take` breaks.
+    /// Streams the body of a response: passes each piece to `take`, until `take` breaks or the body ends.
     pub(super) async fn read(
         &self,
         path: &str,
@@ -162,14 +167,17 @@ impl Client {
             ))
         };
         let sent = self.send(Method::GET, path, None);
-        // The first piece may be late: the gateway lists all accounts before it.
+        // The first piece of the response may arrive late, because the gateway lists all accounts before it sends any
+        // piece.
         let res = within(PIECE_SECONDS_MAX, sent).await.ok_or_else(silent)??;
         if !res.status().is_success() {
             let read = self.whole(res);
             let answer = within(PIECE_SECONDS_MAX, read).await.ok_or_else(silent)??;
             // `read_answer` returns an error for every unsuccessful status, so this case does not occur.
             return Err(match answer {
-                Ok(_) => Failure::OutOfReach(format!("an unknown answer from {}", self.url)),
+                Ok(_) => {
+                    Failure::OutOfReach(format!("the answer from {} has an unknown form", self.url))
+                }
                 Err(failure) => failure,
             });
         }
@@ -229,7 +237,7 @@ impl Client {
         sent.map_err(|error| self.out_of_reach(&error))
     }
 
-    /// Reads the whole answer: its JSON, or the gateway's refusal.
+    /// Reads a whole response, and returns its JSON or the gateway's refusal.
     async fn whole(&self, res: Response<Incoming>) -> Result<Result<Value, Failure>, Failure> {
         let status = res.status();
         let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX)
@@ -242,9 +250,38 @@ impl Client {
     fn out_of_reach(&self, error: &(dyn Error + 'static)) -> Failure {
         let cause = root(error);
         Failure::OutOfReach(format!(
-            "no answer from {}: {cause}; is the gateway running, and is {} (TOLLGATE_ADMIN_URL) its admin.listen?",
+            "no answer from {}: {cause}; is the gateway running, and is {} (TOLLGATE_ADMIN_URL) the address in its admin.listen?",
             self.url, self.flag
         ))
+    }
+}
+
+impl AdminArgs {
+    /// Sends a request and prints the response: as JSON, or as the text that `text` makes from the JSON.
+    pub(super) async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+        text: impl FnOnce(&Value) -> String,
+    ) -> Result<(), Failure> {
+        let answer = Client::new(self)?.call(method, path, body).await?;
+        show::print(self.json, &answer, text)
+    }
+
+    /// Gets a list and prints it as JSON or as a table. If the list is empty, prints `none` instead of the table.
+    pub(super) async fn list(
+        &self,
+        path: &str,
+        field: &str,
+        columns: &[Cell],
+        none: &str,
+    ) -> Result<(), Failure> {
+        let text = |answer: &Value| match rows(answer, field) {
+            [] => none.to_owned(),
+            rows => table(columns, rows),
+        };
+        self.request(Method::GET, path, None, text).await
     }
 }
 
@@ -263,13 +300,14 @@ fn root<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     cause
 }
 
-/// Encodes a query parameter's value: percent-encodes all but RFC 3986's unreserved characters.
+/// Percent-encodes the value of a query parameter: all characters except RFC 3986's unreserved ones.
 pub(super) fn encoded(value: &str) -> String {
     percent::encoded(value)
 }
 
-/// Returns the admin API's address: from a flag, else from the environment. Clap does not read the variable, because
-/// it would treat it as an option that was given and print its value in the usage line of every mistake.
+/// Returns the admin API's address: from the flag if given, else from the environment, else the default. Clap does not
+/// read the variable itself: it would treat the variable as a given option, and print its value in the usage line of
+/// every error message.
 fn admin_url(given: Option<&str>, environment: Option<String>) -> String {
     let given = given.map(str::to_owned);
     given.or(environment).unwrap_or_else(|| ADMIN_URL.into())
@@ -289,16 +327,16 @@ fn checked_url(url: &str, flag: &str) -> Result<String, Failure> {
     };
     if authority.as_str().contains('@') {
         return Err(problem(
-            "must hold no name or password; the key goes in TOLLGATE_ADMIN_KEY",
+            "must contain no user name or password; put the admin key into TOLLGATE_ADMIN_KEY",
         ));
     }
     if uri.query().is_some() || url.contains('#') {
-        return Err(problem("must not hold ? or #"));
+        return Err(problem("must not contain ? or #"));
     }
     Ok(url.trim_end_matches('/').to_owned())
 }
 
-/// Returns the admin key: from the file if one is named, else from the environment.
+/// Returns the admin key: from the file if one is given, else from the environment.
 fn admin_key(file: Option<&Path>, environment: Option<String>) -> Result<String, Failure> {
     let key = match file {
         Some(path) => {
@@ -311,13 +349,13 @@ fn admin_key(file: Option<&Path>, environment: Option<String>) -> Result<String,
     };
     match key.trim() {
         "" => Err(Failure::Usage(
-            "no admin key: set TOLLGATE_ADMIN_KEY, or name a file that holds it with --admin-key-file".into(),
+            "no admin key: set TOLLGATE_ADMIN_KEY, or give a file that contains the key with --admin-key-file".into(),
         )),
         key => Ok(key.to_owned()),
     }
 }
 
-/// Returns the JSON of a successful answer, or the gateway's refusal.
+/// Returns the JSON of a successful response, or the gateway's refusal.
 fn read_answer(status: StatusCode, body: &[u8], flag: &str) -> Result<Value, Failure> {
     let value: Option<Value> = serde_json::from_slice(body).ok();
     if status.is_success() {
@@ -332,18 +370,18 @@ fn read_answer(status: StatusCode, body: &[u8], flag: &str) -> Result<Value, Fai
     let Some(message) = message else {
         return Err(not_the_admin_api(status, flag));
     };
-    // A refusal with a code comes from the callers' listener; the operators' listener sends none.
+    // Only the callers' listener sends these codes. The operators' listener, where the admin API is, sends no codes.
     if matches!(code, Some("path_not_found" | "method_not_allowed")) {
         return Err(Failure::OutOfReach(format!(
-            "this is the listener for callers, not the operator's; {flag} (TOLLGATE_ADMIN_URL) must be the \
+            "this address is the listener for callers, not the one for operators; {flag} (TOLLGATE_ADMIN_URL) must be the \
              gateway's admin.listen, by default {ADMIN_URL}"
         )));
     }
     let message = message.replace(char::is_control, " ");
     Err(match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::Denied(
-            "the gateway does not know this admin key; check TOLLGATE_ADMIN_KEY (or --admin-key-file) against \
-             its admin.key"
+            "the gateway rejected this admin key; compare TOLLGATE_ADMIN_KEY (or --admin-key-file) with admin.key in \
+             the gateway's configuration"
                 .into(),
         ),
         StatusCode::SERVICE_UNAVAILABLE => Failure::OutOfReach(message),
@@ -352,7 +390,7 @@ fn read_answer(status: StatusCode, body: &[u8], flag: &str) -> Result<Value, Fai
     })
 }
 
-/// Interprets the gateway's answer to `/readyz`.
+/// Returns an error with the reason, unless the gateway's response to `/readyz` means that it is ready.
 fn readiness(status: StatusCode, body: &[u8], flag: &str) -> Result<(), Failure> {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
     match (status, value["status"].as_str()) {
@@ -385,7 +423,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn admin_answer_becomes_json_or_an_exit_code() {
+    fn admin_response_becomes_json_or_an_exit_code() {
         for (status, body, code, reported) in [
             (200, r#"{"id":"a"}"#, 0, ""),
             (
@@ -431,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn gateway_counts_as_ready_only_if_it_answers_that_it_is_ready() {
+    fn gateway_counts_as_ready_only_if_it_reports_ready() {
         for (status, body, says) in [
             (200, r#"{"status":"ready"}"#, None),
             (

@@ -1,48 +1,47 @@
-//! `tollgate code`: promo codes and invitations.
+//! `tollgate code`: manages promo codes and invitations.
 
 use clap::Subcommand;
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use tollgate_layers::money::MicroRub;
 
 use super::{
     AdminArgs,
-    client::Client,
     failure::Failure,
-    show::{self, Cell, facts, rows, table},
+    show::{Cell, facts, rows, table},
 };
 
 #[derive(Debug, Subcommand)]
 pub(super) enum CodeCommand {
-    /// Make a code, and print it once
+    /// Create a code and print it; it cannot be shown again
     ///
-    /// A promo code credits an account that exists; with --opens-account, the code is an invitation: a person signs up
-    /// with it, if cabinet.terms_url is set.
+    /// A promo code credits an existing account. With --opens-account, the code is an invitation instead: a person uses
+    /// it to open an account. Invitations require cabinet.terms_url in the configuration.
     #[command(
         after_help = "Examples:\n  tollgate code create --amount 500 --uses 20 --expires 2027-01-31\n  \
                             tollgate code create --amount 0 --opens-account"
     )]
     Create {
-        /// Amount that each use credits, in rubles
+        /// Amount that each use of the code credits, in rubles
         #[arg(long)]
         amount: MicroRub,
-        /// Makes an invitation, which opens an account
+        /// Make the code an invitation, which opens an account
         #[arg(long)]
         opens_account: bool,
-        /// How many accounts may use it
+        /// Maximum number of accounts that may use the code
         #[arg(long, default_value_t = 1)]
         uses: u32,
-        /// The time from which it is not valid, as a date or RFC 3339
+        /// Date or RFC 3339 time at which the code expires
         #[arg(long)]
         expires: Option<String>,
     },
-    /// List all codes, without the codes themselves
+    /// List all codes by id; the codes themselves cannot be shown again
     #[command(after_help = "Example:\n  tollgate code list")]
     List,
     /// Make a code invalid
     #[command(after_help = "Example:\n  tollgate code remove 0123456789abcdef01234567")]
     Remove {
-        /// The id of the code
+        /// The code's id
         id: String,
     },
 }
@@ -57,12 +56,11 @@ pub(super) async fn code(admin: &AdminArgs, command: CodeCommand) -> Result<(), 
         Cell::text("expires", "/expires_at"),
     ];
     let path = "/admin/v1/codes";
-    let client = Client::new(admin)?;
-    let answer = match command {
+    let text = |answer: &Value| facts(&cells, answer);
+    match command {
         CodeCommand::List => {
-            let answer = client.call(Method::GET, path, None).await?;
-            let rows = rows(&answer, "codes");
-            return show::print(admin.json, &answer, |_| table(&cells, rows));
+            let text = |answer: &Value| table(&cells, rows(answer, "codes"));
+            admin.request(Method::GET, path, None, text).await
         }
         CodeCommand::Create {
             amount,
@@ -76,12 +74,11 @@ pub(super) async fn code(admin: &AdminArgs, command: CodeCommand) -> Result<(), 
             if let Some(expires) = expires {
                 body["expires_at"] = expires.into();
             }
-            client.call(Method::POST, path, Some(body)).await?
+            admin.request(Method::POST, path, Some(body), text).await
         }
         CodeCommand::Remove { id } => {
             let path = format!("{path}/{}", crate::admin::path_segment(&id));
-            client.call(Method::DELETE, &path, None).await?
+            admin.request(Method::DELETE, &path, None, text).await
         }
-    };
-    show::print(admin.json, &answer, |answer| facts(&cells, answer))
+    }
 }

@@ -1,20 +1,20 @@
-//! Reads and writes CSV (RFC 4180). Each record contains its line number, because mistakes are reported by line.
+//! Reads and writes CSV (RFC 4180). Each record carries its line number, because mistakes are reported by line.
 
 pub(super) use crate::text::csv::{quoted, shown};
 
-/// A record, with the line that it begins on, counted from 1.
+/// A record, with the number (from 1) of the line on which it begins.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) line: u64,
-    /// The cells of a record, without surrounding white space.
+    /// The record's cells, without surrounding white space.
     pub(super) cells: Vec<String>,
 }
 
-/// Reads all records; empty lines are skipped. Cells are separated by commas, or by semicolons if the first line has a
-/// semicolon and no comma: spreadsheets write that where the comma is the decimal separator.
+/// Reads all records, and skips empty lines. Cells are separated by semicolons if the first line has a semicolon and no
+/// comma, and otherwise by commas. Spreadsheets write semicolons if their decimal separator is the comma.
 ///
 /// # Errors
-/// The line of a quote that is never closed, or is at a wrong place.
+/// If a quote is never closed or is in a wrong place: the line number of the quote, and the mistake.
 pub(super) fn records(text: &str) -> Result<Vec<Record>, (u64, &'static str)> {
     let text = text.trim_start_matches('\u{feff}');
     let first = text.lines().next().unwrap_or_default();
@@ -44,8 +44,8 @@ pub(super) fn records(text: &str) -> Result<Vec<Record>, (u64, &'static str)> {
     Ok(records)
 }
 
-/// Reads one cell, and returns it with what ended it: a delimiter, a line end, or `None` at the end of the text. Line
-/// ends inside quotes are added to `line` here; the record's own line end is not.
+/// Reads one cell. Returns the cell, and what ended it: a delimiter, a line end, or `None` at the end of the text. Adds
+/// line ends inside quotes to `line`, but not the line end of the record.
 fn cell(
     letters: &mut std::iter::Peekable<std::str::Chars<'_>>,
     line: &mut u64,
@@ -57,7 +57,7 @@ fn cell(
         let begun = *line;
         loop {
             match letters.next() {
-                None => return Err((begun, "a quote is opened and never closed")),
+                None => return Err((begun, "a quote is opened but never closed")),
                 Some('"') if letters.next_if_eq(&'"').is_some() => cell.push('"'),
                 Some('"') => break,
                 Some(letter) => {
@@ -80,7 +80,7 @@ fn cell(
             Some('"') => {
                 return Err((
                     *line,
-                    "there is a quote within a cell: put the whole cell in quotes",
+                    "an unquoted cell contains a quote: put the whole cell in quotes, and double the quotes inside",
                 ));
             }
             Some(letter) if letter != '\n' && letter != delimiter => cell.push(letter),

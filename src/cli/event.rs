@@ -1,5 +1,5 @@
-//! `tollgate event`: the events that the ledger has emitted; `tollgate account alert`: the alert levels at which it
-//! emits events about low balances.
+//! `tollgate event` (events and their receivers) and `tollgate account alert` (the levels at which the ledger emits
+//! events).
 
 use clap::{Args, Subcommand};
 use http::Method;
@@ -18,18 +18,18 @@ use super::{
 };
 
 const EVENTS: &str = "/admin/v1/events";
-/// The number of events that the command shows without `--after`.
+/// How many of the last events the command shows if --after is not given.
 const LAST: usize = 50;
-/// How many event numbers one request scans for events that pass the filters.
+/// How many event numbers one request covers, when the command searches for events that pass the filters.
 const PLACES: u64 = 1000;
 /// How long (s) one long poll of `--follow` waits for new events.
 const WAIT_SECONDS: u64 = 20;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum EventCommand {
-    /// Show what happened to money, oldest first; without --after, the last 50
+    /// List events, oldest first; without --after, the last 50
     ///
-    /// Every event has a number, which increases by one. --kind takes several kinds, separated by commas.
+    /// Event numbers increase by one. --kind accepts several kinds, separated by commas.
     #[command(
         after_help = "Examples:\n  tollgate event list --account acme --kind balance_low,ceiling_reached\n  \
                       tollgate event list --after 0 --json | jq '.events[] | select(.kind == \"top_up\")'\n  \
@@ -39,20 +39,18 @@ pub(super) enum EventCommand {
     /// Show the receivers of events and their state
     #[command(
         visible_alias = "webhooks",
-        after_help = "A receiver is active, failing while deliveries to it are retried, or stopped: it has answered \
-                      410, or an operator has stopped it.\n\nExample:\n  tollgate event receivers"
+        after_help = "States of a receiver: active; failing, while deliveries to it are retried; stopped, after it has \
+                      answered 410 or an operator has stopped it.\n\nExample:\n  tollgate event receivers"
     )]
     Receivers,
-    /// Show a receiver's dead letters: events that it did not accept within the whole retry time
+    /// Show a receiver's dead letters: events that the receiver did not accept within its retry time
     #[command(after_help = "Example:\n  tollgate event dead crm")]
-    Dead {
-        /// The receiver's name in the configuration
-        receiver: String,
-    },
-    /// Send events to a receiver again, now, with the ids that they had
+    Dead(ReceiverArg),
+    /// Send events to a receiver again, with their original ids
     ///
-    /// Any event that is still kept can be sent, whether the receiver accepted it before or not. A dead letter that is
-    /// accepted is removed from the list. Stops at the first event that is not accepted.
+    /// An event can be sent again while the ledger stores it, even if the receiver has accepted it before. A dead
+    /// letter is removed from the list when the receiver accepts it. The command stops at the first event that the
+    /// receiver does not accept.
     #[command(
         after_help = "Examples:\n  tollgate event replay crm 17 18\n  tollgate event replay crm --dead"
     )]
@@ -62,27 +60,27 @@ pub(super) enum EventCommand {
         /// The events' numbers
         #[arg(value_name = "PLACE", required_unless_present = "dead")]
         numbers: Vec<u64>,
-        /// All its dead letters, oldest first
+        /// Send all dead letters of the receiver, oldest first
         #[arg(long, conflicts_with = "numbers")]
         dead: bool,
     },
-    /// Stop sending to a receiver; its events wait
+    /// Stop sending events to a receiver; `tollgate event resume` sends the events that were held back
     #[command(after_help = "Example:\n  tollgate event stop crm")]
-    Stop {
-        /// The receiver's name in the configuration
-        receiver: String,
-    },
-    /// Send to a stopped or failing receiver again, at once, beginning with the events that wait
+    Stop(ReceiverArg),
+    /// Send events again to a receiver that is stopped or failing, beginning with the first undelivered event
     #[command(after_help = "Example:\n  tollgate event resume crm")]
-    Resume {
-        /// The receiver's name in the configuration
-        receiver: String,
-    },
+    Resume(ReceiverArg),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ReceiverArg {
+    /// The receiver's name in the configuration
+    receiver: String,
 }
 
 const RECEIVERS: &str = "/admin/v1/receivers";
 
-/// The columns of a receiver in a list.
+/// Columns of a receiver in a list.
 const RECEIVER_ROW: &[Cell] = &[
     Cell::text("receiver", "/name"),
     Cell::text("way", "/way"),
@@ -107,19 +105,19 @@ const DEAD_ROW: &[Cell] = &[
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// Only events after this number; 0: all that are kept
+    /// Show only events with a number above this; 0 shows all stored events
     #[arg(long, value_name = "PLACE")]
     after: Option<u64>,
-    /// At most this many
+    /// Show at most this many events
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1000))]
     limit: u64,
-    /// Only of this account
+    /// Show only events of this account
     #[arg(long)]
     account: Option<AccountId>,
-    /// Only of these kinds
+    /// Show only events of these kinds, separated by commas
     #[arg(long, value_name = "KINDS")]
     kind: Option<String>,
-    /// Keep printing new events; with --json, one per line
+    /// Keep running and print new events; with --json, one event per line
     #[arg(long)]
     follow: bool,
 }
@@ -127,18 +125,18 @@ pub(super) struct ListArgs {
 /// Arguments of `tollgate account alert`.
 #[derive(Debug, Args)]
 pub(super) struct AlertArgs {
-    /// The account
+    /// Id of the account
     account: AccountId,
-    /// Decimal rubles left; at most four levels
+    /// An alert level in decimal rubles; repeat for up to four levels
     #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = level, conflicts_with = "none")]
     at: Vec<MicroRub>,
-    /// Emit no such events
+    /// Remove all alert levels
     #[arg(long)]
     none: bool,
-    /// For what is left under this key's ceilings, instead of the balance
+    /// Compare the levels with the amount left under this key's ceilings, not with the balance
     #[arg(long, value_parser = IdNotKey)]
     key: Option<KeyId>,
-    /// For what is left under this group's ceilings, instead of the balance
+    /// Compare the levels with the amount left under this group's ceilings, not with the balance
     #[arg(long, conflicts_with = "key")]
     group: Option<GroupId>,
 }
@@ -149,7 +147,9 @@ fn level(text: &str) -> Result<MicroRub, String> {
         .map_err(|error| error.to_string())?;
     match level > MicroRub::ZERO {
         true => Ok(level),
-        false => Err("a level is more than 0 rubles; --none for no events".into()),
+        false => {
+            Err("a level must be more than 0 rubles; to remove all levels, give --none".into())
+        }
     }
 }
 
@@ -157,42 +157,33 @@ pub(super) async fn event(admin: &AdminArgs, command: EventCommand) -> Result<()
     match command {
         EventCommand::List(args) => list(admin, &args).await,
         EventCommand::Receivers => {
-            let answer = Client::new(admin)?
-                .call(Method::GET, RECEIVERS, None)
-                .await?;
-            show::print(admin.json, &answer, |answer| {
-                table(RECEIVER_ROW, rows(answer, "receivers"))
-            })
+            let text = |answer: &Value| table(RECEIVER_ROW, rows(answer, "receivers"));
+            admin.request(Method::GET, RECEIVERS, None, text).await
         }
-        EventCommand::Dead { receiver } => {
-            let answer = dead(&Client::new(admin)?, &receiver).await?;
-            show::print(admin.json, &answer, |answer| {
-                table(DEAD_ROW, rows(answer, "dead"))
-            })
+        EventCommand::Dead(ReceiverArg { receiver }) => {
+            let path = dead_path(&receiver);
+            let text = |answer: &Value| table(DEAD_ROW, rows(answer, "dead"));
+            admin.request(Method::GET, &path, None, text).await
         }
         EventCommand::Replay {
             receiver,
             numbers,
             dead,
         } => replay(admin, &receiver, numbers, dead).await,
-        EventCommand::Stop { receiver } => set(admin, &receiver, "stopped").await,
-        EventCommand::Resume { receiver } => set(admin, &receiver, "active").await,
+        EventCommand::Stop(ReceiverArg { receiver }) => set(admin, &receiver, "stopped").await,
+        EventCommand::Resume(ReceiverArg { receiver }) => set(admin, &receiver, "active").await,
     }
 }
 
-async fn dead(client: &Client, receiver: &str) -> Result<Value, Failure> {
-    let path = format!("{RECEIVERS}/{}/dead", encoded(receiver));
-    client.call(Method::GET, &path, None).await
+fn dead_path(receiver: &str) -> String {
+    format!("{RECEIVERS}/{}/dead", encoded(receiver))
 }
 
 async fn set(admin: &AdminArgs, receiver: &str, status: &str) -> Result<(), Failure> {
     let path = format!("{RECEIVERS}/{}", encoded(receiver));
-    let answer = Client::new(admin)?
-        .call(Method::PATCH, &path, Some(json!({ "status": status })))
-        .await?;
-    show::print(admin.json, &answer, |answer| {
-        table(RECEIVER_ROW, std::slice::from_ref(answer))
-    })
+    let body = json!({ "status": status });
+    let text = |answer: &Value| table(RECEIVER_ROW, std::slice::from_ref(answer));
+    admin.request(Method::PATCH, &path, Some(body), text).await
 }
 
 async fn replay(
@@ -203,7 +194,8 @@ async fn replay(
 ) -> Result<(), Failure> {
     let client = Client::new(admin)?;
     if all_dead {
-        let answer = dead(&client, receiver).await?;
+        let path = dead_path(receiver);
+        let answer = client.call(Method::GET, &path, None).await?;
         let letters = rows(&answer, "dead").iter();
         numbers = letters
             .filter_map(|letter| letter["event"]["number"].as_u64())
@@ -214,15 +206,15 @@ async fn replay(
         let body = json!({ "number": number });
         let answer = client.call(Method::POST, &path, Some(body)).await?;
         if answer["delivered"] != true {
-            let why = answer["error"].as_str().unwrap_or("not taken");
+            let why = answer["error"].as_str().unwrap_or("not accepted");
             return Err(Failure::Refused(format!("event {number}: {why}")));
         }
         show::print(admin.json, &answer, |_| {
-            format!("event {number} is taken\n")
+            format!("the receiver accepted event {number}\n")
         })?;
     }
     if numbers.is_empty() && !admin.json {
-        show::write("nothing to send\n")?;
+        show::write("no dead letters, so nothing was sent\n")?;
     }
     Ok(())
 }
@@ -256,14 +248,15 @@ async fn list(admin: &AdminArgs, args: &ListArgs) -> Result<(), Failure> {
             show::write(&lines(events))?;
         }
         let next = answer["next_after"].as_u64();
-        let after = next.ok_or_else(|| Failure::OutOfReach("an unknown answer".into()))?;
+        let after =
+            next.ok_or_else(|| Failure::OutOfReach("the answer has no next_after".into()))?;
         let path = format!("{EVENTS}?after={after}&limit={limit}&wait={WAIT_SECONDS}{filters}");
         answer = client.call(Method::GET, &path, None).await?;
     }
 }
 
-/// Returns the answer that contains the last `limit` events that pass the filters. The API reads forwards only, so this
-/// function searches pages from the end backwards, as far as events are kept.
+/// Returns a page with the last `limit` events that pass the filters. The API reads only forwards, so this function
+/// reads pages from the newest event back to the oldest stored one, until it has found `limit` events.
 async fn latest(client: &Client, limit: u64, filters: &str) -> Result<Value, Failure> {
     let path = format!("{EVENTS}?limit=1");
     let mut answer = client.call(Method::GET, &path, None).await?;
@@ -289,7 +282,7 @@ async fn latest(client: &Client, limit: u64, filters: &str) -> Result<Value, Fai
     Ok(answer)
 }
 
-/// Writes one line per event: number, time, kind, the account or key that it concerns, and the details of its kind.
+/// Writes one line per event: number, time, kind, account, key, and the fields that only this kind of event has.
 fn lines(events: &[Value]) -> String {
     events.iter().map(line).collect()
 }
@@ -326,7 +319,7 @@ pub(super) async fn alert(admin: &AdminArgs, args: &AlertArgs) -> Result<(), Fai
             let path = format!("/admin/v1/keys/{key}/alerts");
             let known = client.call(Method::GET, &path, None).await?;
             if known["account"] != *args.account {
-                let text = format!("key {key} is not of account {}", args.account);
+                let text = format!("key {key} does not belong to account {}", args.account);
                 return Err(Failure::Refused(text));
             }
             path
@@ -387,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn alert_levels_of_account_keys_and_groups_are_shown() {
+    fn alert_levels_of_accounts_and_keys_and_groups_are_shown() {
         let answer = json!({
             "account": "acme", "levels_rub": [], "keys": { "k1": ["5.00", "1.00"] }, "groups": { "team": ["2.00"] },
         });

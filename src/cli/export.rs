@@ -22,7 +22,7 @@ use super::{
 
 /// The interval at which a long export prints its progress on a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-/// How many bytes of a line are stored. The first and the last line of an export, which are parsed, are shorter.
+/// How many bytes of a line are kept. Only the first and the last line of an export are parsed, and both are shorter.
 const FRAME_BYTES_MAX: usize = 256;
 
 pub(super) async fn export(
@@ -80,17 +80,14 @@ pub(super) async fn export(
     })
 }
 
-/// Destination of the lines. A file gets its final name only when it is complete.
+/// Where the lines are written. A file gets its final name only when it is complete.
 enum Target {
     Stdout(BufWriter<io::Stdout>),
-    /// A path that exists and is not a regular file: a pipe, a device.
-    Special {
-        path: PathBuf,
-        out: BufWriter<File>,
-    },
     File {
         path: PathBuf,
-        part: PathBuf,
+        /// The temporary name of the file until it is complete; `None` for a pipe or a device, which is written
+        /// directly.
+        part: Option<PathBuf>,
         out: BufWriter<File>,
     },
 }
@@ -103,21 +100,22 @@ impl Target {
         options.write(true).create(true).truncate(true);
         if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
             let out = BufWriter::new(options.open(path).map_err(cannot)?);
-            return Ok(Self::Special {
+            return Ok(Self::File {
                 path: path.to_owned(),
+                part: None,
                 out,
             });
         }
         let mut part = path.as_os_str().to_owned();
         part.push(".part");
         let part = PathBuf::from(part);
-        // Payments are confidential, so only the owner may read the file.
+        // The export contains payments, which are confidential, so only the file's owner may read it.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let out = BufWriter::new(options.open(&part).map_err(cannot)?);
         Ok(Self::File {
             path: path.to_owned(),
-            part,
+            part: Some(part),
             out,
         })
     }
@@ -126,11 +124,11 @@ impl Target {
         matches!(self, Self::Stdout(out) if out.get_ref().is_terminal())
     }
 
-    /// Writes a piece of the export; breaks if the program that reads standard output has closed the pipe.
+    /// Writes a piece of the export. Breaks if standard output is a pipe whose reader has closed it.
     fn write(&mut self, piece: &[u8]) -> Result<ControlFlow<()>, Failure> {
         let written = match self {
             Self::Stdout(out) => out.write_all(piece),
-            Self::Special { out, .. } | Self::File { out, .. } => out.write_all(piece),
+            Self::File { out, .. } => out.write_all(piece),
         };
         match written {
             Ok(()) => Ok(ControlFlow::Continue(())),
@@ -145,11 +143,13 @@ impl Target {
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
                 flushed => flushed,
             },
-            Self::Special { out, .. } => out.flush(),
-            Self::File { path, part, out } => out
-                .flush()
-                .and_then(|()| out.get_ref().sync_all())
-                .and_then(|()| fs::rename(part, path)),
+            Self::File { path, part, out } => out.flush().and_then(|()| match part {
+                None => Ok(()),
+                Some(part) => out
+                    .get_ref()
+                    .sync_all()
+                    .and_then(|()| fs::rename(part, path)),
+            }),
         };
         written.map_err(|error| {
             self.drop_part();
@@ -158,8 +158,12 @@ impl Target {
     }
 
     fn drop_part(&self) {
-        if let Self::File { part, .. } = self {
-            // The partial file may be gone already; if it stays, its name shows that it is partial.
+        if let Self::File {
+            part: Some(part), ..
+        } = self
+        {
+            // The partial file may have been removed already. If it cannot be removed, its name shows that it is
+            // partial.
             let _ = fs::remove_file(part);
         }
     }
@@ -167,25 +171,26 @@ impl Target {
     fn not_written(&self, error: &io::Error) -> Failure {
         let name = match self {
             Self::Stdout(_) => "standard output".into(),
-            Self::Special { path, .. } | Self::File { path, .. } => path.display().to_string(),
+            Self::File { path, .. } => path.display().to_string(),
         };
         Failure::Io(format!("{name}: {error}"))
     }
 }
 
-/// The counts of lines and bytes received so far.
+/// The lines and bytes received so far.
 #[derive(Debug)]
 struct Seen {
     lines: u64,
     bytes: u64,
-    /// The first bytes of the incomplete line, and of the last complete one.
+    /// The first bytes of the line that is still incomplete. The next field has the first bytes of the last complete
+    /// line.
     coming: Vec<u8>,
     last: Vec<u8>,
     progress: Option<Instant>,
     shown: bool,
 }
 
-/// The last line of an export, which counts the other lines.
+/// The last line of an export, which has the number of lines before it.
 #[derive(Debug, Deserialize)]
 struct End {
     kind: String,
@@ -231,7 +236,7 @@ impl Seen {
         }
     }
 
-    /// Returns the last line, if it marks the end of the export and its counts match the received lines.
+    /// Returns the last line, if it is an end line and its counts match the received lines.
     fn end(&self) -> Option<End> {
         if !self.coming.is_empty() {
             return None;

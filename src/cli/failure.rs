@@ -1,33 +1,39 @@
-//! How a command fails, and with which exit code. The codes above 63 are those of sysexits.h.
+//! Why commands fail, and the exit code of each failure. Codes above 63 are those of sysexits.h.
 
-use std::process::ExitCode;
+use std::{io, path::Path, process::ExitCode};
 
-/// Why a command failed. The texts end in what to do next.
+/// Why a command failed. Each text ends with what to do next.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// 1: the gateway refused, or the process could not continue.
+    /// Exit code 1: the gateway refused the request, or the process could not continue.
     Refused(String),
-    /// 1: the ledger is in breach; the breaches have been printed.
+    /// Exit code 1: the audit found breaches, which have been printed.
     Breach,
-    /// 1: the vendor's counts differ from the books, or prices from the vendor's; the differences have been printed.
+    /// Exit code 1: the vendor's counts differ from the books, or the vendor's prices from the configuration. The
+    /// differences have been printed.
     Drift,
-    /// 1: a statement differs from the books; the differences have been printed.
+    /// Exit code 1: a statement differs from the books. The differences have been printed.
     Differs,
-    /// 64: the command or the configuration is wrong.
+    /// Exit code 64: the command line or the configuration is wrong.
     Usage(String),
-    /// 65: a file that must be read has mistakes.
+    /// Exit code 65: an input file has mistakes.
     Data(String),
-    /// 69: the gateway or its ledger did not answer.
+    /// Exit code 69: the gateway or its ledger did not respond.
     OutOfReach(String),
-    /// 70: the gateway itself has a fault.
+    /// Exit code 70: the gateway has an internal fault.
     Internal(String),
-    /// 74: a file or standard output could not be read or written.
+    /// Exit code 74: a file or standard output could not be read or written.
     Io(String),
-    /// 77: the key is not the gateway's admin key.
+    /// Exit code 77: the key is not the gateway's admin key.
     Denied(String),
 }
 
 impl Failure {
+    /// Creates the failure for a file that cannot be read or written.
+    pub(super) fn of_file(path: &Path, error: &io::Error) -> Self {
+        Self::Io(format!("{}: {error}", path.display()))
+    }
+
     /// Prints the failure, one line for each mistake, and returns the exit code.
     pub(super) fn report(&self) -> ExitCode {
         for line in self.text().lines() {
@@ -48,7 +54,7 @@ impl Failure {
         }
     }
 
-    /// Returns the text to print; empty if it has been printed already.
+    /// Returns the text to print; empty if the command has printed the reason already.
     pub(super) fn text(&self) -> &str {
         match self {
             Self::Breach | Self::Drift | Self::Differs => "",
@@ -62,24 +68,22 @@ impl Failure {
         }
     }
 
-    /// Puts the place where the failure happened before its text.
-    pub(super) fn at(self, place: &str) -> Self {
-        let reported = |text: String| format!("{place}: {text}");
-        match self {
-            Self::Breach => Self::Breach,
-            Self::Drift => Self::Drift,
-            Self::Differs => Self::Differs,
-            Self::Refused(text) => Self::Refused(reported(text)),
-            Self::Usage(text) => Self::Usage(reported(text)),
-            Self::Data(text) => Self::Data(reported(text)),
-            Self::OutOfReach(text) => Self::OutOfReach(reported(text)),
-            Self::Internal(text) => Self::Internal(reported(text)),
-            Self::Io(text) => Self::Io(reported(text)),
-            Self::Denied(text) => Self::Denied(reported(text)),
+    /// Prefixes the failure's text with the place at which the failure happened.
+    pub(super) fn at(mut self, place: &str) -> Self {
+        match &mut self {
+            Self::Breach | Self::Drift | Self::Differs => {}
+            Self::Refused(text)
+            | Self::Usage(text)
+            | Self::Data(text)
+            | Self::OutOfReach(text)
+            | Self::Internal(text)
+            | Self::Io(text)
+            | Self::Denied(text) => *text = format!("{place}: {text}"),
         }
+        self
     }
 
-    /// Replaces exit code 1, for a command whose exit code 1 does not mean a refusal.
+    /// Replaces exit code 1 by 70, for a command whose exit code 1 does not mean a refusal.
     pub(super) fn not_one(self) -> Self {
         match self {
             Self::Refused(text) => Self::Internal(text),
@@ -88,5 +92,5 @@ impl Failure {
     }
 }
 
-/// The exit code `EX_USAGE` of sysexits.h.
+/// Exit code of a usage mistake, `EX_USAGE` in sysexits.h.
 pub(super) const USAGE: u8 = 64;

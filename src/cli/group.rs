@@ -8,22 +8,21 @@ use tollgate_layers::key::{AccountId, GroupId};
 use super::{
     AdminArgs,
     ceilings::{self, Ceilings, NoCeilings},
-    client::Client,
     failure::Failure,
-    show::{self, Cell, facts, rows, table},
+    show::{Cell, facts},
 };
 
 #[derive(Debug, Subcommand)]
 pub(super) enum GroupCommand {
-    /// Make a group of keys
+    /// Create a group of keys
     ///
-    /// Its keys share the group's ceilings; each key's own ceilings apply too. Put keys into it with
-    /// `tollgate key create --group` and `tollgate key set --group`.
+    /// The keys of a group together may spend at most the group's ceilings; each key's own ceilings apply as well. To
+    /// put a key into a group, use `tollgate key create --group` or `tollgate key set --group`.
     #[command(
         after_help = "Example:\n  tollgate group create acme support --name Support --ceiling-month 5000"
     )]
     Create {
-        /// The account whose keys it is for
+        /// The account whose keys the group may contain
         account: AccountId,
         /// The group's id, unique in its account
         group: GroupId,
@@ -33,44 +32,43 @@ pub(super) enum GroupCommand {
     /// List an account's groups, including removed ones
     #[command(after_help = "Example:\n  tollgate group list acme")]
     List {
-        /// The account
+        /// Id of the account
         account: AccountId,
     },
-    /// Change a group's name and ceilings; options not given leave their values unchanged
+    /// Change a group's name and ceilings; options that are not given change nothing
     #[command(
         after_help = "Example:\n  tollgate group update acme support --ceiling-day 200 --no-ceiling-month"
     )]
     Update {
-        /// The account
+        /// Id of the account
         account: AccountId,
-        /// The group
+        /// Id of the group
         group: GroupId,
         #[command(flatten)]
         ceilings: GroupCeilings,
         #[command(flatten)]
         without: NoCeilings,
     },
-    /// Remove a group for good; none of its keys may be left
+    /// Remove a group permanently; all its keys must have left it before
     #[command(after_help = "Example:\n  tollgate group remove acme support")]
     Remove {
-        /// The account
+        /// Id of the account
         account: AccountId,
-        /// The group
+        /// Id of the group
         group: GroupId,
     },
 }
 
-/// A group's name and ceilings, as options.
+/// Options for a group's name and ceilings.
 #[derive(Debug, Args)]
 pub(super) struct GroupCeilings {
-    /// A name, for people
+    /// The group's name, for display
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]
     ceilings: Ceilings,
 }
 
-/// Returns the cells that are printed of a group. The group's keys share the ceilings.
 fn group_cells() -> Vec<Cell> {
     let before = [
         Cell::text("id", "/id"),
@@ -86,7 +84,12 @@ fn group_cells() -> Vec<Cell> {
 
 pub(super) async fn group(admin: &AdminArgs, command: GroupCommand) -> Result<(), Failure> {
     let (method, path, body) = match command {
-        GroupCommand::List { account } => return list_groups(admin, &account).await,
+        GroupCommand::List { account } => {
+            let path = path_of(&account, None);
+            let none =
+                format!("no groups yet; create one with: tollgate group create {account} <id>\n");
+            return admin.list(&path, "groups", &group_cells(), &none).await;
+        }
         GroupCommand::Create {
             account,
             group,
@@ -110,7 +113,7 @@ pub(super) async fn group(admin: &AdminArgs, command: GroupCommand) -> Result<()
             );
             if body.is_empty() {
                 return Err(Failure::Usage(format!(
-                    "nothing to change on {group}: name a ceiling, like --ceiling-day 100 (tollgate group update --help)"
+                    "nothing to change in group {group}: give an option, for example --ceiling-day 100 (see tollgate group update --help)"
                 )));
             }
             (Method::PATCH, path_of(&account, Some(&group)), Some(body))
@@ -119,22 +122,10 @@ pub(super) async fn group(admin: &AdminArgs, command: GroupCommand) -> Result<()
             (Method::DELETE, path_of(&account, Some(&group)), None)
         }
     };
-    let answer = Client::new(admin)?
-        .call(method, &path, body.map(Value::Object))
-        .await?;
-    show::print(admin.json, &answer, |answer| facts(&group_cells(), answer))
-}
-
-async fn list_groups(admin: &AdminArgs, account: &AccountId) -> Result<(), Failure> {
-    let path = path_of(account, None);
-    let answer = Client::new(admin)?.call(Method::GET, &path, None).await?;
-    let rows = rows(&answer, "groups");
-    if rows.is_empty() && !admin.json {
-        return show::write(&format!(
-            "no groups yet; make one with: tollgate group create {account} <id>\n"
-        ));
-    }
-    show::print(admin.json, &answer, |_| table(&group_cells(), rows))
+    let text = |answer: &Value| facts(&group_cells(), answer);
+    admin
+        .request(method, &path, body.map(Value::Object), text)
+        .await
 }
 
 fn path_of(account: &AccountId, group: Option<&GroupId>) -> String {

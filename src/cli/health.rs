@@ -1,5 +1,5 @@
-//! `tollgate health`: reports whether a gateway should get calls. Supervisors use it to restart a gateway, and
-//! balancers to route around it.
+//! `tollgate health`: reports whether a gateway should get calls. If it should not, a supervisor can restart the
+//! gateway, and a load balancer can send calls to other gateways.
 
 use std::time::Duration;
 

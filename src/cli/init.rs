@@ -1,4 +1,4 @@
-//! `tollgate init`: writes what a gateway needs to serve, and prints the commands up to the first paid call.
+//! `tollgate init`: writes the files that a gateway needs, and prints the commands that lead to the first paid call.
 
 use std::{
     collections::BTreeSet,
@@ -15,7 +15,7 @@ use super::{
     ask::{ask, ask_values, without_echo},
     failure::Failure,
     show::{self, counted},
-    vendor_add::{advice, checked, unusable},
+    vendor_add::{advice, checked},
 };
 use crate::{
     config::{
@@ -23,6 +23,7 @@ use crate::{
         sections::{KEY_FILE, Sections, VendorArgs, full, preset, prices},
     },
     net::replace::replace_file,
+    text::hex::hex,
 };
 
 #[derive(Debug, Args)]
@@ -30,23 +31,25 @@ pub(super) struct InitArgs {
     /// Folder for the configuration, the keys and the ledger; created if it does not exist
     #[arg(long, default_value = ".")]
     dir: PathBuf,
-    /// Preset of the first vendor, like deepseek
+    /// Preset of the first vendor, for example deepseek
     #[arg(long, value_name = "PRESET")]
     vendor: Option<String>,
     #[command(flatten)]
     args: VendorArgs,
-    /// Address for callers; default: 127.0.0.1:8080. Operators get the next port, on this machine alone
+    /// Address for callers; default: 127.0.0.1:8080. The listener for operators gets the next port, on the loopback
+    /// interface only
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Rubles per USDT, fixed until you change it, or market: public quotes of Rapira, else of CoinGecko; default: market
+    /// Rubles per USDT: a fixed number, or market for public quotes from Rapira, or from CoinGecko if Rapira fails;
+    /// default: market
     #[arg(long, value_parser = rate)]
     rate: Option<Rate>,
-    /// Price for your customers = price of the vendor × rate × this
+    /// Multiplier for your prices: the customers' price is the vendor's price × rubles per USDT × this number
     #[arg(long, default_value = "1.15")]
     multiplier: String,
 }
 
-/// Where the rate of USDT comes from.
+/// Where the exchange rate comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Rate {
     Market,
@@ -58,18 +61,18 @@ fn rate(text: &str) -> Result<Rate, String> {
     match text {
         "" | "market" => Ok(Rate::Market),
         number if is_number => Ok(Rate::Fixed(number.to_owned())),
-        _ => Err("write a number like 90.50, or market".into()),
+        _ => Err("write a number like 90.50, or the word market".into()),
     }
 }
 
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
-/// The sources of deploy/tollgate.toml.
+/// The `[[rate.source]]` sections of deploy/tollgate.toml.
 const MARKET: &str = r#"# Public quotes, requested in this order; nobody guarantees them. For a rate of your own: fixed = "90.50"
 [[rate.source]]
 url    = "https://api.rapira.net/open/market/rates"
 select = "/data[symbol=USDT/RUB]/askPrice"
-min = "50"                                # a rate outside these is rejected
+min = "50"                                # a rate below min or above max is rejected
 max = "200"
 
 [[rate.source]]
@@ -79,20 +82,20 @@ min = "50"
 max = "200"
 "#;
 
-/// Writes the files and prints the commands.
+/// Writes the configuration and key files, and prints the commands to run next.
 ///
 /// # Errors
-/// If an answer is missing, the folder has a configuration already, or a file cannot be written.
+/// If a required option is missing, the folder already has a configuration, or a file cannot be written.
 pub(super) fn init(mut args: InitArgs) -> Result<(), Failure> {
     let config = args.dir.join("tollgate.toml");
     if config.exists() {
         return Err(Failure::Usage(format!(
-            "{0} exists: `tollgate vendor add PRESET --config {0}` adds a vendor to it",
+            "{0} already exists; to add a vendor to it, run `tollgate vendor add PRESET --config {0}`",
             config.display()
         )));
     }
     let (preset, key) = questions(&mut args)?;
-    fs::create_dir_all(&args.dir).map_err(|error| unusable(&args.dir, &error))?;
+    fs::create_dir_all(&args.dir).map_err(|error| Failure::of_file(&args.dir, &error))?;
     let mut made = Made::default();
     let admin_key = args.dir.join("admin.key");
     if !admin_key.exists() {
@@ -105,6 +108,8 @@ pub(super) fn init(mut args: InitArgs) -> Result<(), Failure> {
         args.args.key_file = Some(file);
     }
     let sections = Sections::new(preset, &args.args, &BTreeSet::new()).map_err(Failure::Usage)?;
+    let service_account = args.args.check_service_account(preset);
+    service_account.map_err(Failure::Usage)?;
     let in_rubles = preset.is_in_rubles() || args.args.rub_mtok.is_some();
     let text = head(&args, &admin_key, in_rubles)? + &sections.text;
     let (checked, mut missing) = checked(&text, &config)?;
@@ -126,7 +131,8 @@ pub(super) fn init(mut args: InitArgs) -> Result<(), Failure> {
     show::write(&commands(&args.dir, &checked, &missing)?)
 }
 
-/// Asks for what the command line lacks, if standard input is a terminal. Returns the preset, and the key if it was typed.
+/// Asks for the options that the command line does not give, if standard input is a terminal. Returns the preset, and
+/// the vendor's key if the user typed it.
 fn questions(args: &mut InitArgs) -> Result<(&'static Preset, Option<String>), Failure> {
     let can_ask = io::stdin().is_terminal();
     let names: Vec<_> = presets().iter().map(|preset| preset.name).collect();
@@ -137,7 +143,7 @@ fn questions(args: &mut InitArgs) -> Result<(&'static Preset, Option<String>), F
         })?,
         None => {
             return Err(Failure::Usage(format!(
-                "--vendor is missing: {}",
+                "--vendor is missing: give one of {}",
                 names.join(", ")
             )));
         }
@@ -152,13 +158,15 @@ fn questions(args: &mut InitArgs) -> Result<(&'static Preset, Option<String>), F
         let question =
             "Model, as the vendor names it (or ID=NAME, if your customers use another name): ";
         args.args.models = vec![ask(question, |text| match text {
-            "" => Err(Failure::Usage("the preset has no models: name one".into())),
+            "" => Err(Failure::Usage(
+                "the preset has no models: name the one to sell".into(),
+            )),
             text => Ok(text.to_owned()),
         })?];
     }
     let is_priced = args.args.usdt_mtok.is_some() || args.args.rub_mtok.is_some();
     if about.models.is_empty() && !is_priced {
-        let question = "Price by your contract (USDT per million tokens of input and of output, like 0.30,1.20): ";
+        let question = "Price in your contract with the vendor (USDT per million tokens: INPUT,OUTPUT, like 0.30,1.20): ";
         args.args.usdt_mtok = Some(ask(question, |text| prices(text).map_err(Failure::Usage))?);
     }
     if args.listen.is_none() {
@@ -168,13 +176,13 @@ fn questions(args: &mut InitArgs) -> Result<(&'static Preset, Option<String>), F
         )?);
     }
     if args.rate.is_none() {
-        let question = "Rubles per USDT: a number, fixed until you change it (Enter: public quotes of Rapira, else of CoinGecko): ";
+        let question = "Rubles per USDT: a number, which stays fixed (Enter: public quotes from Rapira or, if it fails, from CoinGecko): ";
         args.rate = Some(ask(question, |text| rate(text).map_err(Failure::Usage))?);
     }
     Ok((preset, key))
 }
 
-/// Asks for the key, or for the file that has it. Returns a key that was typed.
+/// Asks for the vendor's key, or for the file that contains it. Returns the key if the user typed it.
 fn ask_key(preset: &Preset, args: &mut VendorArgs) -> Result<Option<String>, Failure> {
     let login = args.login.as_deref();
     let (Some(variable), None, None) = (preset.key_env(login), &args.key_env, &args.key_file)
@@ -190,13 +198,13 @@ fn ask_key(preset: &Preset, args: &mut VendorArgs) -> Result<Option<String>, Fai
             let file = PathBuf::from(text);
             match file.is_file() {
                 true => Ok(file),
-                false => Err(Failure::Usage(format!("{text}: is not a file"))),
+                false => Err(Failure::Usage(format!("{text} is not a file"))),
             }
         })?);
         return Ok(None);
     }
     let question = format!(
-        "Key at {title}{page} (not shown; Enter: the gateway takes it from its variable {variable}): "
+        "Key at {title}{page} (hidden; Enter: the gateway reads it from its variable {variable}): "
     );
     let typed = without_echo(|| ask(&question, |text| Ok(text.to_owned())))?;
     Ok(Some(typed).filter(|text| !text.is_empty()))
@@ -215,29 +223,25 @@ fn address(text: &str) -> Result<SocketAddr, Failure> {
 fn random_key() -> Result<String, Failure> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::Internal(format!("no random bytes: {error}")))?;
-    Ok(bytes
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect::<String>()
-        + "\n")
+        .map_err(|error| Failure::Internal(format!("the system gave no random bytes: {error}")))?;
+    Ok(hex(&bytes) + "\n")
 }
 
-/// The files that this run wrote; removed again if the run fails.
+/// The files that this run has written. They are removed if the run fails.
 #[derive(Default)]
 struct Made(Vec<PathBuf>);
 
 impl Made {
     fn write(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
         let is_new = !path.exists();
-        replace_file(path, text.as_bytes()).map_err(|error| unusable(path, &error))?;
+        replace_file(path, text.as_bytes()).map_err(|error| Failure::of_file(path, &error))?;
         if is_new {
             self.0.push(path.to_owned());
         }
         Ok(())
     }
 
-    /// Keeps the files, and returns their names.
+    /// Keeps the files, because the run succeeded, and returns their names.
     fn keep(mut self) -> String {
         let files = std::mem::take(&mut self.0);
         let names: Vec<_> = files.iter().map(|it| it.display().to_string()).collect();
@@ -253,7 +257,7 @@ impl Drop for Made {
     }
 }
 
-/// Returns the sections above the vendors.
+/// Returns the configuration's sections above `[[vendor]]`.
 fn head(args: &InitArgs, admin_key: &Path, in_rubles: bool) -> Result<String, Failure> {
     let listen = args.listen.unwrap_or(LISTEN);
     let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, listen.port().wrapping_add(1)));
@@ -264,7 +268,7 @@ fn head(args: &InitArgs, admin_key: &Path, in_rubles: bool) -> Result<String, Fa
     let rate = match &args.rate {
         None | Some(Rate::Market) => MARKET.to_owned(),
         Some(Rate::Fixed(number)) => format!(
-            "# Rubles per USDT. It never changes by itself: vendors' prices in USDT are sold by it until you write another\n\
+            "# Rubles per USDT, for vendors' prices in USDT. The rate is fixed: it changes only when you edit it here\n\
              [[rate.source]]\nfixed = \"{number}\"\n"
         ),
     };
@@ -279,7 +283,7 @@ fn head(args: &InitArgs, admin_key: &Path, in_rubles: bool) -> Result<String, Fa
          [admin]\nlisten = \"{admin}\"\nkey = {}\n\n\
          [ledger]\nurl = {}\n\n\
          {rate}\n\
-         [tariff]\n{} = {}             # price = the vendor's in {} × this\n\n",
+         [tariff]\n{} = {}             # your price = the vendor's price in {} × this\n\n",
         quoted(format!("file:{admin_key}")),
         quoted(format!("sqlite:{ledger}")),
         tariff.0,
@@ -288,7 +292,8 @@ fn head(args: &InitArgs, admin_key: &Path, in_rubles: bool) -> Result<String, Fa
     ))
 }
 
-/// Returns the commands from here to the first paid call, in three parts: start, customer, call.
+/// Returns the commands that lead to the first paid call, in three parts: start the gateway, create a customer, send a
+/// call.
 fn commands(dir: &Path, config: &Config, missing: &BTreeSet<String>) -> Result<String, Failure> {
     let models = &config.live.models;
     let chats = models.iter().filter(|model| model.kind == ModelKind::Chat);
@@ -347,6 +352,7 @@ mod tests {
 
     use super::*;
     use crate::cli::{Cli, Command};
+    use crate::config::testing::rows;
 
     fn run(dir: &Path, flags: &str) -> Result<String, String> {
         let line = format!("tollgate init --dir {} {flags}", dir.display());
@@ -361,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_private_and_make_a_configuration_that_serves() {
+    fn init_writes_private_files_and_a_valid_configuration() {
         let dir = TempDir::new().unwrap();
         let home = dir.path().join("new");
         let text = run(
@@ -395,22 +401,18 @@ mod tests {
     }
 
     #[test]
-    fn failed_run_leaves_nothing_behind() {
+    fn failed_init_removes_the_files_that_it_wrote() {
         let dir = TempDir::new().unwrap();
-        for (flags, says) in [
-            ("--vendor vllm", "has no models"),
-            ("--vendor yandexgpt", "add --value folder="),
-            ("--vendor gigachat --multiplier many", "sell_rub_multiplier"),
-            (
-                "--vendor deepseek --multiplier many",
-                "sell_rate_multiplier",
-            ),
-            ("--vendor deepsek", "did you mean deepseek?"),
-            (
-                "--vendor openai --key-file /no/such",
-                "cannot read /no/such",
-            ),
-        ] {
+        for [flags, says] in rows(
+            r#"
+            --vendor vllm | has no models
+            --vendor yandexgpt | add --value folder=
+            --vendor gigachat --multiplier many | sell_rub_multiplier
+            --vendor deepseek --multiplier many | sell_rate_multiplier
+            --vendor deepsek | did you mean deepseek?
+            --vendor openai --key-file /no/such | cannot read /no/such
+        "#,
+        ) {
             let failure = run(dir.path(), flags).unwrap_err();
             assert!(failure.contains(says), "{failure}");
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{flags}");
@@ -418,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_of_the_rate_are_those_of_the_example() {
+    fn init_writes_the_rate_sources_of_the_example_configuration() {
         let example = include_str!("../../deploy/tollgate.toml");
         for line in MARKET.lines().filter(|it| it.starts_with(['u', 's'])) {
             assert!(example.contains(line), "{line}");
@@ -426,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn printed_commands_fit_the_configuration() {
+    fn init_prints_commands_that_fit_the_written_configuration() {
         let (config, missing) = {
             let dir = TempDir::new().unwrap();
             let text = run(

@@ -1,4 +1,4 @@
-//! `tollgate key`: a key's limits as options, one call of the admin API per command, and how its answer is printed.
+//! `tollgate key`: each command sends one request to the admin API and prints the response.
 
 use clap::{Args, Subcommand};
 use http::Method;
@@ -8,17 +8,16 @@ use tollgate_layers::key::{AccountId, GroupId, KeyId};
 use super::{
     AdminArgs,
     ceilings::{self, Ceilings, NoCeilings},
-    client::Client,
     failure::Failure,
     key_id::IdNotKey,
-    show::{self, Cell, facts, rows, table},
+    show::{Cell, facts},
     time,
 };
 use crate::api::fields::parse_address;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
-    /// Make a key and print it, once
+    /// Create a key and print it; it cannot be shown again
     ///
     /// Without limits the key may spend the whole balance of the account, on every model, from every address.
     #[command(after_help = "Examples:\n  tollgate key create acme --name ci\n  \
@@ -29,7 +28,7 @@ pub(super) enum KeyCommand {
     Create {
         /// The account that pays
         account: AccountId,
-        /// Make an owner key: it cannot call models, and manages the account's keys
+        /// Make the key an owner key, which cannot call models and manages the account's keys
         #[arg(long, conflicts_with = "models")]
         owner: bool,
         #[command(flatten)]
@@ -38,49 +37,32 @@ pub(super) enum KeyCommand {
     /// List an account's keys, including deleted ones
     #[command(after_help = "Example:\n  tollgate key list acme")]
     List {
-        /// The account
+        /// Id of the account
         account: AccountId,
     },
-    /// Show a key: its limits, what it has spent, what it can spend now
+    /// Show a key: its limits, what it has spent, and what it can still spend
     #[command(after_help = "Example:\n  tollgate key show k0AbC123dEf456gH")]
-    Show {
-        /// The key's id, not the key itself
-        #[arg(value_parser = IdNotKey)]
-        key: KeyId,
-    },
+    Show(KeyArg),
     /// Refuse the key's new calls until it is enabled
     #[command(after_help = "Example:\n  tollgate key disable k0AbC123dEf456gH")]
-    Disable {
-        /// The key's id, not the key itself
-        #[arg(value_parser = IdNotKey)]
-        key: KeyId,
-    },
-    /// Let a disabled key call again
+    Disable(KeyArg),
+    /// Accept calls with a disabled key again
     #[command(after_help = "Example:\n  tollgate key enable k0AbC123dEf456gH")]
-    Enable {
-        /// The key's id, not the key itself
-        #[arg(value_parser = IdNotKey)]
-        key: KeyId,
-    },
-    /// Refuse the key for ever; its receipts stay
+    Enable(KeyArg),
+    /// Refuse the key's calls for ever; the key's receipts stay
     #[command(after_help = "Example:\n  tollgate key delete k0AbC123dEf456gH")]
-    Delete {
-        /// The key's id, not the key itself
-        #[arg(value_parser = IdNotKey)]
-        key: KeyId,
-    },
+    Delete(KeyArg),
     /// Change a key's name and limits
     ///
-    /// A list that is given replaces the whole list. Options not given leave their values unchanged.
+    /// A given list replaces the key's whole list. Options that are not given change nothing.
     #[command(
         after_help = "Examples:\n  tollgate key set k0AbC123dEf456gH --ceiling 200\n  \
                             tollgate key set k0AbC123dEf456gH --name build --any-model --no-expiry\n  \
                             tollgate key set k0AbC123dEf456gH --ceiling-day 5 --no-ceiling-month"
     )]
     Set {
-        /// The key's id, not the key itself
-        #[arg(value_parser = IdNotKey)]
-        key: KeyId,
+        #[command(flatten)]
+        key: KeyArg,
         #[command(flatten)]
         limits: Limits,
         #[command(flatten)]
@@ -88,55 +70,62 @@ pub(super) enum KeyCommand {
     },
 }
 
-/// A key's name and limits, as options.
+#[derive(Debug, Args)]
+pub(super) struct KeyArg {
+    /// The key's id, not the secret key itself
+    #[arg(value_parser = IdNotKey)]
+    key: KeyId,
+}
+
+/// Options for a key's name and limits.
 #[derive(Debug, Args)]
 pub(super) struct Limits {
-    /// A name, for people
+    /// The key's name, for display
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]
     ceilings: Ceilings,
-    /// A model it may call, by its catalog name; repeat for several
+    /// Catalog name of a model that the key may call; repeat for several
     #[arg(long = "model", value_name = "MODEL")]
     models: Vec<String>,
-    /// An address or a block from which it may be used; repeat for several
+    /// Address or network from which the key may be used; repeat for several
     #[arg(long = "address", value_name = "CIDR", value_parser = address)]
     addresses: Vec<String>,
-    /// The date or time of expiry: 2027-01-31, 2027-01-31T12:00:00+03:00
+    /// Date or time from which the key is refused: 2027-01-31, 2027-01-31T12:00:00+03:00
     #[arg(long, value_name = "DATE", value_parser = time)]
     expires: Option<String>,
-    /// At most this many requests per second, on each node
+    /// Maximum requests per second with the key, counted on each node separately
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     requests_per_second: Option<u32>,
-    /// At most this many requests per minute, over all nodes; a burst of ten seconds' worth is allowed
+    /// Maximum requests per minute with the key, over all nodes; a burst of ten seconds' worth is allowed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     requests_per_minute: Option<u32>,
-    /// At most this many tokens per minute, over all nodes; after using more, the key waits until it is below the limit
+    /// Maximum tokens per minute with the key, over all nodes; a key above the limit waits until it is below the limit
     /// again
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     tokens_per_minute: Option<u32>,
-    /// The group of keys whose ceilings it shares
+    /// The group whose ceilings also limit the key
     #[arg(long, value_name = "GROUP")]
     group: Option<GroupId>,
-    /// At most this many calls open at once, over all nodes
+    /// Maximum number of the key's calls that are open at once, over all nodes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     concurrency: Option<u32>,
-    /// Keep answers to calls with an Idempotency-Key, sealed, and repeat them: a call that is sent again is not charged
-    /// again
+    /// Store the responses of calls with an Idempotency-Key, encrypted; a repeated call gets the stored response and is
+    /// not charged again
     #[arg(long)]
     idempotency: bool,
-    /// Let the holds of streams grow with their output, at models whose largest speed is known: a stream holds less at
-    /// first, and ends early if its hold cannot be raised
+    /// Let a stream's hold grow with its output: less money is held at first, and the stream ends early if a larger
+    /// hold is refused. Applies to models whose largest speed is known
     #[arg(long)]
     growing_holds: bool,
 }
 
-/// The limits that can be removed from a key, as options.
+/// Options that remove a key's limits.
 #[derive(Debug, Args)]
 pub(super) struct Without {
     #[command(flatten)]
     ceilings: NoCeilings,
-    /// Never expire
+    /// Remove the expiry
     #[arg(long, conflicts_with = "expires")]
     no_expiry: bool,
     /// Allow every model
@@ -145,30 +134,29 @@ pub(super) struct Without {
     /// Allow every address
     #[arg(long, conflicts_with = "addresses")]
     any_address: bool,
-    /// Remove the limit of requests per second
+    /// Remove the limit on requests per second
     #[arg(long, conflicts_with = "requests_per_second")]
     any_rate: bool,
-    /// Remove the limit of requests per minute
+    /// Remove the limit on requests per minute
     #[arg(long, conflicts_with = "requests_per_minute")]
     no_requests_per_minute: bool,
-    /// Remove the limit of tokens per minute
+    /// Remove the limit on tokens per minute
     #[arg(long, conflicts_with = "tokens_per_minute")]
     no_tokens_per_minute: bool,
-    /// Remove it from its group
+    /// Remove the key from its group
     #[arg(long, conflicts_with = "group")]
     no_group: bool,
-    /// Remove the limit of open calls
+    /// Remove the limit on open calls
     #[arg(long, conflicts_with = "concurrency")]
     any_concurrency: bool,
-    /// Stop keeping answers
+    /// Stop storing the responses of calls with an Idempotency-Key
     #[arg(long, conflicts_with = "idempotency")]
     no_idempotency: bool,
-    /// Hold the whole output of a stream from its start, except at models whose holds grow for all keys
+    /// Hold a stream's whole output from its start, except at models whose holds grow for all keys
     #[arg(long, conflicts_with = "growing_holds")]
     no_growing_holds: bool,
 }
 
-/// Returns the cells that are printed of a key.
 fn key_cells() -> Vec<Cell> {
     let before = [
         Cell::text("key", "/key"),
@@ -198,7 +186,7 @@ fn key_cells() -> Vec<Cell> {
     ceilings::cells(&before, &after)
 }
 
-/// Columns of a key in a list: what distinguishes keys, and their money.
+/// Columns of a list of keys: what distinguishes a key, and the key's money.
 const KEY_ROW: &[Cell] = &[
     Cell::text("id", "/id"),
     Cell::text("begins", "/prefix"),
@@ -214,17 +202,21 @@ const KEY_ROW: &[Cell] = &[
 ];
 
 pub(super) async fn key(admin: &AdminArgs, command: KeyCommand) -> Result<(), Failure> {
-    let (method, id, body) = match command {
+    let (method, KeyArg { key: id }, body) = match command {
         KeyCommand::Create {
             account,
             owner,
             limits,
         } => return create_key(admin, &account, owner, limits).await,
-        KeyCommand::List { account } => return list_keys(admin, &account).await,
-        KeyCommand::Show { key } => (Method::GET, key, None),
-        KeyCommand::Disable { key } => (Method::PATCH, key, Some(json!({"status": "disabled"}))),
-        KeyCommand::Enable { key } => (Method::PATCH, key, Some(json!({"status": "active"}))),
-        KeyCommand::Delete { key } => (Method::DELETE, key, None),
+        KeyCommand::List { account } => {
+            let path = format!("/admin/v1/accounts/{account}/keys");
+            let none = format!("no keys yet; create one with: tollgate key create {account}\n");
+            return admin.list(&path, "keys", KEY_ROW, &none).await;
+        }
+        KeyCommand::Show(key) => (Method::GET, key, None),
+        KeyCommand::Disable(key) => (Method::PATCH, key, Some(json!({"status": "disabled"}))),
+        KeyCommand::Enable(key) => (Method::PATCH, key, Some(json!({"status": "active"}))),
+        KeyCommand::Delete(key) => (Method::DELETE, key, None),
         KeyCommand::Set {
             key,
             limits,
@@ -239,19 +231,17 @@ pub(super) async fn key(admin: &AdminArgs, command: KeyCommand) -> Result<(), Fa
                 body.insert("growing_holds".into(), Value::Bool(false));
             }
             if body.is_empty() {
-                return Err(nothing_to_set(&key));
+                return Err(nothing_to_set(&key.key));
             }
             (Method::PATCH, key, Some(Value::Object(body)))
         }
     };
-    let answer = Client::new(admin)?
-        .call(method, &format!("/admin/v1/keys/{id}"), body)
-        .await?;
-    show::print(admin.json, &answer, shown)
+    let path = format!("/admin/v1/keys/{id}");
+    admin.request(method, &path, body, shown).await
 }
 
-/// Returns all facts of a key. An owner key calls no models, so they are shown as `none`: for another key an empty
-/// list of models means all.
+/// Returns all facts of a key. The models of an owner key are printed as `none`: an owner key calls no models, but for
+/// other keys an empty list means all models.
 fn shown(key: &Value) -> String {
     let mut key = key.clone();
     if key["kind"] == "owner" {
@@ -271,30 +261,18 @@ async fn create_key(
     if owner {
         body.insert("kind".into(), "owner".into());
     }
-    let answer = Client::new(admin)?
-        .call(Method::POST, &path, Some(Value::Object(body)))
-        .await?;
-    show::print(admin.json, &answer, shown)?;
+    let body = Some(Value::Object(body));
+    admin.request(Method::POST, &path, body, shown).await?;
     if !admin.json {
-        // The advice is written to standard error, so that a pipe gets only the facts.
-        eprintln!("Store the key now: it is not kept here and cannot be shown again.");
+        // The advice goes to standard error, so that a pipe gets only the facts about the key.
+        eprintln!(
+            "Store the key now: the gateway keeps only its digest and cannot show the key again."
+        );
     }
     Ok(())
 }
 
-async fn list_keys(admin: &AdminArgs, account: &AccountId) -> Result<(), Failure> {
-    let path = format!("/admin/v1/accounts/{account}/keys");
-    let answer = Client::new(admin)?.call(Method::GET, &path, None).await?;
-    let rows = rows(&answer, "keys");
-    if rows.is_empty() && !admin.json {
-        return show::write(&format!(
-            "no keys yet; make one with: tollgate key create {account}\n"
-        ));
-    }
-    show::print(admin.json, &answer, |_| table(KEY_ROW, rows))
-}
-
-/// Returns the limits that the command line gives, as fields of the API.
+/// Returns the name and limits that the command line gives, as fields of the API.
 fn given(limits: Limits) -> Map<String, Value> {
     let Limits {
         name,
@@ -331,7 +309,7 @@ fn given(limits: Limits) -> Map<String, Value> {
         .collect()
 }
 
-/// Returns the limits to remove, as fields of the API.
+/// Returns the API's fields of the limits that the command line removes.
 fn taken_away(without: &Without) -> impl Iterator<Item = &'static str> {
     let others = [
         (without.no_expiry, "expires_at"),
@@ -350,7 +328,7 @@ fn taken_away(without: &Without) -> impl Iterator<Item = &'static str> {
 
 fn nothing_to_set(key: &KeyId) -> Failure {
     Failure::Usage(format!(
-        "nothing to change on {key}: name a limit, like --ceiling 100 (tollgate key set --help)"
+        "nothing to change in key {key}: give an option, for example --ceiling 100 (see tollgate key set --help)"
     ))
 }
 
@@ -363,7 +341,7 @@ mod tests {
     use tollgate_layers::money::MicroRub;
 
     use super::*;
-    use crate::cli::account::account_key_row;
+    use crate::cli::{account::account_key_row, show::table};
 
     fn limits() -> Limits {
         Limits {
@@ -399,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn change_of_a_key_sends_only_the_given_options() {
+    fn key_set_command_sends_only_the_given_options() {
         assert!(given(limits()).is_empty());
         let named = Limits {
             name: Some("ci".into()),

@@ -9,8 +9,8 @@ use clap::{
 };
 use tollgate_layers::key::KeyId;
 
-/// Accepts an id. Refuses a key's secret before it is sent: in a URL the secret would be written to logs, and clap's
-/// own error would repeat it.
+/// Parses a key's id. Refuses a key's secret before it is sent: in a URL the secret would be written to logs. Clap's
+/// own error message would print the secret.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IdNotKey;
 

@@ -1,27 +1,21 @@
-//! `tollgate lease`: the gateways' leases, from which they grant holds without the shared ledger.
+//! `tollgate lease`: lists leases. From a lease, a gateway grants holds without a request to the shared ledger.
 
 use clap::Subcommand;
-use http::Method;
 use tollgate_layers::key::AccountId;
 
-use super::{
-    AdminArgs,
-    client::Client,
-    failure::Failure,
-    show::{self, Cell, rows, table},
-};
+use super::{AdminArgs, failure::Failure, show::Cell};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum LeaseCommand {
-    /// List leases: account, gateway, amount, and until when the gateway may grant holds from it
+    /// List leases: account, gateway, amount, and until when the gateway may grant holds from the lease
     ///
-    /// Lists the leases of all gateways on the ledger. Only the gateway that has a lease can report what running calls
-    /// hold of it, so that amount is shown only if the command is sent to that gateway.
+    /// Lists the leases of all gateways on the ledger. How much of a lease the calls in flight hold is known only to
+    /// the gateway that has the lease. To see that amount, send the command to this gateway.
     #[command(
         after_help = "Examples:\n  tollgate lease list\n  tollgate lease list --account acme"
     )]
     List {
-        /// Only this account
+        /// List only leases of this account
         #[arg(long)]
         account: Option<AccountId>,
     },
@@ -44,10 +38,6 @@ pub(super) async fn lease(admin: &AdminArgs, command: LeaseCommand) -> Result<()
         Some(account) => format!("/admin/v1/leases?account={account}"),
         None => "/admin/v1/leases".to_owned(),
     };
-    let answer = Client::new(admin)?.call(Method::GET, &path, None).await?;
-    let rows = rows(&answer, "leases");
-    if rows.is_empty() && !admin.json {
-        return show::write("no leases: the ledger itself makes the hold of every call\n");
-    }
-    show::print(admin.json, &answer, |_| table(LEASE_ROW, rows))
+    let none = "no leases: the ledger itself makes the hold of each call\n";
+    admin.list(&path, "leases", LEASE_ROW, none).await
 }

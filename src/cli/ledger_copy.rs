@@ -1,4 +1,5 @@
-//! `tollgate ledger copy`: copies all accounts, keys and journals from one ledger into another, without a gateway.
+//! `tollgate ledger copy`: copies all accounts, keys and journals from one ledger into another. No gateway may
+//! use either ledger during the copy.
 
 use std::{error::Error, path::PathBuf, time::Duration};
 
@@ -26,9 +27,9 @@ use super::{
 use crate::{config::LedgerUrl, text::causes::chain};
 
 pub(super) const HELP: &str = "\
-First stop the gateways with SIGTERM, and wait until each has logged \"stopped\". If one logs that charges are kept in its \
-outbox, the source does not have them yet: start it again and stop it once more. Keys keep working, because their digests \
-are copied.
+First stop the gateways with SIGTERM, and wait until each has logged \"stopped\". If a gateway logs that \
+charges are kept in its outbox, the source does not have these charges yet: start this gateway again and stop it once more. \
+Keys keep working after the copy, because their digests are copied.
 
 Examples:
   tollgate ledger copy --from sqlite:tollgate.db --to redis://127.0.0.1:6379/0
@@ -36,20 +37,21 @@ Examples:
   FROM=redis://:secret@a:6379 TO=redis-cluster://:secret@b:7000 \\
     tollgate ledger copy --from '${FROM}' --to '${TO}'";
 
-/// The two ledgers, and what to do about open holds.
+/// Options of `tollgate ledger copy`: the two ledgers, and what to do about open holds.
 #[derive(Debug, Args)]
 pub(super) struct CopyArgs {
-    /// The ledger to copy: as ledger.url of a configuration; one with a password as ${NAME} or file:/path
+    /// URL of the ledger to copy, as in ledger.url of a configuration; write a URL with a password as ${NAME} or
+    /// file:/path
     #[arg(long, value_name = "URL")]
     from: String,
-    /// The empty ledger to fill: sqlite:PATH of a file that does not exist, or an empty Redis
+    /// URL of the empty ledger to fill: sqlite:PATH of a file that does not exist yet, or an empty Redis
     #[arg(long, value_name = "URL")]
     to: String,
-    /// A PEM file of the certificate authorities to trust for a Redis with TLS, instead of Mozilla's list
+    /// PEM file with the certificate authorities to trust for a Redis with TLS, instead of Mozilla's list
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// Wait at most this long for open holds to end; they end by themselves, ledger.hold_grace_seconds after the
-    /// longest call
+    /// Wait at most this many seconds for open holds to end. A hold expires limits.call_seconds plus
+    /// ledger.hold_grace_seconds after it was made or renewed
     #[arg(
         long,
         value_name = "SECONDS",
@@ -57,17 +59,17 @@ pub(super) struct CopyArgs {
         value_parser = clap::value_parser!(u64).range(1..=604_800)
     )]
     wait: Option<u64>,
-    /// End open holds without a charge
+    /// End all open holds without a charge
     #[arg(long)]
     release: bool,
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
 impl CopyArgs {
-    /// Returns the connection settings of a Redis. The certificate authorities are used only if the URL has TLS,
-    /// because the other ledger may not use TLS.
+    /// Returns the settings for the connection to a Redis. The certificate authorities are used only if the URL has
+    /// TLS, because one of the two ledgers may not use TLS.
     fn redis(&self, url: &str) -> Result<RedisSettings, Failure> {
         let tls = url.starts_with("rediss");
         let authorities = match self.ca_file.as_ref().filter(|_| tls) {
@@ -90,7 +92,7 @@ impl CopyArgs {
     }
 }
 
-/// How often the command checks whether the source's holds have ended.
+/// Interval at which the command checks whether the source's holds have ended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) async fn copy(args: &CopyArgs) -> Result<(), Failure> {
@@ -101,10 +103,10 @@ pub(super) async fn copy(args: &CopyArgs) -> Result<(), Failure> {
     let (from, to) = (url("--from", &args.from)?, url("--to", &args.to)?);
     match &from {
         LedgerUrl::Memory => Err(Failure::Usage(
-            "--from: only its own gateway can read a ledger in memory".into(),
+            "--from: a ledger in memory can be read only by its own gateway".into(),
         )),
         LedgerUrl::Sqlite(path) => {
-            // Checked before the file is opened, because opening would create it.
+            // The check comes before the file is opened, because opening a missing file would create it.
             if !path.exists() {
                 let problem = format!("--from: there is no file {}", path.display());
                 return Err(Failure::Usage(problem));
@@ -121,7 +123,8 @@ pub(super) async fn copy(args: &CopyArgs) -> Result<(), Failure> {
             let served = ledger.is_served_from().await;
             if served.map_err(|error| out_of_reach("--from", &error))? {
                 return Err(Failure::Refused(
-                    "--from: a gateway serves from it; stop all of them first".into(),
+                    "--from: a gateway still serves from this ledger; stop all gateways first"
+                        .into(),
                 ));
             }
             into(&ledger, &to, args).await
@@ -158,8 +161,8 @@ async fn into<S: Source>(from: &S, to: &LedgerUrl, args: &CopyArgs) -> Result<()
     }
 }
 
-/// Makes sure that no call holds money in the source. Returns how many calls may still be charged: their charges are in
-/// a gateway's outbox, and the source has not acknowledged them yet.
+/// Waits until no call holds money in the source; with `--release`, ends the holds without a charge instead. Returns
+/// how many calls may still be charged: their charges are in a gateway's outbox and have not reached the source.
 async fn settle_holds<S: Source>(
     from: &S,
     ids: &[AccountId],
@@ -216,9 +219,9 @@ fn holds_open(open: &[(AccountId, OpenHold)]) -> String {
     });
     let (calls, first) = (counted(open.len() as u64, "hold"), &open[0].0);
     format!(
-        "--from: {calls} still open, {held} ₽ in all, the first in account {first}: start the gateways again, stop them with \
-         SIGTERM and see that no charges are kept in their outboxes; or let the holds end by themselves (--wait 960), or end \
-         them without a charge (--release)"
+        "--from: {calls} still open, {held} ₽ in total, the first in account {first}. To settle the calls, start the gateways \
+         again, stop them with SIGTERM, and check that no charges are kept in their outboxes. Or wait until the holds expire \
+         (--wait 960), or end the holds without a charge (--release)"
     )
 }
 
@@ -241,7 +244,7 @@ async fn fill<S: Source, T: Target>(
     let audit = LedgerAdmin::audit(&ledger).await.map_err(written)?;
     if !audit.breaches.is_empty() {
         return Err(Failure::Internal(format!(
-            "the copy does not add up and is not used: {}",
+            "the copy is not used, because its audit found breaches: {}",
             audit.breaches.join("; ")
         )));
     }
@@ -263,8 +266,9 @@ async fn fill<S: Source, T: Target>(
 fn differs(accounts: &[AccountId]) -> String {
     let named: Vec<&str> = accounts.iter().map(|id| &**id).collect();
     format!(
-        "the two differ in {}, so the copy is not used: something wrote to the source while it was copied, or the \
-         target had begun with other books. See that no gateway runs, empty the target and copy again",
+        "the copy is not used, because source and target differ in these accounts: {}. Something wrote to the source \
+         while it was copied, or the target already contained other books. Make sure that no gateway runs, empty the \
+         target and copy again",
         named.join(", ")
     )
 }
@@ -276,7 +280,7 @@ fn totals(totals: &Totals) -> Value {
     })
 }
 
-/// Formats a sum over all accounts, which may be above the maximum of one account.
+/// Formats a sum over all accounts. The sum may exceed the maximum of one account, so it is not a `MicroRub`.
 fn rubles(micro: i128) -> String {
     let (sign, micro) = (if micro < 0 { "-" } else { "" }, micro.unsigned_abs());
     format!("{sign}{}.{:06}", micro / 1_000_000, micro % 1_000_000)
@@ -302,16 +306,16 @@ fn text(compared: &Comparison, lines: u64, left_behind: u64) -> String {
     .collect();
     let mut text = table(ROW, &rows);
     text.push_str(&format!(
-        "ok: the same in both, no breach; {} of journals copied (Redis keeps those of {RECEIPT_DAYS} days)\n",
+        "ok: source and target are the same, and the audit found no breach; {} of journals copied (Redis keeps lines for {RECEIPT_DAYS} days)\n",
         counted(lines, "line")
     ));
     if left_behind > 0 {
         text.push_str(&format!(
-            "{} whose holds had expired had not been charged in the source, and cannot be in the copy\n",
+            "the charges of {} are not in the copy: the source had not received them when the holds expired\n",
             counted(left_behind, "call")
         ));
     }
-    text.push_str("Put the target into ledger.url, and keep gateways away from the source.\n");
+    text.push_str("Next: set ledger.url of every gateway to the target, and start no gateway on the source.\n");
     text
 }
 
@@ -325,7 +329,7 @@ fn out_of_reach(flag: &str, error: &(dyn Error + 'static)) -> Failure {
     let mut next = Some(error);
     while let Some(error) = next {
         match error.downcast_ref::<RedisFault>() {
-            // The ledger did answer, so a retry would get the same answer.
+            // Redis did respond, so a retry would get the same response.
             Some(RedisFault::Url(_) | RedisFault::OtherData | RedisFault::Unexpected(_)) => break,
             Some(_) => return Failure::OutOfReach(text),
             None => next = error.source(),
@@ -334,7 +338,7 @@ fn out_of_reach(flag: &str, error: &(dyn Error + 'static)) -> Failure {
     Failure::Refused(text)
 }
 
-/// The failure for a ledger that did not answer.
+/// Returns the failure for a ledger that did not respond.
 fn requested(flag: &str, error: &BookError) -> Failure {
     out_of_reach(flag, error)
 }
@@ -342,9 +346,9 @@ fn requested(flag: &str, error: &BookError) -> Failure {
 fn broken(error: &CopyError) -> Failure {
     let text = chain(error);
     match error {
-        CopyError::Broken(_) => {
-            Failure::OutOfReach(format!("{text}; run the command again; it continues"))
-        }
+        CopyError::Broken(_) => Failure::OutOfReach(format!(
+            "{text}; to continue the copy, run the command again"
+        )),
         CopyError::Breach(_) => Failure::Data(format!("--from: {text}")),
         _ => Failure::Refused(format!("--from: {text}")),
     }
@@ -368,7 +372,7 @@ mod tests {
     #[tokio::test]
     async fn invalid_ledger_address_is_refused_without_printing_its_password() {
         for (from, to, code, says) in [
-            ("memory:", "sqlite:b.db", 64, "--from: only its own gateway"),
+            ("memory:", "sqlite:b.db", 64, "--from: a ledger in memory"),
             (
                 "mysql:a",
                 "sqlite:b.db",
@@ -382,7 +386,12 @@ mod tests {
                 64,
                 "--from: there is no file",
             ),
-            ("redis://:hunter2@h", "sqlite:b.db", 64, "has a password"),
+            (
+                "redis://:hunter2@h",
+                "sqlite:b.db",
+                64,
+                "contains a password",
+            ),
         ] {
             let failure = copy(&args(from, to)).await.unwrap_err();
             let text = failure.text();

@@ -1,15 +1,14 @@
-//! `tollgate member`: the people who may sign in to an account's cabinet.
+//! `tollgate member`: manages the people who may sign in to an account's cabinet.
 
 use clap::{Subcommand, ValueEnum};
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use tollgate_layers::key::AccountId;
 
 use super::{
     AdminArgs,
-    client::Client,
     failure::Failure,
-    show::{self, Cell, facts, rows, table},
+    show::{Cell, facts},
 };
 use crate::members::MailAddress;
 
@@ -17,13 +16,13 @@ use crate::members::MailAddress;
 pub(super) enum MemberCommand {
     /// Add a member, or change a member's role
     ///
-    /// An owner does everything and manages the members; finance sees payments and statements and pays; a developer
-    /// makes keys and sees no payments.
+    /// An owner may do everything, and manages the members. A member with the role finance sees payments and
+    /// statements, and pays. A developer creates keys, and sees no payments.
     #[command(after_help = "Example:\n  tollgate member add acme anna@acme.example --role owner")]
     Add {
-        /// The account
+        /// Id of the account
         account: AccountId,
-        /// The member's mail address
+        /// The member's email address
         #[arg(value_parser = mail)]
         mail: MailAddress,
         /// The role of the member
@@ -33,21 +32,21 @@ pub(super) enum MemberCommand {
     /// List an account's members
     #[command(after_help = "Example:\n  tollgate member list acme")]
     List {
-        /// The account
+        /// Id of the account
         account: AccountId,
     },
-    /// Remove a member, and end the member's sessions
+    /// Remove a member and end the member's sessions
     #[command(after_help = "Example:\n  tollgate member remove acme anna@acme.example")]
     Remove {
-        /// The account
+        /// Id of the account
         account: AccountId,
-        /// The member's mail address
+        /// The member's email address
         #[arg(value_parser = mail)]
         mail: MailAddress,
     },
 }
 
-/// A role, as the command line names it.
+/// A member's role, as the command line names it.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum RoleArg {
     Owner,
@@ -67,17 +66,13 @@ pub(super) async fn member(admin: &AdminArgs, command: MemberCommand) -> Result<
         Cell::text("id", "/id"),
     ];
     let path = |account: &AccountId| format!("/admin/v1/accounts/{account}/members");
-    let client = Client::new(admin)?;
-    let answer = match command {
+    let text = |answer: &Value| facts(&cells, answer);
+    match command {
         MemberCommand::List { account } => {
-            let answer = client.call(Method::GET, &path(&account), None).await?;
-            let rows = rows(&answer, "members");
-            if rows.is_empty() && !admin.json {
-                return show::write(&format!(
-                    "no members yet; add one with: tollgate member add {account} <mail> --role owner\n"
-                ));
-            }
-            return show::print(admin.json, &answer, |_| table(&cells, rows));
+            let none = format!(
+                "no members yet; add one with: tollgate member add {account} <mail> --role owner\n"
+            );
+            admin.list(&path(&account), "members", &cells, &none).await
         }
         MemberCommand::Add {
             account,
@@ -90,14 +85,12 @@ pub(super) async fn member(admin: &AdminArgs, command: MemberCommand) -> Result<
                 RoleArg::Developer => "developer",
             };
             let body = json!({ "mail": mail.as_str(), "role": role });
-            client
-                .call(Method::POST, &path(&account), Some(body))
-                .await?
+            let path = path(&account);
+            admin.request(Method::POST, &path, Some(body), text).await
         }
         MemberCommand::Remove { account, mail } => {
             let path = format!("{}/{}", path(&account), mail.person());
-            client.call(Method::DELETE, &path, None).await?
+            admin.request(Method::DELETE, &path, None, text).await
         }
-    };
-    show::print(admin.json, &answer, |answer| facts(&cells, answer))
+    }
 }

@@ -1,5 +1,5 @@
-//! The commands. Those for operators call a running gateway's admin API and hold no state. The arguments of a group of
-//! commands are defined in its file, next to the code that runs it.
+//! The commands of the `tollgate` binary. Most of them send requests to the admin API of a running gateway. The
+//! arguments of a command are defined next to the code that runs it.
 
 mod account;
 mod ask;
@@ -13,10 +13,12 @@ mod csv;
 mod event;
 mod export;
 mod failure;
+mod files;
 mod group;
 mod health;
 mod import;
 mod init;
+mod invoice;
 mod key;
 mod key_id;
 mod lease;
@@ -54,14 +56,14 @@ use self::{
 };
 use crate::{COMMIT, text::time::parse_rfc3339_ms};
 
-/// Parses the command line. For help and for a usage mistake, prints the text and returns the exit code with which the
-/// process ends.
+/// Parses the command line. If the command line requests help or is wrong, prints the text and returns the exit code of
+/// the process.
 ///
 /// # Errors
-/// The exit code: 0 for help, 64 for a mistake.
+/// The exit code: 0 after help, 64 after a usage mistake.
 pub fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|error| {
-        // If the text cannot be printed, the failure cannot be reported either.
+        // If the help text cannot be printed, this failure cannot be reported either.
         let _ = error.print();
         if error.use_stderr() {
             ExitCode::from(USAGE)
@@ -73,8 +75,8 @@ pub fn parse() -> Result<Cli, ExitCode> {
 
 /// A prepaid gateway for language models
 ///
-/// Companies top up accounts; their programs call models with keys; for every call, money is held, then the call is
-/// metered and charged to the micro-ruble.
+/// Companies top up accounts, and their programs call models with keys. The gateway reserves money for every call,
+/// meters the call, and charges it to the micro-ruble.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version = version(), after_help = HELP)]
 pub struct Cli {
@@ -82,11 +84,11 @@ pub struct Cli {
     command: Command,
 }
 
-/// Returns the version, with the commit in a release build.
+/// Returns the version; in a release build, also the commit.
 fn version() -> &'static str {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
     match COMMIT {
-        // The text is leaked once, because clap keeps it for the life of the process.
+        // The text is leaked, once, because clap needs it for the whole life of the process.
         Some(commit) => format!("{VERSION} ({commit})").leak(),
         None => VERSION,
     }
@@ -108,21 +110,29 @@ Operate it, from a shell with TOLLGATE_ADMIN_KEY set:
 
 Look into it:
   tollgate usage --since 2026-01-01 --until 2026-02-01 --by account --format csv
+  tollgate invoice acme 10000 --output invoice.pdf
   tollgate statement acme --month 2026-11 --output acme-2026-11.html
   tollgate audit
   tollgate load --url http://127.0.0.1:8080
   tollgate reconcile --vendor openai --file usage.json --config tollgate.toml
 
-Exit codes: 0 done; 1 refused by the gateway, a breach found by the audit, drift found by reconcile, prices that differ in prices diff, or a statement that differs; 64 wrong use, or a configuration with mistakes or that cannot be read; \
-65 mistakes in a file that was given to read; 69 the gateway or its ledger is out of reach, or not ready; 70 the \
-gateway's own fault; 74 another file could not be read or written; 77 not the gateway's admin key.";
+Exit codes:
+  0   done
+  1   the gateway refused; or a difference was found: a breach by audit, drift by reconcile, another price by prices diff,
+      another statement by statement --verify
+  64  the command line is wrong, or the configuration has mistakes or cannot be read
+  65  an input file has mistakes
+  69  the gateway or its ledger is out of reach, or not ready
+  70  the gateway has an internal fault
+  74  a file other than the configuration could not be read or written
+  77  the admin key is not the gateway's";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Try everything in one process: gateway, scripted vendor, funded key
     ///
-    /// Needs no configuration, no network and no other software; stores nothing. Prints the key and how to call the
-    /// gateway with it, then one line for each call.
+    /// Needs no configuration, no network and no other software, and stores nothing. Prints the key and commands that
+    /// call the gateway with it; after that, prints one line for each charged call.
     #[command(
         after_help = "Examples:\n  tollgate demo\n  tollgate demo --listen 127.0.0.1:9090\n  \
                             tollgate demo --vendor-only --listen 127.0.0.1:9099"
@@ -138,9 +148,10 @@ enum Command {
 
     /// Set up a gateway in a folder: configuration, admin key, first vendor
     ///
-    /// On a terminal, requests what is not given: vendor, its key (not shown), address, rate of USDT. Writes tollgate.toml,
-    /// with a ledger in SQLite in the same folder, and files with the keys, readable by you alone; prints the commands that
-    /// lead to the first paid call. Calls nobody and starts nothing. `tollgate preset list` lists the vendors.
+    /// On a terminal, prompts for the options that are not given: vendor, key at the vendor (hidden), address, rubles
+    /// per USDT. Writes tollgate.toml, which uses a SQLite ledger in the same folder, and writes the keys to files that
+    /// only you can read. Prints the commands that lead to the first paid call. Sends no request and starts no process.
+    /// `tollgate preset list` lists the vendors.
     #[command(after_help = "Examples:\n  tollgate init --dir ~/tollgate\n  \
                             tollgate init --dir /srv/tollgate --vendor deepseek --key-env DEEPSEEK_API_KEY --listen 0.0.0.0:8080 \
                             --rate 90.50\n  \
@@ -149,10 +160,10 @@ enum Command {
 
     /// Run the gateway
     ///
-    /// Applies a changed configuration, certificate or secret within seconds, and immediately on SIGHUP; keeps the old
-    /// configuration if the new one is invalid, and reports which fields need a restart. On SIGTERM it stops accepting
-    /// calls, lets the running ones end, settles them and exits. If the process was started with sockets named public
-    /// and admin (LISTEN_FDS), it listens on them.
+    /// A changed configuration, certificate or secret is applied within seconds, and immediately on SIGHUP. If the new
+    /// configuration is invalid, the old one stays in force. If a changed field needs a restart, it is named in the
+    /// log. On SIGTERM the gateway accepts no more calls, waits until the calls in flight have ended, settles them and
+    /// exits. If the process was started with sockets named public and admin (LISTEN_FDS), it listens on these sockets.
     #[command(after_help = "Example:\n  tollgate serve --config /etc/tollgate/tollgate.toml")]
     Serve {
         /// The configuration file
@@ -162,9 +173,9 @@ enum Command {
 
     /// Read a configuration and print every mistake in it
     ///
-    /// Warns about settings that are allowed but probably not meant; with warnings alone the exit code is 0. Reads
-    /// secrets from the environment and files as `serve` would, so run it as the same user. Opens no port and connects
-    /// to nothing.
+    /// Also warns about settings that are valid but probably mistaken; warnings do not change the exit code. Reads
+    /// secrets from the environment and files as `serve` does, so run it as the user that runs the gateway. Opens no
+    /// port. Without --live, connects to nothing.
     #[command(
         after_help = "Example:\n  tollgate check --config tollgate.toml && systemctl reload tollgate"
     )]
@@ -172,10 +183,10 @@ enum Command {
         /// The configuration file
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
-        /// Print JSON
+        /// Print the result as JSON
         #[arg(long)]
         json: bool,
-        /// Also call each vendor, as `tollgate vendor test` does; the vendors bill it
+        /// Also call each vendor, as `tollgate vendor test` does; the vendors bill these calls
         #[arg(long)]
         live: bool,
     },
@@ -184,7 +195,7 @@ enum Command {
     #[command(after_help = "Example:\n  tollgate schema > tollgate.schema.json")]
     Schema,
 
-    /// Companies' accounts: create, list, show, rename, suspend, resume, alert
+    /// Customers' accounts: create, list, show, set, suspend, resume, alert
     #[command(
         after_help = "Examples:\n  tollgate account create acme --name \"Acme LLC\"\n  \
                             tollgate account list\n  tollgate account suspend acme"
@@ -198,11 +209,11 @@ enum Command {
 
     /// Book a payment into an account
     ///
-    /// Use the payment's own id, from the bank or the invoice. Repeating the command with the same id for the same
-    /// account changes nothing, so if the answer is lost, run the command again.
+    /// Use the payment's own id, from the bank or the invoice. If the command fails, repeat it: for the same id and
+    /// account, the payment is booked only once.
     #[command(after_help = "Example:\n  tollgate topup acme 1000.50 --id payment-17")]
     Topup {
-        /// The account
+        /// Id of the account
         account: AccountId,
         /// Decimal rubles, more than 0
         #[arg(allow_negative_numbers = true, value_parser = account::payment)]
@@ -216,13 +227,14 @@ enum Command {
 
     /// Correct an account's balance, up or down
     ///
-    /// The balance cannot go below what running calls hold. The same id again changes nothing.
+    /// The balance cannot go below the money that calls in flight hold. If the command is repeated with the same id,
+    /// nothing more is booked.
     #[command(
         after_help = "Examples:\n  tollgate adjust acme -12.50 --id refund-3 --reason \"refund by contract\"\n  \
                             tollgate adjust acme 5 --id goodwill-1 --reason \"outage of 3 May\""
     )]
     Adjust {
-        /// The account
+        /// Id of the account
         account: AccountId,
         /// Decimal rubles; a negative amount is taken off the balance
         #[arg(allow_negative_numbers = true)]
@@ -230,14 +242,14 @@ enum Command {
         /// The correction's id
         #[arg(long)]
         id: String,
-        /// The reason, for the books
+        /// The reason for the correction, which is stored in the journal
         #[arg(long, value_name = "TEXT")]
         reason: String,
         #[command(flatten)]
         admin: AdminArgs,
     },
 
-    /// Payments that customers make at a provider: create (a link), list, check, auto (by a saved card)
+    /// Payments that customers make at a provider: create (a payment link), list, check, auto (by a saved card)
     #[command(
         after_help = "Examples:\n  tollgate payment create acme 5000\n  tollgate payment list --account acme"
     )]
@@ -295,7 +307,7 @@ enum Command {
 
     /// Operators who may sign in to the console by name: create, list, delete
     ///
-    /// Edits the file that admin.operators_file of the configuration names. A running gateway reads the file at every
+    /// Edits the file that admin.operators_file in the configuration names. A running gateway reads this file at every
     /// sign-in and every page.
     #[command(
         after_help = "Examples:\n  tollgate operator create anna --role finance --file /etc/tollgate/operators.toml\n  \
@@ -308,22 +320,22 @@ enum Command {
 
     /// Show what a call cost, and why
     ///
-    /// The number is the one that the caller saw: in the header x-request-id of the answer, or in parentheses at the
-    /// end of an error. If the call has no receipt, because it was refused, cost nothing or still runs, prints what its
-    /// gateway remembers of it and exits with status 1.
+    /// The number is in the call's response: in the header x-request-id, or in parentheses at the end of an error text.
+    /// If the call was refused, cost nothing or is still in flight, it has no receipt: the command prints what the
+    /// gateway that handled the call remembers, and exits with 1.
     #[command(after_help = "Example:\n  tollgate receipt 0190163d-8694-739b-aea5-966c26f8ad91")]
     Receipt {
-        /// The call's number
+        /// Request number of the call
         #[arg(value_parser = receipt::number)]
         number: RequestNumber,
         #[command(flatten)]
         admin: AdminArgs,
     },
 
-    /// Add up what was used and charged, by account, key, group, model, session, endpoint or day
+    /// Sum up usage and charges by account, key, group, model, session, endpoint or day
     ///
-    /// Covers calls that were charged, from the first one to now unless --since and --until give other bounds. A call
-    /// counts for the day, in UTC, on which it was charged.
+    /// Covers all charged calls, unless --since and --until give other bounds. A call counts on the day (UTC) on which
+    /// it was charged.
     #[command(
         after_help = "Examples:\n  tollgate usage --account acme --by model\n  \
                             tollgate usage --since 2026-01-01 --until 2026-02-01 --by day,account --format csv"
@@ -337,9 +349,9 @@ enum Command {
 
     /// An account's monthly statement for its accountant: balances, payments, corrections, spending by model
     ///
-    /// As a page, PDF, CSV or JSON, with the seller's details from the configuration. The statement of a closed month
-    /// (two hours after its end) does not change any more: --verify reports whether an existing file agrees with the
-    /// books.
+    /// Prints a summary, or writes a page, PDF, CSV or JSON with the seller's details from the configuration. A month
+    /// is closed two hours after its end; from then on its statement does not change. --verify checks whether an
+    /// existing file agrees with the books.
     #[command(
         after_help = "Examples:\n  tollgate statement acme --month 2026-11\n  \
                             tollgate statement acme --month 2026-11 --output acme-2026-11.html\n  \
@@ -352,17 +364,33 @@ enum Command {
         admin: AdminArgs,
     },
 
+    /// An invoice for a company that pays by bank transfer; you book the payment when it arrives
+    ///
+    /// Requires the seller's bank in the configuration. An invoice moves no money and is not stored: its number
+    /// consists of account, date and amount. When the money arrives, book it with `tollgate topup` and give the
+    /// invoice's number as --id.
+    #[command(
+        after_help = "Examples:\n  tollgate invoice acme 10000 --output invoice.pdf\n  \
+                            tollgate topup acme 10000 --id acme-20261129-1000000"
+    )]
+    Invoice {
+        #[command(flatten)]
+        args: invoice::InvoiceArgs,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+
     /// Write accounts, payments and receipts as lines of JSON
     ///
-    /// To standard output, or to a file that gets its name once it is complete. Every account comes with its keys and
-    /// open holds as of one moment, then its journal up to that moment; the last line counts them all. Contains no key
-    /// and no prompt.
+    /// Writes to standard output, or to a file that gets its final name when it is complete. Each account is written
+    /// with its keys and open holds at one moment, followed by its journal up to that moment. The last line has the
+    /// number of accounts and of lines. The export contains neither secret keys nor prompts.
     #[command(
         after_help = "Examples:\n  tollgate export --output books.ndjson && tollgate audit --export books.ndjson\n  \
                             tollgate export --account acme | jq -r 'select(.kind == \"call\") | [.number, .charged_rub] | @csv'"
     )]
     Export {
-        /// Only this account
+        /// Export only this account
         #[arg(long)]
         account: Option<AccountId>,
         /// Output file; - is standard output
@@ -372,7 +400,7 @@ enum Command {
         admin: AdminArgs,
     },
 
-    /// Events that the ledger has emitted, and their receivers: list, receivers, dead, replay, stop, resume
+    /// Events that the ledger has emitted, and the receivers of events: list, receivers, dead, replay, stop, resume
     #[command(
         after_help = "Examples:\n  tollgate event list --account acme\n  tollgate event list --follow"
     )]
@@ -385,7 +413,7 @@ enum Command {
 
     /// Vendors and their routes: add (to a file), test, list, disable, enable
     ///
-    /// Each node has its own view of its vendors, and its own switch.
+    /// The state of a vendor, and whether it is disabled, apply to one node only.
     #[command(
         after_help = "Examples:\n  tollgate vendor add deepseek --config tollgate.toml\n  tollgate vendor list\n  \
                             tollgate vendor disable openai-eu"
@@ -406,9 +434,9 @@ enum Command {
         command: PresetCommand,
     },
 
-    /// Compare the prices of a configuration with the vendors' newer ones: diff, apply
+    /// Compare a configuration's prices with newer prices of the vendors: diff, apply
     ///
-    /// The newer prices are those of this binary's presets, or of a public price map. Needs no running gateway.
+    /// The newer prices come from this binary's presets, or from a public price map. Needs no running gateway.
     #[command(
         after_help = "Examples:\n  tollgate prices diff --config tollgate.toml\n  \
                             tollgate prices diff --from model_prices_and_context_window.json --config tollgate.toml\n  \
@@ -419,12 +447,12 @@ enum Command {
         command: PricesCommand,
     },
 
-    /// Check that the whole ledger adds up; exit 1 on a breach, and only then
+    /// Check that all books of the ledger add up; exit 1 only on a breach
     ///
-    /// Checks every account, key, hold and receipt. I2: the amount held is the sum of the open holds. I3: the balance
-    /// is what was paid in less what was charged, and each cost is charge plus loss. I4: the amount held is between
-    /// zero and the balance. I5: each hold has ended once. I1 (a hold never exceeds the free balance) is decided when a
-    /// hold is made and leaves no trace other than these.
+    /// Checks every account, key, hold and receipt against these rules. I2: the amount held is the sum of the open
+    /// holds. I3: the balance is the sum paid in minus the sum charged, and each cost is charge plus loss. I4: the
+    /// amount held is between zero and the balance. I5: each hold ends once. I1 (a hold never exceeds the
+    /// free balance) is enforced when a hold is made, and can be checked later only through I2 to I5.
     #[command(after_help = "Examples:\n  tollgate audit\n  \
                             tollgate audit >audit.txt; [ $? != 1 ] || mail -s 'ledger in breach' ops@example.com <audit.txt\n  \
                             tollgate export | tollgate audit --export -")]
@@ -436,10 +464,11 @@ enum Command {
         admin: AdminArgs,
     },
 
-    /// Compare the books with a vendor's own usage export; exit 1 on drift, and only then
+    /// Compare the books with a vendor's own usage export; exit 1 only on drift
     ///
-    /// By day (UTC), vendor's model and class: our count, the vendor's, and the costs if both are known. For each
-    /// drift, names the receipts that may explain it: estimated, bounded, cut, left by their client.
+    /// Prints one row per day (UTC), vendor's model and class, with our count, the vendor's count, and both costs if
+    /// they are known. For each drift, lists the receipts that may explain it, for example receipts of calls that broke
+    /// off.
     #[command(after_help = reconcile::HELP)]
     Reconcile {
         #[command(flatten)]
@@ -450,10 +479,10 @@ enum Command {
 
     /// Import accounts, payments and keys from a CSV file
     ///
-    /// All lines are checked first, here and against the gateway's accounts and keys; if any line has a mistake,
-    /// nothing is done. Only booking a payment shows whether it can be booked: a payment that is refused, for example
-    /// because its id was booked with another amount, ends the import at its line. Existing items are left as they
-    /// are, so the same file can be imported again, also after an interrupted import.
+    /// All lines are checked first, by themselves and against the gateway's accounts and keys. If any line has a
+    /// mistake, nothing is imported. Only one mistake is found later: a payment that the gateway refuses to book, for
+    /// example because its id was booked with another amount, ends the import at its line. Accounts, payments and keys
+    /// that exist already are not changed, so the same file can be imported again, also after an interrupted import.
     #[command(after_help = import::help())]
     Import {
         #[command(flatten)]
@@ -462,7 +491,7 @@ enum Command {
         admin: AdminArgs,
     },
 
-    /// Leases of gateways on accounts' money: list
+    /// Leases, by which gateways hold accounts' money in advance: list
     #[command(after_help = "Example:\n  tollgate lease list --account acme")]
     Lease {
         #[command(flatten)]
@@ -471,7 +500,7 @@ enum Command {
         command: LeaseCommand,
     },
 
-    /// The ledger itself: copy it elsewhere
+    /// Copy a ledger into another ledger: copy
     #[command(
         after_help = "Example:\n  tollgate ledger copy --from sqlite:tollgate.db --to redis://127.0.0.1:6379/0"
     )]
@@ -482,36 +511,37 @@ enum Command {
 
     /// Send calls to a gateway and report how they were answered: latency, statuses, failures
     ///
-    /// Real calls, which cost the key's owner money: at most --calls-max of them, of --max-tokens output tokens each.
-    /// Prints counts by status, percentiles of the whole call, of the time to the first piece of the answer and between
-    /// its pieces, and a plot.
+    /// Sends real calls, which are charged to the key's account: at most --calls-max calls with at most --max-tokens
+    /// output tokens each. Prints the number of calls by status, a plot, and percentiles of three times: the whole
+    /// call, the time to the first piece of the response, and the time between two pieces.
     #[command(after_help = load::HELP)]
     Load(load::LoadArgs),
 
-    /// Check whether a gateway should get calls: exit 0 if so, 69 if not
+    /// Check whether a gateway should get calls: exit 0 if it should, 69 if not
     ///
-    /// Needs no key: for health checks of containers and load balancers. Prints the reason if not.
+    /// Needs no key, so that containers and load balancers can use it. If the gateway is not ready, prints the reason.
     #[command(
         after_help = "Examples:\n  tollgate health --url http://127.0.0.1:8081 || echo 'not ready'\n  \
                             tollgate serve --config tollgate.toml & tollgate health --wait 10"
     )]
     Health {
-        /// Wait at most this long for the gateway to get ready
+        /// Seconds to wait for the gateway to become ready
         #[arg(long, value_name = "SECONDS", default_value_t = 0)]
         wait: u64,
-        /// The gateway's operator's listener; else the variable TOLLGATE_ADMIN_URL, else http://127.0.0.1:8081
+        /// URL of the gateway's listener for operators. Default: the variable TOLLGATE_ADMIN_URL, otherwise
+        /// http://127.0.0.1:8081
         #[arg(long, value_name = "URL")]
         url: Option<String>,
     },
 
-    /// Print a shell's completions of these commands
+    /// Print a shell's completions of the tollgate commands
     #[command(
         after_help = "Examples:\n  tollgate completions bash >/etc/bash_completion.d/tollgate\n  \
                             tollgate completions zsh >/usr/local/share/zsh/site-functions/_tollgate\n  \
                             tollgate completions fish >~/.config/fish/completions/tollgate.fish"
     )]
     Completions {
-        /// The shell
+        /// Name of the shell
         shell: Shell,
     },
 
@@ -530,29 +560,30 @@ enum Command {
 enum LedgerCommand {
     /// Copy all books into an empty ledger, for example to move from a file to Redis or back
     ///
-    /// Copies accounts, keys, payments, receipts as far as the target keeps them, and the version of the tariff. No
-    /// gateway may serve from either ledger meanwhile. The source is audited while it is read, the target after it is
-    /// written, and both are compared; only then can a gateway open the target. The source is not changed. After an
-    /// interruption, a second run continues (Redis) or starts again (a file).
+    /// Copies accounts, keys, payments, the version of the tariff, and the receipts that are not too old for the target
+    /// to keep. No gateway may serve from either ledger meanwhile. The source is audited while it is read, the target
+    /// after it is written, and both are compared; only then can a gateway open the target. The source is not changed.
+    /// If the copy is interrupted, run the command again: it continues (Redis) or starts from the beginning (a file).
     #[command(after_help = ledger_copy::HELP)]
     Copy(ledger_copy::CopyArgs),
 }
 
-/// How a command reaches the gateway, and how it prints the answer. Help lists these options after the command's own.
+/// Options of the commands that use the admin API: where it is, and how to print its response. Help lists these options
+/// after the command's own options.
 #[derive(Debug, Args)]
 struct AdminArgs {
-    /// The gateway's admin API; else the variable TOLLGATE_ADMIN_URL, else http://127.0.0.1:8081
+    /// URL of the gateway's admin API. Default: the variable TOLLGATE_ADMIN_URL, otherwise http://127.0.0.1:8081
     #[arg(long, global = true, display_order = 100, value_name = "URL")]
     admin_url: Option<String>,
-    /// File that holds the admin key, instead of the variable TOLLGATE_ADMIN_KEY
+    /// File that contains the admin key, instead of the variable TOLLGATE_ADMIN_KEY
     #[arg(long, global = true, display_order = 101, value_name = "FILE")]
     admin_key_file: Option<PathBuf>,
-    /// Print the API's JSON
+    /// Print the API's response as JSON
     #[arg(long, global = true, display_order = 102)]
     json: bool,
 }
 
-/// Checks a date or time argument, and returns it as it was written.
+/// Checks that an argument is a date or a time, and returns it unchanged.
 fn time(text: &str) -> Result<String, String> {
     match parse_rfc3339_ms(text) {
         Some(_) => Ok(text.to_owned()),

@@ -1,5 +1,5 @@
-//! `tollgate operator`: the operators who may sign in to the console by name. Edits the file in place; calls no
-//! gateway.
+//! `tollgate operator`: manages the operators who may sign in to the console with a name and a password. It edits the
+//! operators' file, and sends no request to a gateway.
 
 use std::{
     io::{self, BufRead as _},
@@ -14,20 +14,21 @@ use crate::operators::{Named, Operators, PASSWORD_CHARS_MIN, Role};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum OperatorCommand {
-    /// Add an operator and print the password, once
+    /// Add an operator and print the generated password; it cannot be shown again
     ///
-    /// Repeating the command for the same name sets a new password and role, and ends all sessions of that operator.
+    /// If an operator with this name exists, the command replaces the password and the role, and ends all sessions of
+    /// this operator.
     #[command(
         after_help = "Examples:\n  tollgate operator create anna --role finance --file /etc/tollgate/operators.toml\n  \
                             tollgate operator create anna --role finance --file operators.toml --password-stdin <password"
     )]
     Create {
-        /// Letters, digits, '.', '-', '_' and '@'
+        /// The operator's name: letters, digits, '.', '-', '_' and '@'
         name: String,
-        /// read, finance, support or admin
+        /// The operator's role: read, finance, support or admin
         #[arg(long)]
         role: Role,
-        /// Use the first line of standard input as the password, 12 characters or more, instead of generating one
+        /// Read the password from the first line of standard input (12 characters or more), instead of generating one
         #[arg(long)]
         password_stdin: bool,
         #[command(flatten)]
@@ -41,7 +42,7 @@ pub(super) enum OperatorCommand {
         #[command(flatten)]
         place: FileArgs,
     },
-    /// Remove an operator; their sessions end with their next request
+    /// Remove an operator; the operator's sessions end at their next request
     #[command(
         after_help = "Example:\n  tollgate operator delete anna --file /etc/tollgate/operators.toml"
     )]
@@ -55,10 +56,10 @@ pub(super) enum OperatorCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct FileArgs {
-    /// The file that admin.operators_file of the configuration names
+    /// The operators' file, which admin.operators_file in the configuration names
     #[arg(long, value_name = "FILE")]
     file: PathBuf,
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -98,7 +99,7 @@ fn create(name: &str, role: Role, from_stdin: bool, place: &FileArgs) -> Result<
     }
     match shown {
         Some(password) => show::write(&format!(
-            "{name} may sign in as {role}\npassword: {password}\nIt is shown only this once.\n"
+            "{name} may sign in as {role}\npassword: {password}\nThe password is shown only this once.\n"
         )),
         None => show::write(&format!("{name} may sign in as {role}\n")),
     }
@@ -124,7 +125,7 @@ fn delete(name: &str, place: &FileArgs) -> Result<(), Failure> {
     let operators = read_one_that_is_there(&place.file)?;
     let left = operators.without(name).ok_or_else(|| {
         Failure::Refused(format!(
-            "no operator {name} in {}: `tollgate operator list` shows them",
+            "there is no operator {name} in {}: `tollgate operator list` lists the operators",
             place.file.display()
         ))
     })?;
@@ -132,12 +133,12 @@ fn delete(name: &str, place: &FileArgs) -> Result<(), Failure> {
     show::write(&format!("{name} can no longer sign in\n"))
 }
 
-/// Reads the operators' file if it exists. Only `create` may make the file: for other commands a missing file means a
-/// mistyped path.
+/// Reads the operators' file, which must exist. Only `create` may make the file: for other commands, a missing file
+/// means a mistyped path.
 fn read_one_that_is_there(path: &Path) -> Result<Operators, Failure> {
     if !path.exists() {
         return Err(Failure::Io(format!(
-            "{}: there is no such file; `tollgate operator create` makes one",
+            "{}: the file does not exist; `tollgate operator create` creates it",
             path.display()
         )));
     }
@@ -147,7 +148,7 @@ fn read_one_that_is_there(path: &Path) -> Result<Operators, Failure> {
 fn read(path: &Path) -> Result<Operators, Failure> {
     Operators::read(path).map_err(|error| {
         let text = format!("{}: {error}", path.display());
-        // If the file is not text, it could be read, but its data is wrong.
+        // `InvalidData` means that the file was read, but its content is not UTF-8 text.
         let unreadable = |error: &io::Error| error.kind() != io::ErrorKind::InvalidData;
         match error.downcast_ref().is_some_and(unreadable) {
             true => Failure::Io(text),
@@ -158,7 +159,7 @@ fn read(path: &Path) -> Result<Operators, Failure> {
 
 fn write(operators: &Operators, path: &Path) -> Result<(), Failure> {
     let written = operators.write(path);
-    written.map_err(|error| Failure::Io(format!("{}: {error}", path.display())))
+    written.map_err(|error| Failure::of_file(path, &error))
 }
 
 fn typed() -> Result<String, Failure> {
@@ -174,13 +175,13 @@ fn typed() -> Result<String, Failure> {
     Ok(password)
 }
 
-/// Returns a generated password: 120 random bits, in groups that can be typed.
+/// Returns a generated password: 120 random bits, in groups that are easy to type.
 fn made() -> Result<String, Failure> {
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
     let mut bytes = [0; 24];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::Internal(format!("no random bytes: {error}")))?;
+        .map_err(|error| Failure::Internal(format!("the system gave no random bytes: {error}")))?;
     let letters = bytes.map(|byte| char::from(LETTERS[usize::from(byte % 32)]));
     let groups: Vec<String> = letters
         .chunks(6)

@@ -1,4 +1,4 @@
-//! `tollgate payment`: one call of the admin API per command, and how its answer is printed.
+//! `tollgate payment`: each command sends one request to the admin API and prints the response.
 
 use clap::Subcommand;
 use http::Method;
@@ -15,10 +15,10 @@ use crate::{config::is_whole_kopecks, payments::IntentId};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PaymentCommand {
-    /// Create a payment for a customer and print the link to pay by
+    /// Create a payment for a customer and print the link at which the customer pays
     ///
-    /// The balance is credited as soon as the provider reports the payment. Repeating the command with the same id
-    /// gives the same payment.
+    /// The balance is credited as soon as the provider reports that the customer has paid. If the command is repeated
+    /// with the same id, it returns the same payment.
     #[command(after_help = "Example:\n  tollgate payment create acme 5000")]
     Create {
         /// The account to credit
@@ -26,67 +26,69 @@ pub(super) enum PaymentCommand {
         /// The amount, in rubles and whole kopecks
         #[arg(allow_negative_numbers = true, value_parser = amount)]
         rubles: MicroRub,
-        /// The provider, if several are configured: yookassa, cloudpayments or stripe
+        /// The provider: yookassa, cloudpayments or stripe; required if several are configured
         #[arg(long)]
         provider: Option<String>,
-        /// The address for the fiscal receipt
+        /// Email address to which the fiscal receipt is sent
         #[arg(long)]
         email: Option<String>,
-        /// The payment's id, a UUID; the same id gives the same payment
+        /// The payment's id, a UUID; a repeated command with this id returns the same payment
         #[arg(long)]
         id: Option<IntentId>,
     },
-    /// Set up automatic top-up by a card that the provider keeps: prints the link by which the payer agrees
+    /// Set up, show or remove automatic top-up by a saved card; setting it up prints the link of the payment that saves
+    /// the card
     ///
-    /// By paying, the payer lets the provider keep the card. From then on the card is charged --amount when less than
-    /// --below is free, at most --month-max in a calendar month. Without these options the rule is shown; without an
-    /// account, all rules.
+    /// By making the payment at the printed link, the payer allows the provider to save the card. From then on, the
+    /// card is charged --amount whenever the account's free money falls below --below, but at most --month-max in a
+    /// calendar month. Without these options, the command shows the account's rule; without an account, it shows all
+    /// rules.
     #[command(
         after_help = "Examples:\n  tollgate payment auto acme --below 500 --amount 2000 --month-max 20000\n  \
                       tollgate payment auto acme\n  tollgate payment auto acme --remove"
     )]
     Auto {
-        /// The account
+        /// Id of the account
         account: Option<AccountId>,
-        /// Charge the card when less than this is left, in rubles
+        /// Charge the card when the account's free money falls below this amount, in rubles
         #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = amount, requires = "amount", requires = "account")]
         below: Option<MicroRub>,
-        /// The amount of one charge, in rubles; at least --below
+        /// Amount of each card charge, in rubles; at least --below
         #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = amount, requires = "month_max")]
         amount: Option<MicroRub>,
-        /// The most to charge in a calendar month, in rubles; at least --amount
+        /// Maximum that the card is charged in a calendar month, in rubles; at least --amount
         #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = amount, requires = "below")]
         month_max: Option<MicroRub>,
-        /// The provider, if several are configured: yookassa, cloudpayments or stripe
+        /// The provider: yookassa, cloudpayments or stripe; required if several are configured
         #[arg(long, requires = "below")]
         provider: Option<String>,
-        /// The address for fiscal receipts
+        /// Email address to which fiscal receipts are sent
         #[arg(long, requires = "below")]
         email: Option<String>,
-        /// The id of the payment that saves the card, a UUID; the same id gives the same payment
+        /// Id of the payment that saves the card, a UUID; a repeated command with this id creates no second payment
         #[arg(long, requires = "below")]
         id: Option<IntentId>,
-        /// Remove the rule, and forget the card
+        /// Remove the account's rule and the saved card
         #[arg(long, conflicts_with_all = ["below", "resume"], requires = "account")]
         remove: bool,
-        /// Charge the card again after it was declined too often
+        /// Resume automatic top-up after the card was declined too often
         #[arg(long, conflicts_with = "below", requires = "account")]
         resume: bool,
     },
-    /// List payments, latest first, and what is owed for refunds
+    /// List payments, newest first, and the money that accounts owe for refunds
     #[command(after_help = "Example:\n  tollgate payment list --account acme --state open")]
     List {
-        /// Only of this account
+        /// List only payments of this account
         #[arg(long)]
         account: Option<AccountId>,
-        /// Only those that are creating, open, paid, canceled or refused
+        /// List only payments in this state: creating, open, paid, canceled or refused
         #[arg(long)]
         state: Option<String>,
     },
-    /// Get the payment's state from the provider, and book it
+    /// Fetch a payment's state from the provider, and update the books accordingly
     ///
-    /// Does what the provider's notification would do, if that was lost. If the account owes money for a refund, takes
-    /// what is free by now.
+    /// Use this command if a notification of the provider was lost: the command has the effect of that notification. If
+    /// the account owes money for a refund, that money is taken from the account's free money.
     #[command(
         after_help = "Example:\n  tollgate payment check 019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90"
     )]
@@ -96,7 +98,7 @@ pub(super) enum PaymentCommand {
     },
 }
 
-/// Parses an amount that providers accept: above zero, in whole kopecks.
+/// Parses an amount that providers accept: above zero and in whole kopecks.
 fn amount(text: &str) -> Result<MicroRub, String> {
     let amount = text
         .parse::<MicroRub>()
@@ -114,7 +116,7 @@ const PAYMENT: &[Cell] = &[
     Cell::text("state", "/state"),
     Cell::text("why", "/reason"),
     Cell::text("provider", "/provider"),
-    Cell::text("its payment", "/payment"),
+    Cell::text("payment at provider", "/payment"),
     Cell::text("made", "/created_at"),
     Cell::text("by", "/by"),
     Cell::text("top-up", "/entry"),
@@ -175,8 +177,7 @@ pub(super) async fn payment(admin: &AdminArgs, command: PaymentCommand) -> Resul
                 .filter_map(|(name, value)| Some(format!("{name}={}", encoded(&value?))))
                 .collect();
             let path = format!("/admin/v1/payments?{}", params.join("&"));
-            let answer = client.call(Method::GET, &path, None).await?;
-            return show::print(admin.json, &answer, list);
+            return admin.request(Method::GET, &path, None, list).await;
         }
         command @ PaymentCommand::Auto { .. } => return auto(admin, &client, command).await,
         PaymentCommand::Create {
@@ -203,7 +204,7 @@ pub(super) async fn payment(admin: &AdminArgs, command: PaymentCommand) -> Resul
     show::print(admin.json, &answer, |answer| facts(PAYMENT, answer))
 }
 
-/// Shows, sets, removes or resumes rules of automatic top-up.
+/// Shows, sets, removes or resumes the automatic top-up of an account; without an account, lists all rules.
 async fn auto(admin: &AdminArgs, client: &Client, command: PaymentCommand) -> Result<(), Failure> {
     let PaymentCommand::Auto {
         account: Some(account),
@@ -217,10 +218,8 @@ async fn auto(admin: &AdminArgs, client: &Client, command: PaymentCommand) -> Re
         resume,
     } = command
     else {
-        let answer = client
-            .call(Method::GET, "/admin/v1/auto_topups", None)
-            .await?;
-        return show::print(admin.json, &answer, rules);
+        let path = "/admin/v1/auto_topups";
+        return admin.request(Method::GET, path, None, rules).await;
     };
     let path = format!("/admin/v1/accounts/{account}/auto_topup");
     let answer = match below {
@@ -243,19 +242,19 @@ async fn auto(admin: &AdminArgs, client: &Client, command: PaymentCommand) -> Re
     };
     show::print(admin.json, &answer, |answer| {
         if remove {
-            return format!("{account} is no longer topped up by a card\n");
+            return format!("account {account} is no longer topped up automatically\n");
         }
         facts(RULE, answer)
     })
 }
 
-/// If the outcome is unknown, adds the payment's id to the error: the command may have generated the id, which is
-/// needed to repeat the command.
+/// If it is unknown whether the request took effect, adds the payment's id to the error text. The command may have
+/// generated the id, and the user needs it to repeat the request.
 fn repeatable(failure: Failure, id: IntentId) -> Failure {
     match failure {
-        Failure::OutOfReach(text) => {
-            Failure::OutOfReach(format!("{text} (the same payment again: --id {id})"))
-        }
+        Failure::OutOfReach(text) => Failure::OutOfReach(format!(
+            "{text} (to repeat the same payment, add --id {id})"
+        )),
         known => known,
     }
 }
@@ -271,7 +270,8 @@ fn add(body: &mut Value, fields: [(&str, Option<String>); 2]) {
 fn rules(answer: &Value) -> String {
     let rules = rows(answer, "auto_topups");
     if rules.is_empty() {
-        return "no account is topped up by a card; see tollgate payment auto --help\n".to_owned();
+        return "no account has automatic top-up; to set it up, see tollgate payment auto --help\n"
+            .to_owned();
     }
     table(RULE_ROW, rules)
 }
@@ -279,13 +279,13 @@ fn rules(answer: &Value) -> String {
 fn list(answer: &Value) -> String {
     let payments = rows(answer, "payments");
     if payments.is_empty() {
-        return "no payments; ask for one with: tollgate payment create ACCOUNT RUBLES\n"
+        return "no payments yet; create one with: tollgate payment create ACCOUNT RUBLES\n"
             .to_owned();
     }
     let mut text = table(PAYMENT_ROW, payments);
     let left_out = answer["left_out"].as_u64().unwrap_or_default();
     if left_out > 0 {
-        text.push_str(&format!("and {left_out} older ones\n"));
+        text.push_str(&format!("{left_out} older payments are not shown\n"));
     }
     if answer["debt_rub"]
         .as_str()
@@ -328,7 +328,7 @@ mod tests {
             list(&answer),
             "PAYMENT  MADE                  ACCOUNT  AMOUNT, ₽  STATE  DEBT, ₽  TOP-UP      WHY\n\
              p        2027-01-31T00:00:00Z  acme       5000.00  paid     12.50  yookassa:1  -\n\
-             and 2 older ones\n\
+             2 older payments are not shown\n\
              owed for refunds  12.50 ₽\n"
         );
         assert!(list(&json!({ "payments": [] })).contains("tollgate payment create"));

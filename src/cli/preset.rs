@@ -14,21 +14,21 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PresetCommand {
-    /// List the vendors: date of the prices, number of models
+    /// List the vendors that have presets, with the date of their prices and the number of their models
     #[command(after_help = "Example:\n  tollgate preset list --json | jq '.presets[].models[]'")]
     List {
-        /// Print JSON
+        /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
     /// Print the settings and prices of a vendor or of a model
     ///
-    /// The output has the form of the configuration. Copy the fields that you want to change.
+    /// The output is a part of a configuration, from which you can copy the fields that you want to change.
     #[command(
         after_help = "Examples:\n  tollgate preset show deepseek\n  tollgate preset show deepseek-flash"
     )]
     Show {
-        /// The name in vendor.preset or model.preset
+        /// The preset's name, as in vendor.preset or model.preset
         name: String,
     },
 }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn preset_of_a_vendor_is_printed_whole_and_of_a_model_alone() {
+    fn preset_is_found_by_its_own_name_or_by_a_model() {
         assert!(text("openai").unwrap().contains("[vendor]"));
         let model = text("gpt-5.4-mini").unwrap();
         assert!(

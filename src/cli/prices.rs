@@ -1,4 +1,5 @@
-//! `tollgate prices`: compares a configuration's prices with newer ones, and writes the differences into the file.
+//! `tollgate prices`: compares a configuration's prices with newer prices of the vendors, and writes the differences
+//! into the configuration file.
 
 use std::{
     fs,
@@ -11,30 +12,29 @@ use serde_json::{Value, json};
 use super::{
     check::mistakes,
     failure::Failure,
+    files::replace,
     show::{self, Cell, counted, table},
-    vendor_add::{checked, unusable},
+    vendor_add::checked,
 };
-use crate::{
-    config::{PriceChange, PriceDiff, PriceSource},
-    net::replace::replace_file,
-};
+use crate::config::{PriceChange, PriceDiff, PriceSource};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PricesCommand {
-    /// Print prices and costs that differ from the vendors'; exit 1 if there are any
+    /// Print the prices and costs that differ from the vendors' newer prices; exit 1 if there are any
     ///
-    /// A model's price follows the vendor if it equals the cost of the first route, or if that has no cost; another price
-    /// is yours and stays, and only the cost changes. The margin is that after the change, in percent of the sale.
-    /// Prices that cannot be compared are named on standard error.
+    /// If a model's price equals the cost of its first route, or this route has no cost, the price follows the vendor's
+    /// new price. Any other price is your own: it stays, and only the cost changes. The margin is computed after the
+    /// change, in percent of the selling price. Prices that cannot be compared are listed on standard error.
     #[command(
         after_help = "Examples:\n  tollgate prices diff --config tollgate.toml\n  \
                       tollgate prices diff --from model_prices_and_context_window.json --config tollgate.toml"
     )]
     Diff(PricesArgs),
-    /// Write the differences into the configuration file; comments and order stay
+    /// Write the vendors' newer prices into the configuration file; comments and order stay
     ///
-    /// The result is checked before it replaces the file; a running gateway reads it by itself and gives its tariff a new
-    /// version. A class or rule that the file lacks is not added, because it would be sold: it is named.
+    /// The result is checked before it replaces the file. A running gateway reads the file by itself and gives its
+    /// tariff a new version. A rate class or a price rule that the file lacks is not added, because the gateway would
+    /// then sell it; the output only names it.
     #[command(
         after_help = "Examples:\n  tollgate prices diff --config tollgate.toml || tollgate prices apply --config tollgate.toml\n  \
                       tollgate prices apply --valid-from 2027-01-01 --config tollgate.toml"
@@ -42,14 +42,14 @@ pub(super) enum PricesCommand {
     Apply {
         #[command(flatten)]
         args: PricesArgs,
-        /// Write the differences as rules that come into force at this time, like 2027-01-01 (UTC) or
-        /// 2027-01-01T00:00:00+03:00; until then the old prices apply
+        /// Write the newer prices as rules that come into force at this time, and keep the old prices until then:
+        /// 2027-01-01 (UTC) or 2027-01-01T00:00:00+03:00
         #[arg(long, value_name = "DATE", value_parser = valid_from)]
         valid_from: Option<String>,
     },
 }
 
-/// Parses a date, or a time. The configuration's check decides whether it is a time.
+/// Accepts text that can be a date or a time; the check of the configuration parses it.
 fn valid_from(text: &str) -> Result<String, String> {
     let is_date = text.len() == 10 && text.bytes().all(|it| it.is_ascii_digit() || it == b'-');
     let is_time = text.contains('T') && !text.contains(['"', '\\']);
@@ -62,13 +62,14 @@ fn valid_from(text: &str) -> Result<String, String> {
 
 #[derive(Debug, Args)]
 pub(super) struct PricesArgs {
-    /// A public price map instead of the binary's presets: JSON like LiteLLM's model_prices_and_context_window.json
+    /// Compare with a public price map instead of this binary's presets: JSON in the form of LiteLLM's
+    /// model_prices_and_context_window.json
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
     /// The configuration file
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -90,7 +91,7 @@ pub(super) fn prices(command: &PricesCommand) -> Result<(), Failure> {
         PricesCommand::Apply { args, valid_from } => (args, valid_from.as_deref()),
     };
     let file = &args.config;
-    let before = fs::read_to_string(file).map_err(|error| unusable(file, &error))?;
+    let before = fs::read_to_string(file).map_err(|error| Failure::of_file(file, &error))?;
     let (config, _) = checked(&before, file)?;
     let source = match &args.from {
         None => PriceSource::Presets,
@@ -106,9 +107,7 @@ pub(super) fn prices(command: &PricesCommand) -> Result<(), Failure> {
     let is_applied = matches!(command, PricesCommand::Apply { .. }) && diff.text != before;
     if is_applied {
         checked(&diff.text, file)?;
-        // A link stays a link.
-        let place = fs::canonicalize(file).map_err(|error| unusable(file, &error))?;
-        replace_file(&place, diff.text.as_bytes()).map_err(|error| unusable(file, &error))?;
+        replace(file, &diff.text)?;
     }
     let rows: Vec<_> = diff.changes.iter().map(row).collect();
     if args.json {
@@ -131,7 +130,7 @@ pub(super) fn prices(command: &PricesCommand) -> Result<(), Failure> {
 }
 
 fn source(map: &Path) -> Result<PriceSource, Failure> {
-    let text = fs::read_to_string(map).map_err(|error| unusable(map, &error))?;
+    let text = fs::read_to_string(map).map_err(|error| Failure::of_file(map, &error))?;
     PriceSource::from_map(&text)
         .map_err(|error| Failure::Data(format!("{}: not a price map: {error}", map.display())))
 }
@@ -157,7 +156,7 @@ mod tests {
                         usdt_mtok = { input = \"9\", cached_input = \"9\", output = \"9\", cache_write = \"9\" } # of May\n\
                         output_tokens_max = 8192\nroutes = [ { vendor = \"groq\", model = \"openai/gpt-oss-20b\" } ]\n";
 
-    /// Runs `prices apply` with these options on a file. Returns the result and the file's text after it.
+    /// Runs `prices apply` with these options on a file. Returns the result and the file's text after the command.
     fn applied(options: &str) -> (Result<(), Failure>, String) {
         let dir = TempDir::new().unwrap();
         let file = dir.path().join("tollgate.toml");
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn prices_of_a_later_day_are_written_below_those_in_force() {
+    fn prices_valid_from_a_later_day_are_added_after_the_prices_in_force() {
         let (result, text) = applied("--valid-from 2027-01-01");
         assert!(result.is_ok(), "{result:?}");
         let (before, after) = text.split_once("price_rules = [\n").unwrap();
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_date_of_prices_leaves_the_file_as_it_was() {
+    fn prices_with_an_invalid_start_date_do_not_change_the_file() {
         let (result, text) = applied("--valid-from 2027-13-01");
         let failure = result.unwrap_err();
         assert!(failure.text().contains("valid_from"), "{failure:?}");

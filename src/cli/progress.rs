@@ -1,5 +1,5 @@
-//! Prints the progress of a long command on standard error: on a terminal one line that is overwritten, in a log a new
-//! line at intervals.
+//! Prints the progress of a long command on standard error. On a terminal, one line is overwritten; in a log, a new
+//! line is written at intervals.
 
 use std::{
     io::{self, IsTerminal},
@@ -35,7 +35,7 @@ impl Progress {
         }
     }
 
-    /// Reports that `done` items of the command's work are done; prints at most once per interval.
+    /// Reports how many items are done; prints at most once per interval.
     pub(super) fn at(&mut self, done: u64) {
         let now = Instant::now();
         if now < self.next {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_shows_amount_and_rate() {
+    fn progress_shows_count_and_speed() {
         let took = Duration::from_secs(2);
         assert_eq!(
             reported("accounts", 500, Some(1000), took),

@@ -1,4 +1,4 @@
-//! `tollgate receipt`: prints the cost of a call.
+//! `tollgate receipt`: prints what a call cost, and why.
 
 use http::Method;
 use serde_json::Value;
@@ -42,17 +42,17 @@ const PRICE: &[Cell] = &[
     Cell::rubles("output, per million", "/price/output"),
 ];
 const MONEY: &[Cell] = &[
-    Cell::text("above input tokens", "/price/condition/above_input_tokens"),
+    Cell::text("input tokens above", "/price/condition/above_input_tokens"),
     Cell::text("service tier", "/price/condition/service_tier"),
     Cell::text("speed", "/price/condition/speed"),
     Cell::text("inference geo", "/price/condition/inference_geo"),
     Cell::text("hours, UTC", "/price/condition/hours_utc"),
     Cell::text("weekdays, UTC", "/price/condition/weekdays"),
-    Cell::text("hours are those of", "/price/condition/hours_at"),
+    Cell::text("moment compared with hours", "/price/condition/hours_at"),
     Cell::text("valid from, Unix ms", "/price/condition/valid_from_ms"),
     Cell::text("price version", "/price/version"),
     Cell::text("price rule", "/price_rule"),
-    Cell::rubles("rate of USDT", "/price/exchange_rate"),
+    Cell::rubles("USDT rate", "/price/exchange_rate"),
     Cell::rubles("held", "/held_rub"),
     Cell::rubles("held at most", "/held_max_rub"),
     Cell::rubles("held at the end", "/held_at_end_rub"),
@@ -66,7 +66,7 @@ const MONEY: &[Cell] = &[
     Cell::text("booked", "/booked"),
 ];
 
-/// The cells that are printed of a call without a receipt.
+/// The cells of a call without a receipt.
 const UNBOOKED: &[Cell] = &[
     Cell::text("at", "/at"),
     Cell::text("account", "/account"),
@@ -76,10 +76,12 @@ const UNBOOKED: &[Cell] = &[
     Cell::text("vendor", "/vendor"),
     Cell::text("status", "/status"),
     Cell::text("code", "/code"),
+    Cell::text("field", "/field"),
     Cell::text("error", "/error"),
 ];
 
-/// Declares the cells for counts and rates of the classes other than the basic four; a receipt has few of them.
+/// Declares the cells for the counts and prices of all rate classes except the basic four. Most receipts have few of
+/// these classes.
 macro_rules! classes {
     ($($name:literal $unit:literal),+ $(,)?) => {
         const COUNTS: &[Cell] = &[$(Cell::text($name, concat!("/usage/classes/", $name))),+];
@@ -105,7 +107,6 @@ classes! {
     "request_call" "each",
 }
 
-/// Returns the cells of all facts that a receipt may have.
 fn cells() -> Vec<Cell> {
     [CALL, COUNTS, PRICE, RATES, MONEY].concat()
 }
@@ -124,12 +125,12 @@ pub(super) async fn receipt(admin: &AdminArgs, number: RequestNumber) -> Result<
     }))
 }
 
-/// Describes the state of a call that has no receipt.
+/// Returns a text about a call that has no receipt: its state, and the known facts.
 fn without_receipt(call: &Value) -> String {
     let state = match call["state"].as_str() {
-        Some("running") => "it still runs",
-        Some("released") => "it ended and cost nothing",
-        _ => "it was refused, and cost nothing",
+        Some("running") => "the call is still running",
+        Some("released") => "the call ended and cost nothing",
+        _ => "the call was refused and cost nothing",
     };
     format!(
         "no receipt {}: {state}\n{}",
@@ -138,7 +139,7 @@ fn without_receipt(call: &Value) -> String {
     )
 }
 
-/// Parses a request number. The parentheses that surround it at the end of an error text are accepted.
+/// Parses a request number, with or without the parentheses in which error texts print it.
 pub(super) fn number(text: &str) -> Result<RequestNumber, String> {
     let bare = text.trim_matches(['(', ')', ' ']);
     bare.parse().map_err(|_| NOT_A_NUMBER.to_owned())
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn receipt_shows_everything_that_its_charge_is_computed_from() {
+    fn receipt_shows_all_numbers_from_which_its_charge_is_computed() {
         assert_eq!(NAMES, Class::ALL.map(Class::name));
         let receipt = json!({
             "usage": {"input": 10, "classes": {"web_search_call": 2}},

@@ -1,13 +1,13 @@
 //! Runs a parsed command.
 
-use std::{pin::Pin, process::ExitCode};
+use std::{net::SocketAddr, path::Path, pin::Pin, process::ExitCode};
 
 use tokio::runtime::Runtime;
 
 use super::{
     Cli, Command, LedgerCommand, account, audit, check, code, completions, event, export,
-    failure::Failure, group, health, import, init, key, lease, ledger_copy, load, member, payment,
-    preset, prices, receipt, reconcile, show, statement, usage, vendor, vendor_test,
+    failure::Failure, group, health, import, init, invoice, key, lease, ledger_copy, load, member,
+    payment, preset, prices, receipt, reconcile, show, statement, usage, vendor, vendor_test,
 };
 use crate::{
     config::{Config, Loaded},
@@ -16,7 +16,8 @@ use crate::{
 };
 
 impl Cli {
-    /// Sets up the log of the command. For `serve`, returns a guard that flushes the log when dropped.
+    /// Sets up the log for the command. For `serve`, returns a guard that writes all buffered log lines when it is
+    /// dropped.
     #[must_use = "the last lines are written when this is dropped"]
     pub fn start_log(&self) -> Option<Flush> {
         match self.command {
@@ -27,10 +28,10 @@ impl Cli {
         None
     }
 
-    /// Runs the command, prints its answer or its error, and returns the exit code.
+    /// Runs the command, prints its result or its error, and returns the exit code.
     ///
-    /// The function is not `async`, and the command's future is boxed: the futures of all commands are then compiled
-    /// once, in this crate, and not in each binary that polls them.
+    /// The function is not `async`, and the future of the command is boxed. The futures of all commands are then
+    /// compiled once, in this crate, instead of in each binary that polls them.
     pub fn run(self, runtime: &Runtime) -> ExitCode {
         let command: Pin<Box<dyn Future<Output = _>>> = Box::pin(self.command.run());
         match runtime.block_on(command) {
@@ -45,34 +46,11 @@ impl Command {
         match self {
             Self::Demo {
                 listen,
-                vendor_only: false,
-            } => crate::demo::run(listen)
-                .await
-                .map_err(|error| failed(&error)),
-            Self::Demo {
-                listen,
-                vendor_only: true,
-            } => crate::demo::run_vendor(listen)
-                .await
-                .map_err(|error| failed(&error)),
+                vendor_only,
+            } => demo(listen, vendor_only).await,
             Self::Init(args) => init::init(args),
-            Self::Serve { config: file } => {
-                let Loaded { config, files } = Config::read(&file);
-                let config = config.map_err(|errors| check::mistakes(&file, &errors))?;
-                crate::node::serve(config, &file, files)
-                    .await
-                    .map_err(|error| failed(&error))
-            }
-            Self::Check { config, json, live } => {
-                let config = match json {
-                    false => check::check(&config)?,
-                    true => check::check_as_json(&config)?,
-                };
-                match live {
-                    false => Ok(()),
-                    true => vendor_test::all(&config, json).await,
-                }
-            }
+            Self::Serve { config } => serve(&config).await,
+            Self::Check { config, json, live } => check(&config, json, live).await,
             Self::Schema => show::write(&format!("{:#}\n", crate::config::schema())),
             Self::Account { admin, command } => account::account(&admin, command).await,
             Self::Topup {
@@ -96,20 +74,17 @@ impl Command {
             Self::Member { admin, command } => member::member(&admin, command).await,
             Self::Receipt { number, admin } => receipt::receipt(&admin, number).await,
             Self::Usage { args, admin } => usage::usage(&admin, &args).await,
+            Self::Invoice { args, admin } => invoice::invoice(&admin, &args).await,
             Self::Statement { args, admin } => statement::statement(&admin, &args).await,
             Self::Export {
                 account,
                 output,
                 admin,
             } => export::export(&admin, account.as_ref(), output.as_deref()).await,
-            Self::Audit {
-                export: Some(file),
-                admin,
-            } => audit::of_export(admin.json, &file),
-            Self::Audit {
-                export: None,
-                admin,
-            } => audit::live(&admin).await,
+            Self::Audit { export, admin } => match export {
+                Some(file) => audit::of_export(admin.json, &file),
+                None => audit::live(&admin).await,
+            },
             Self::Lease { admin, command } => lease::lease(&admin, command).await,
             Self::Event { admin, command } => event::event(&admin, command).await,
             Self::Vendor { admin, command } => vendor::vendor(&admin, command).await,
@@ -128,7 +103,33 @@ impl Command {
     }
 }
 
-/// Returns a failure whose text is the whole chain of causes, in one line.
+async fn demo(listen: SocketAddr, vendor_only: bool) -> Result<(), Failure> {
+    let done = match vendor_only {
+        false => crate::demo::run(listen).await,
+        true => crate::demo::run_vendor(listen).await,
+    };
+    done.map_err(|error| failed(&error))
+}
+
+async fn serve(file: &Path) -> Result<(), Failure> {
+    let Loaded { config, files } = Config::read(file);
+    let config = config.map_err(|errors| check::mistakes(file, &errors))?;
+    let served = crate::node::serve(config, file, files).await;
+    served.map_err(|error| failed(&error))
+}
+
+async fn check(file: &Path, json: bool, live: bool) -> Result<(), Failure> {
+    let config = match json {
+        false => check::check(file)?,
+        true => check::check_as_json(file)?,
+    };
+    match live {
+        false => Ok(()),
+        true => vendor_test::all(&config, json).await,
+    }
+}
+
+/// Returns a failure whose text has the error and all its causes, in one line.
 fn failed(error: &anyhow::Error) -> Failure {
     Failure::Refused(chain(&**error))
 }

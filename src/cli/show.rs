@@ -1,4 +1,4 @@
-//! Formats answers as text for people: a table for several objects, a list of facts for a single object.
+//! Formats JSON responses as text for people: several objects as a table, one object as a list of facts.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::failure::Failure;
 
-/// One value of an answer: its label, its JSON pointer, and what to print for null or an empty list.
+/// A value to print: its label, its JSON pointer in the response, and the text that is printed instead of null or an
+/// empty list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
     label: &'static str,
@@ -17,7 +18,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Creates a cell with text, aligned to the left; `-` if the value is missing.
+    /// Creates a cell with text, aligned to the left. A missing value is printed as `-`.
     pub(super) const fn text(label: &'static str, pointer: &'static str) -> Self {
         Self {
             label,
@@ -44,12 +45,12 @@ impl Cell {
         }
     }
 
-    /// Sets the text that is printed if there is no value.
+    /// Sets the text that is printed if the value is missing.
     pub(super) const fn or(self, none: &'static str) -> Self {
         Self { none, ..self }
     }
 
-    /// Returns the value for a program: unchanged, and an empty string if there is no value.
+    /// Returns the value in the form for programs: unchanged, or an empty string if it is missing.
     pub(super) fn raw(&self, value: &Value) -> String {
         match value.pointer(self.pointer) {
             None | Some(Value::Null) => String::new(),
@@ -58,7 +59,7 @@ impl Cell {
         }
     }
 
-    /// Returns the label in capitals, with the unit of the column.
+    /// Returns the label as the column's heading: in capitals, with the unit.
     fn heading(&self) -> String {
         match self.unit.trim() {
             "" => self.label.to_uppercase(),
@@ -112,7 +113,7 @@ pub(super) fn table(columns: &[Cell], rows: &[Value]) -> String {
     text
 }
 
-/// Writes one fact per line, with the values aligned. Facts that the answer does not have are left out.
+/// Returns one line per fact, with the values aligned. A fact is left out if the response does not have it.
 pub(super) fn facts(cells: &[Cell], value: &Value) -> String {
     let cells: Vec<&Cell> = cells
         .iter()
@@ -132,13 +133,13 @@ pub(super) fn facts(cells: &[Cell], value: &Value) -> String {
     text
 }
 
-/// Returns a count with its noun: `1 key`, `2 keys`.
+/// Returns a count with its noun, for example `1 key` or `2 keys`.
 pub(super) fn counted(count: u64, what: &str) -> String {
     let s = if count == 1 { "" } else { "s" };
     format!("{count} {what}{s}")
 }
 
-/// Prints an answer: the API's JSON, or the text made from that JSON.
+/// Prints a response as JSON, or as the text that `text` makes from the JSON.
 pub(super) fn print(
     json: bool,
     value: &Value,
@@ -151,12 +152,12 @@ pub(super) fn print(
     }
 }
 
-/// Writes to standard output. A reader that closes the pipe early is not an error.
+/// Writes a text to standard output. A pipe whose reader has closed it is not an error.
 pub(super) fn write(text: &str) -> Result<(), Failure> {
     write_bytes(text.as_bytes())
 }
 
-/// Like [`write`], for bytes that need not be text.
+/// Writes bytes, which need not be text, to standard output, like [`write`].
 pub(super) fn write_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -167,7 +168,7 @@ pub(super) fn write_bytes(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Returns the text without control characters: a name must not control the terminal.
+/// Returns a value as text without control characters, because a name must not control the terminal.
 fn plain(value: &Value) -> String {
     let text = value
         .as_str()
@@ -183,7 +184,7 @@ fn plain(value: &Value) -> String {
         .collect()
 }
 
-/// Returns the list under `field` of an answer; empty if the answer has no such list.
+/// Returns the list in the field `field` of a response; empty if the response has no such list.
 pub(super) fn rows<'a>(answer: &'a Value, field: &str) -> &'a [Value] {
     answer
         .get(field)

@@ -1,4 +1,4 @@
-//! `tollgate statement`: writes the statement of an account's month for the customer's accountant, and verifies an
+//! `tollgate statement`: writes the statement of an account's month for the customer's accountant, or verifies an
 //! existing statement against the ledger.
 
 use std::{
@@ -20,40 +20,40 @@ use super::{
 };
 use crate::statement::Month;
 
-/// The largest statement that is read, in bytes.
+/// Maximum size of a statement, in bytes.
 const BYTES_MAX: usize = 256 * 1024 * 1024;
-/// The maximum number of lines with differences that are printed.
+/// Maximum number of differences that are printed.
 const DIFFERENCES_MAX: usize = 40;
 
-/// The account and month, and what to do with the statement.
+/// Options of `tollgate statement`: the account, the month, and what to do with the statement.
 #[derive(Debug, Args)]
 pub(super) struct StatementArgs {
-    /// The account
+    /// Id of the account
     account: AccountId,
-    /// The month, like 2026-11; in the calendar of the configuration's seller.utc_offset
+    /// The month, for example 2026-11; it begins and ends at midnight in the time zone of seller.utc_offset
     #[arg(long, value_parser = month)]
     month: Month,
-    /// The format; else by the extension of --output, else a summary
+    /// The format. Default: by the extension of --output; without --output, a summary is printed
     #[arg(long, value_enum, conflicts_with_all = ["json", "verify"])]
     format: Option<Format>,
     /// Output file; - is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "verify")]
     output: Option<PathBuf>,
-    /// Compare this file, a statement of the month, with what the books give now; without a file, compare the books
-    /// with the hash that was kept of the statement; exit 1 if they differ
+    /// Compare this file with the month's statement as the books give it now; without a file, compare the month's
+    /// statement with its stored hash. Exit 1 if they differ
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     verify: Option<Option<PathBuf>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// The API's answer, byte for byte
+pub(super) enum Format {
+    /// The API's response, unchanged
     Json,
-    /// For spreadsheets and programs
+    /// CSV, for spreadsheets and programs
     Csv,
-    /// A page for people
+    /// An HTML page, for reading in a browser
     Html,
-    /// Pages for paper
+    /// A PDF, for printing
     Pdf,
 }
 
@@ -69,7 +69,7 @@ const SUMMARY: &[Cell] = &[
     Cell::rubles("corrections", "/corrections/rub"),
     Cell::rubles("spending", "/spending/rub"),
     Cell::rubles("spending, exact", "/spending/exact_rub"),
-    Cell::rubles("VAT in it", "/vat/rub"),
+    Cell::rubles("VAT in spending", "/vat/rub"),
     Cell::rubles("closing balance", "/closing/rub"),
     Cell::text("sha256", "/sha256"),
 ];
@@ -90,30 +90,48 @@ pub(super) async fn statement(admin: &AdminArgs, args: &StatementArgs) -> Result
             None => verify_kept(&client, &path, admin.json).await,
         };
     }
-    let output = args
-        .output
-        .as_deref()
-        .filter(|path| path.as_os_str() != "-");
-    let Some(format) = args.format.or_else(|| output.and_then(by_ending)) else {
-        if let Some(output) = output {
+    let output = Output {
+        format: args.format,
+        file: args.output.as_deref(),
+    };
+    write_document(&client, &path, &output, SUMMARY, admin.json).await
+}
+
+/// Where a document is written, and in which format.
+pub(super) struct Output<'a> {
+    pub(super) format: Option<Format>,
+    pub(super) file: Option<&'a Path>,
+}
+
+/// Gets a document from the gateway and writes it to the output. If no format is given, prints a summary instead.
+pub(super) async fn write_document(
+    client: &Client,
+    path: &str,
+    output: &Output<'_>,
+    summary: &[Cell],
+    as_json: bool,
+) -> Result<(), Failure> {
+    let file = output.file.filter(|path| path.as_os_str() != "-");
+    let Some(format) = output.format.or_else(|| file.and_then(by_ending)) else {
+        if let Some(file) = file {
             let problem = format!(
                 "--output {}: does not end in .json, .csv, .html or .pdf; give --format",
-                output.display()
+                file.display()
             );
             return Err(Failure::Usage(problem));
         }
-        let answer = client.call_patiently(Method::GET, &path).await?;
-        return show::print(admin.json, &answer, |answer| facts(SUMMARY, answer));
+        let answer = client.call_patiently(Method::GET, path).await?;
+        return show::print(as_json, &answer, |answer| facts(summary, answer));
     };
-    let made = read(&client, &path, format).await?;
-    let Some(output) = output else {
+    let made = read(client, path, format).await?;
+    let Some(file) = file else {
         return show::write_bytes(&made);
     };
-    fs::write(output, &made)
-        .map_err(|error| Failure::Io(format!("--output {}: {error}", output.display())))?;
-    let report = json!({ "file": output.display().to_string(), "bytes": made.len() });
-    show::print(admin.json, &report, |_| {
-        format!("{}: {} bytes\n", output.display(), made.len())
+    fs::write(file, &made)
+        .map_err(|error| Failure::Io(format!("--output {}: {error}", file.display())))?;
+    let report = json!({ "file": file.display().to_string(), "bytes": made.len() });
+    show::print(as_json, &report, |_| {
+        format!("{}: {} bytes\n", file.display(), made.len())
     })
 }
 
@@ -127,8 +145,8 @@ impl Format {
         }
     }
 
-    /// Returns the format of an existing statement, recognized by its first bytes.
-    fn of(made: &[u8]) -> Option<Self> {
+    /// Detects the format of an existing statement by its first bytes.
+    fn from_bytes(made: &[u8]) -> Option<Self> {
         let begins = |with: &str| made.starts_with(with.as_bytes());
         match () {
             () if begins("{") => Some(Self::Json),
@@ -147,11 +165,12 @@ fn by_ending(path: &Path) -> Option<Format> {
 
 async fn read(client: &Client, path: &str, format: Format) -> Result<Vec<u8>, Failure> {
     let mut made = Vec::new();
-    let path = format!("{path}?format={}", format.name());
+    let separator = if path.contains('?') { '&' } else { '?' };
+    let path = format!("{path}{separator}format={}", format.name());
     let take = |piece: &[u8]| {
         made.extend_from_slice(piece);
         match made.len() > BYTES_MAX {
-            true => Err(Failure::OutOfReach("the answer is too long".into())),
+            true => Err(Failure::OutOfReach("the statement is too long".into())),
             false => Ok(ControlFlow::Continue(())),
         }
     };
@@ -159,21 +178,21 @@ async fn read(client: &Client, path: &str, format: Format) -> Result<Vec<u8>, Fa
     Ok(made)
 }
 
-/// Verifies that the ledger still yields the stored hash of a closed month. If it does not, the gateway refuses to make
-/// the statement, so an answer is the proof.
+/// Verifies that the statement of a closed month still has the stored hash. If it does not, the gateway returns an
+/// error instead of the statement.
 async fn verify_kept(client: &Client, path: &str, as_json: bool) -> Result<(), Failure> {
     let answer = client.call_patiently(Method::GET, path).await?;
     let (number, sha256) = sealed(&answer)?;
     let report = json!({ "number": number, "sha256": sha256, "same_sha256": true });
     show::print(as_json, &report, |_| {
-        format!("ok: the books yield {number} unchanged; sha256 {sha256}\n")
+        format!("ok: the books still yield statement {number} unchanged; sha256 {sha256}\n")
     })
 }
 
-/// Returns the number and the hash of a closed month.
+/// Returns the number and the SHA-256 of a statement; an error if the month is not closed.
 fn sealed(answer: &Value) -> Result<(&str, &str), Failure> {
     if answer.get("closed") != Some(&Value::Bool(true)) {
-        let problem = "the month is not closed: its statement still changes";
+        let problem = "the month is not closed yet: its statement can still change";
         return Err(Failure::Usage(problem.into()));
     }
     let text = |field: &str| answer.get(field).and_then(Value::as_str);
@@ -183,11 +202,11 @@ fn sealed(answer: &Value) -> Result<(&str, &str), Failure> {
     ))
 }
 
-/// Compares an existing statement with the one that the ledger yields now.
+/// Compares a statement file with the statement that the ledger gives now.
 async fn verify(client: &Client, path: &str, file: &Path, as_json: bool) -> Result<(), Failure> {
     let cannot = |error| Failure::Io(format!("--verify {}: {error}", file.display()));
     let made = fs::read(file).map_err(cannot)?;
-    let format = Format::of(&made)
+    let format = Format::from_bytes(&made)
         .ok_or_else(|| Failure::Data(format!("{}: not a statement", file.display())))?;
     let answer = client.call_patiently(Method::GET, path).await?;
     let (number, sha256) = sealed(&answer)?;
@@ -216,15 +235,17 @@ fn verdict(
     differences: &[String],
 ) -> String {
     if same {
-        return format!("ok: {number} agrees with the books, byte for byte; sha256 {sha256}\n");
+        return format!(
+            "ok: the file is statement {number} and agrees with the books, byte for byte; sha256 {sha256}\n"
+        );
     }
     let mut text = match says_hash {
         true => format!(
-            "{number} names the sha256 that the books have, {sha256}, and is written otherwise: by another version, or it was \
-             changed by hand\n"
+            "the file contains the sha256 of statement {number}, {sha256}, but its other bytes differ: another version wrote \
+             the file, or somebody edited it\n"
         ),
         false => format!(
-            "{number} is not the statement of that month; the one that was made first has the sha256 {sha256}\n"
+            "the file is not statement {number}: the first statement of that month has the sha256 {sha256}\n"
         ),
     };
     for line in differences.iter().take(DIFFERENCES_MAX) {
@@ -240,7 +261,8 @@ fn verdict(
     text
 }
 
-/// Returns the lines that only one of the two statements has: `-` for the existing one, `+` for the one made now.
+/// Returns the lines that only one of the two statements has: with `-` if only the file `made` has the line, with `+`
+/// if only the current statement has it.
 fn differences(format: Format, made: &[u8], now: &[u8]) -> Vec<String> {
     let lines = |bytes: &[u8]| -> Vec<String> {
         match format {
@@ -249,7 +271,8 @@ fn differences(format: Format, made: &[u8], now: &[u8]) -> Vec<String> {
                 let text = String::from_utf8_lossy(bytes);
                 text.lines().map(str::to_owned).collect()
             }
-            // A PDF is compressed, so its lines are not compared; another format shows the texts that differ.
+            // The content of a PDF is compressed, so its lines are not compared. The other formats show which texts
+            // differ.
             Format::Pdf => Vec::new(),
         }
     };
@@ -264,7 +287,7 @@ fn differences(format: Format, made: &[u8], now: &[u8]) -> Vec<String> {
     differences
 }
 
-/// Returns every leaf value of a JSON document, with its path.
+/// Returns every leaf value of a JSON document, each with its path.
 fn leaves(json: &[u8]) -> Vec<String> {
     fn walk(value: &Value, path: &str, leaves: &mut Vec<String>) {
         match value {
@@ -295,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statement_form_is_recognised_by_extension_and_first_bytes() {
+    fn statement_format_is_detected_by_extension_and_first_bytes() {
         for (file, format) in [
             ("a.json", Some(Format::Json)),
             ("b/a.CSV", Some(Format::Csv)),
@@ -314,7 +337,7 @@ mod tests {
             ("PK", None),
             ("", None),
         ] {
-            assert_eq!(Format::of(bytes.as_bytes()), format, "{bytes}");
+            assert_eq!(Format::from_bytes(bytes.as_bytes()), format, "{bytes}");
         }
     }
 
@@ -334,9 +357,12 @@ mod tests {
         );
         let many: Vec<String> = (0..50).map(|n| format!("- {n}")).collect();
         let text = verdict("n", "5eed", false, false, &many);
-        assert!(text.starts_with("n is not the statement"), "{text}");
+        assert!(text.starts_with("the file is not statement n: "), "{text}");
         assert!(text.ends_with("- 39\nand 10 more\n"), "{text}");
-        assert!(verdict("n", "5eed", false, true, &[]).contains("written otherwise"));
-        assert!(verdict("n", "5eed", true, true, &[]).starts_with("ok: n agrees with"));
+        assert!(verdict("n", "5eed", false, true, &[]).contains("its other bytes differ"));
+        assert!(
+            verdict("n", "5eed", true, true, &[])
+                .starts_with("ok: the file is statement n and agrees with")
+        );
     }
 }

@@ -1,6 +1,7 @@
 use clap::CommandFactory;
 
 use super::*;
+use crate::config::testing::rows;
 
 fn parsed(line: &str) -> Result<Command, clap::Error> {
     Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command)
@@ -96,6 +97,8 @@ fn documented_commands_are_accepted() {
         "tollgate statement acme --month 2026-11",
         "tollgate statement acme --month 2026-11 --format csv --output -",
         "tollgate statement acme --month 2026-11 --verify f --json",
+        "tollgate invoice acme 1000.50",
+        "tollgate invoice acme 1000 --date 2026-11-29 --format pdf --output -",
         "tollgate export",
         "tollgate export --account acme --output f --json",
         "tollgate lease list",
@@ -150,110 +153,55 @@ fn documented_commands_are_accepted() {
 
 #[test]
 fn command_line_errors_are_found_before_any_request() {
-    for (line, says) in [
-        ("tollgate topup acme 100", "--id"),
-        ("tollgate topup acme 1,5 --id p1", "not a decimal number"),
-        ("tollgate topup acme 0.0000001 --id p1", "six digits"),
-        ("tollgate topup a/b 1 --id p1", "an id is"),
-        (
-            "tollgate topup acme -5 --id p1",
-            "tollgate adjust ACCOUNT -5 --id ID --reason TEXT",
-        ),
-        (
-            "tollgate topup acme 0 --id p1",
-            "'<RUBLES>': a payment is 0.000001 to 9007199254.740991 rubles\n",
-        ),
-        ("tollgate adjust acme 1 --id a1", "--reason"),
-        (
-            "tollgate key create acme --address 10.0.0.0/99",
-            "203.0.113.0/24",
-        ),
-        (
-            "tollgate key create acme --address 10.0.0.5/8",
-            "10.0.0.0/8",
-        ),
-        ("tollgate key create acme --expires soon", "2027-01-31"),
-        ("tollgate account set acme", "--name"),
-        (
-            "tollgate key set k1 --ceiling-day 5 --no-ceiling-day",
-            "cannot be used with",
-        ),
-        (
-            "tollgate key create acme --tokens-per-minute 0",
-            "1..=1000000000",
-        ),
-        (
-            "tollgate key create acme --requests-per-second 0",
-            "1..=1000000",
-        ),
-        (
-            "tollgate key set k1 --ceiling 5 --no-ceiling",
-            "cannot be used with",
-        ),
-        (
-            "tollgate key set k1 --model m --any-model",
-            "cannot be used with",
-        ),
-        ("tollgate audit --admin-key secret", "unexpected argument"),
-        ("tollgate receipt 17", "looks like 0190163d-"),
-        (
-            "tollgate ledger copy --from sqlite:a --to sqlite:b --wait 1 --release",
-            "cannot be used with",
-        ),
-        ("tollgate completions tcsh", "tcsh"),
-        ("tollgate usage --by week", "week"),
-        ("tollgate statement acme", "--month"),
-        (
-            "tollgate statement acme --month 11.2026",
-            "a month like 2026-11",
-        ),
-        (
-            "tollgate statement acme --month 2026-11 --verify f --format csv",
-            "cannot be used with",
-        ),
-        ("tollgate reconcile --vendor v", "--file"),
-        (
-            "tollgate reconcile --vendor v --file f --tolerance 1%",
-            "percentage",
-        ),
-        (
-            "tollgate reconcile --vendor v --file f --since 2026-11-01T10:00:00Z",
-            "not a day like",
-        ),
-        ("tollgate usage --since 31.01.2026", "2027-01-31"),
-        ("tollgate usage --format csv --json", "cannot be used with"),
-        ("tollgate payment create acme 0", "in whole kopecks"),
-        ("tollgate payment check 17", "must be a UUID"),
-        ("tollgate payment auto acme --below 500", "--amount"),
-        ("tollgate payment auto --remove", "<ACCOUNT>"),
-        (
-            "tollgate payment auto acme --remove --resume",
-            "cannot be used with",
-        ),
-        ("tollgate vendor disable", "<VENDOR>"),
-        ("tollgate vendor add deepseek", "--config"),
-        (
-            "tollgate vendor add a --key-env K --key-file f --config c",
-            "cannot be used with",
-        ),
-        (
-            "tollgate vendor add a --usdt-mtok 0,30 1,20 --config c",
-            "unexpected argument",
-        ),
-        (
-            "tollgate vendor add a --usdt-mtok 5 --config c",
-            "like 0.30,1.20",
-        ),
-        ("tollgate init --rate 90,5", "like 90.50, or market"),
-        ("tollgate init --listen 8080", "invalid socket address"),
-        (
-            "tollgate account alert acme --at 5 --none",
-            "cannot be used with",
-        ),
-        ("tollgate event list --limit 1001", "1..=1000"),
-        ("tollgate event replay crm", "<PLACE>"),
-        ("tollgate event replay crm 1 --dead", "cannot be used with"),
-    ] {
+    for [line, says] in rows(
+        r#"
+        tollgate topup acme 100 | --id
+        tollgate topup acme 1,5 --id p1 | not a decimal number
+        tollgate topup acme 0.0000001 --id p1 | six digits
+        tollgate topup a/b 1 --id p1 | an id must have
+        tollgate topup acme -5 --id p1 | tollgate adjust ACCOUNT -5 --id ID --reason TEXT
+        tollgate topup acme 0 --id p1 | '<RUBLES>': a payment is 0.000001 to 9007199254.740991 rubles\n
+        tollgate adjust acme 1 --id a1 | --reason
+        tollgate key create acme --address 10.0.0.0/99 | 203.0.113.0/24
+        tollgate key create acme --address 10.0.0.5/8 | 10.0.0.0/8
+        tollgate key create acme --expires soon | 2027-01-31
+        tollgate account set acme | --name
+        tollgate key set k1 --ceiling-day 5 --no-ceiling-day | cannot be used with
+        tollgate key create acme --tokens-per-minute 0 | 1..=1000000000
+        tollgate key create acme --requests-per-second 0 | 1..=1000000
+        tollgate key set k1 --ceiling 5 --no-ceiling | cannot be used with
+        tollgate key set k1 --model m --any-model | cannot be used with
+        tollgate audit --admin-key secret | unexpected argument
+        tollgate receipt 17 | looks like 0190163d-
+        tollgate ledger copy --from sqlite:a --to sqlite:b --wait 1 --release | cannot be used with
+        tollgate completions tcsh | tcsh
+        tollgate usage --by week | week
+        tollgate statement acme | --month
+        tollgate statement acme --month 11.2026 | a month like 2026-11
+        tollgate statement acme --month 2026-11 --verify f --format csv | cannot be used with
+        tollgate reconcile --vendor v | --file
+        tollgate reconcile --vendor v --file f --tolerance 1% | percentage
+        tollgate reconcile --vendor v --file f --since 2026-11-01T10:00:00Z | not a day like
+        tollgate usage --since 31.01.2026 | 2027-01-31
+        tollgate usage --format csv --json | cannot be used with
+        tollgate payment create acme 0 | in whole kopecks
+        tollgate payment check 17 | must be a UUID
+        tollgate payment auto acme --below 500 | --amount
+        tollgate payment auto --remove | <ACCOUNT>
+        tollgate payment auto acme --remove --resume | cannot be used with
+        tollgate vendor disable | <VENDOR>
+        tollgate vendor add deepseek | --config
+        tollgate vendor add a --key-env K --key-file f --config c | cannot be used with
+        tollgate vendor add a --usdt-mtok 0,30 1,20 --config c | unexpected argument
+        tollgate vendor add a --usdt-mtok 5 --config c | like 0.30,1.20
+        tollgate init --rate 90,5 | like 90.50, or the word market
+        tollgate init --listen 8080 | invalid socket address
+        tollgate account alert acme --at 5 --none | cannot be used with
+        tollgate event list --limit 1001 | 1..=1000
+        tollgate event replay crm | <PLACE>
+        tollgate event replay crm 1 --dead | cannot be used with
+    "#,
+    ) {
         let error = parsed(line).unwrap_err();
         assert!(
             error.use_stderr() && error.to_string().contains(says),
@@ -277,7 +225,7 @@ fn connection_flags_may_be_before_or_after_a_subcommand() {
 }
 
 #[test]
-fn help_lists_own_options_before_common_ones() {
+fn help_lists_the_options_of_a_command_before_the_common_options() {
     let mut cli = Cli::command();
     cli.build();
     let key = cli.find_subcommand_mut("key").unwrap();
@@ -302,29 +250,16 @@ fn help_lists_own_options_before_common_ones() {
 }
 
 #[tokio::test]
-async fn invalid_amount_is_refused_in_the_terms_of_its_command() {
-    for (line, says) in [
-        (
-            "tollgate account alert acme --at -5",
-            "a level is more than 0 rubles",
-        ),
-        (
-            "tollgate payment create b3 0",
-            "0.01 rubles or more, in whole kopecks",
-        ),
-        (
-            "tollgate payment create b3 -5",
-            "0.01 rubles or more, in whole kopecks",
-        ),
-        (
-            "tollgate payment create b3 0.001",
-            "0.01 rubles or more, in whole kopecks",
-        ),
-        (
-            "tollgate payment auto b3 --below -1 --amount 5 --month-max 9",
-            "0.01 rubles or more, in whole kopecks",
-        ),
-    ] {
+async fn error_about_an_invalid_amount_states_the_rule_of_its_command() {
+    for [line, says] in rows(
+        r#"
+        tollgate account alert acme --at -5 | a level must be more than 0 rubles
+        tollgate payment create b3 0 | 0.01 rubles or more, in whole kopecks
+        tollgate payment create b3 -5 | 0.01 rubles or more, in whole kopecks
+        tollgate payment create b3 0.001 | 0.01 rubles or more, in whole kopecks
+        tollgate payment auto b3 --below -1 --amount 5 --month-max 9 | 0.01 rubles or more, in whole kopecks
+    "#,
+    ) {
         let refused = parsed(line).unwrap_err().to_string();
         assert!(refused.contains(says), "{line}: {refused}");
         assert!(!refused.contains("adjust"), "{line}: {refused}");
@@ -335,7 +270,7 @@ async fn invalid_amount_is_refused_in_the_terms_of_its_command() {
         .await;
     assert_eq!(
         refused.unwrap_err().text(),
-        "--by: has day twice; leave one out"
+        "--by: day is given twice; leave one out"
     );
 }
 
@@ -357,5 +292,5 @@ fn key_given_as_an_id_is_refused_without_being_printed() {
         assert!(!refused.contains(&secret[3..]), "{line}");
     }
     let refused = parsed("tollgate key show k/1").unwrap_err().to_string();
-    assert!(refused.contains("an id is"), "{refused}");
+    assert!(refused.contains("an id must have"), "{refused}");
 }

@@ -20,31 +20,31 @@ use super::{
     time,
 };
 
-/// Which calls to add up, and by what.
+/// Options of `tollgate usage`: which calls to sum up, and by what.
 #[derive(Debug, Args)]
 pub(super) struct UsageQuery {
-    /// Only of this account
+    /// Count only calls of this account
     #[arg(long)]
     account: Option<AccountId>,
-    /// Only of the key with this id
+    /// Count only calls with the key of this id
     #[arg(long, value_parser = IdNotKey)]
     key: Option<KeyId>,
-    /// Only of this model, by its catalog name
+    /// Count only calls of this model, by its catalog name
     #[arg(long)]
     model: Option<String>,
-    /// Only of this session, as its caller named it
+    /// Count only calls of this session, by the name that the caller gave it
     #[arg(long)]
     session: Option<SessionId>,
-    /// Only of calls of this endpoint: chat/completions, messages, responses or embeddings
+    /// Count only calls of this endpoint: chat/completions, messages, responses or embeddings
     #[arg(long)]
     endpoint: Option<Endpoint>,
-    /// From this date or time on: 2026-01-31, 2026-01-31T12:00:00+03:00; by default from the first call
+    /// Count calls from this date or time on: 2026-01-31, 2026-01-31T12:00:00+03:00; default: from the first call
     #[arg(long, value_name = "DATE", value_parser = time)]
     since: Option<String>,
-    /// Before this date or time; by default now
+    /// Count calls before this date or time; default: now
     #[arg(long, value_name = "DATE", value_parser = time)]
     until: Option<String>,
-    /// One row per value of each of these, in this order
+    /// Group the report by these words: print one row for each combination of their values, with columns in this order
     #[arg(
         long,
         value_name = "WORDS",
@@ -56,22 +56,24 @@ pub(super) struct UsageQuery {
     /// Output format
     #[arg(long, value_enum, conflicts_with = "json")]
     format: Option<Format>,
-    /// Rebuild the sums that reports are made of instead, if an audit finds them wrong
+    /// Print no report, but rebuild the sums from which reports are made; use it after an audit has found these sums
+    /// wrong
     #[arg(long, conflicts_with_all = ["account", "key", "model", "session", "endpoint", "since", "until", "by", "format"])]
     rebuild: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum By {
-    /// The account
+    /// Id of the account
     Account,
     /// The key's id
     Key,
-    /// The group that was charged, with its account if there are several: group ids are unique only in an account
+    /// The group of the key, together with the account if the report has several accounts, because group ids are unique
+    /// only in an account
     Group,
     /// The model's catalog name
     Model,
-    /// The vendor that answered
+    /// The vendor that served the call
     Vendor,
     /// The session that the caller named
     Session,
@@ -87,15 +89,15 @@ enum By {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// Columns for people, with a row for the total
+    /// A table for people, with a row for the total
     Table,
-    /// For a spreadsheet: a line of names, then the rows, no total
+    /// CSV for spreadsheets: a line with column names, then the rows, without a total
     Csv,
-    /// The API's answer
+    /// The API's response
     Json,
 }
 
-/// A column of the table of usage, and its name in CSV.
+/// A column of the usage table, and its name in CSV.
 type Column = (Cell, &'static str);
 
 const SUMS: &[Column] = &[
@@ -133,8 +135,8 @@ const MARGIN: &[Column] = &[
     ),
 ];
 
-/// Returns the column of a class other than the basic four. These come after all others, so that programs that read
-/// columns by position keep finding them.
+/// Returns the column of a rate class that is not one of the basic four. These columns come after all others, so that
+/// programs that read columns by position keep working.
 const fn class_column(class: Class) -> Column {
     match class {
         Class::CacheWrite1h => (
@@ -190,11 +192,11 @@ pub(super) async fn usage(admin: &AdminArgs, args: &UsageQuery) -> Result<(), Fa
             .call_patiently(Method::POST, "/admin/v1/usage/rebuild")
             .await?;
         return show::print(admin.json, &answer, |_| {
-            "the sums are being computed again; until then, reports read the journals\n".into()
+            "the roll-up is being rebuilt; until it is complete, reports read the journals\n".into()
         });
     }
     if let Some(by) = twice(&args.by) {
-        let problem = format!("--by: has {} twice; leave one out", by.name());
+        let problem = format!("--by: {} is given twice; leave one out", by.name());
         return Err(Failure::Usage(problem));
     }
     let by = args.columns();
@@ -213,15 +215,16 @@ pub(super) async fn usage(admin: &AdminArgs, args: &UsageQuery) -> Result<(), Fa
     })
 }
 
-/// Returns the first grouping that the list contains twice.
+/// Returns the first grouping that `by` contains twice.
 fn twice(by: &[By]) -> Option<By> {
     let mut places = by.iter().enumerate();
     places.find_map(|(place, word)| by[..place].contains(word).then_some(*word))
 }
 
 impl UsageQuery {
-    /// Returns the grouping of the rows. Group ids are unique only in an account, so the account is added before the
-    /// group unless the report is of one account or already by account.
+    /// Returns the groupings of the rows. If rows are grouped by group, the account is added before the group, because
+    /// group ids are unique only in an account. The account is not added if the report covers one account, or already
+    /// groups by account.
     fn columns(&self) -> Vec<By> {
         let mut by = self.by.clone();
         let of_one = self.account.is_some() || self.key.is_some() || by.contains(&By::Account);
@@ -282,13 +285,13 @@ impl By {
             Self::Day => Cell::text("day (UTC)", "/day"),
             Self::Hour => Cell::text("hour (UTC)", "/hour"),
         };
-        // In the row of the total, the cell is empty.
+        // In the row of the total, this cell is empty.
         cell.or("")
     }
 }
 
-/// Returns the columns of an answer. The vendor cost's columns are left out if no call has a known cost, and a class's
-/// column if no call used it.
+/// Returns the columns of a report. The vendor cost columns are left out if no call has a known vendor cost. The column
+/// of a rate class is left out if no call used the class.
 fn columns(by: &[By], answer: &Value) -> Vec<Column> {
     let margin = if cost_known(answer) == 0 { &[] } else { MARGIN };
     let sums = SUMS.iter().chain(margin).copied();
@@ -297,7 +300,7 @@ fn columns(by: &[By], answer: &Value) -> Vec<Column> {
     names.chain(sums).chain(classes).collect()
 }
 
-/// Returns the classes other than the basic four that at least one row has.
+/// Returns the rate classes, except the basic four, that at least one row has.
 fn classes(answer: &Value) -> impl Iterator<Item = Class> {
     let all = rows(answer).iter().chain(answer.get("total"));
     let has = move |class: &Class| {
@@ -307,7 +310,7 @@ fn classes(answer: &Value) -> impl Iterator<Item = Class> {
     Class::ALL.into_iter().filter(has)
 }
 
-/// Returns the row with a zero for each class that other rows have and this row lacks.
+/// Adds to a row a zero for each rate class that only other rows have.
 fn with_zeros(mut row: Value, answer: &Value) -> Value {
     for class in classes(answer) {
         if row["usage"]["classes"][class.name()].is_null() {
@@ -317,7 +320,7 @@ fn with_zeros(mut row: Value, answer: &Value) -> Value {
     row
 }
 
-/// Returns how many calls have a known vendor cost.
+/// Returns for how many calls the vendor cost is known.
 fn cost_known(answer: &Value) -> u64 {
     let known = answer.pointer("/total/cost_known_calls");
     known.and_then(Value::as_u64).unwrap_or(0)
@@ -334,10 +337,11 @@ fn text(by: &[By], answer: &Value) -> String {
     let rows = rows(answer).iter().cloned();
     let mut rows: Vec<_> = rows.map(|row| with_zeros(row, answer)).collect();
     if rows.is_empty() {
-        return "no call was charged in this time with these filters; --since and --until are in UTC unless they name a zone\n"
+        return "no call was charged in this time with these filters; --since and --until are in UTC unless they have an offset like +03:00\n"
             .into();
     }
-    // Unlike the row of the total, this row has a dash: its calls named no session, or their value is unknown.
+    // In contrast to the row of the total, a row without a value gets a dash: its calls named no session, or the value
+    // is unknown.
     for row in &mut rows {
         for word in by {
             if let Some(word) = row.get_mut(word.name()).filter(|word| word.is_null()) {
@@ -356,13 +360,13 @@ fn text(by: &[By], answer: &Value) -> String {
     let known = cost_known(answer);
     if known > 0 && known < calls {
         text.push_str(&format!(
-            "cost known for {known} of {calls} calls: vendor cost and margin cover only these\n"
+            "cost known for {known} of {calls} calls: vendor cost and margin cover only these calls\n"
         ));
     }
     text
 }
 
-/// Writes CSV as in RFC 4180, but with plain line feeds.
+/// Returns the report as CSV (RFC 4180), but with plain line feeds.
 fn csv(by: &[By], answer: &Value) -> String {
     let columns = columns(by, answer);
     let names = columns.iter().map(|(_, name)| *name);
@@ -426,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_without_a_session_endpoint_or_group_have_a_separate_row() {
+    fn calls_without_a_session_or_an_endpoint_or_a_group_have_a_separate_row() {
         let row = |word: &str, of: Value, calls: u64| json!({word: of, "calls": calls});
         for (by, head) in [
             (By::Session, "SESSION   CALLS"),
@@ -455,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_unknown_vendor_cost_are_counted_separately() {
+    fn calls_with_unknown_vendor_cost_are_counted_separately() {
         let sums = |calls: u64, known: u64, cost: Value, margin: Value| {
             json!({
                 "model": "m", "calls": calls, "cost_known_calls": known, "vendor_cost_rub": cost, "margin_rub": margin,
@@ -477,7 +481,7 @@ mod tests {
         assert!(lines[2].ends_with("   -          -           0"), "{text}");
         assert_eq!(
             lines[4],
-            "cost known for 2 of 5 calls: vendor cost and margin cover only these"
+            "cost known for 2 of 5 calls: vendor cost and margin cover only these calls"
         );
         let csv = csv(&[By::Model], &answer(5));
         let lines: Vec<_> = csv.lines().skip(1).collect();

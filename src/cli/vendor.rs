@@ -1,4 +1,4 @@
-//! `tollgate vendor`: one call of the admin API per command, and how its answer is printed.
+//! `tollgate vendor`: each command sends one request to the admin API and prints the response.
 
 use std::path::PathBuf;
 
@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 
 use super::{
     AdminArgs,
-    client::Client,
     failure::Failure,
-    show::{self, Cell, facts, rows, table},
+    show::{Cell, facts, rows, table},
     vendor_add::vendor_add,
     vendor_test::vendor_test,
 };
@@ -18,19 +17,23 @@ use crate::{admin::path_segment, config::sections::VendorArgs};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum VendorCommand {
-    /// List vendors by route: state, failures in a row, calls in flight, time to the first byte, last error
-    #[command(
-        after_help = "A route is answering, untried (no call yet), failing (it never answered), shut after failures \
-                      (until shut until) for calls that have another, trying one call as a test, resting because the vendor requested it with a 429 or has \
-                      no such model (until rests until), or disabled with its vendor.\n\n\
-                      Example:\n  tollgate vendor list --json | jq '.vendors[].routes[] | select(.state != \"answering\")'"
-    )]
+    /// List the routes of all vendors: state, failures in a row, calls in flight, time to the first byte, last error
+    #[command(after_help = "The state of a route:\n  \
+                      answering  the vendor answers calls on this route\n  \
+                      untried    no call has taken the route yet\n  \
+                      failing    the vendor has never answered a call on this route\n  \
+                      shut       after failures: until `shut until`, calls that have another route avoid this one\n  \
+                      trying     the time `shut until` has passed: one call tests the route\n  \
+                      resting    calls avoid this route until `rests until`: the vendor requested a pause with a 429, \
+                      or does not have the model\n  \
+                      disabled   the vendor is disabled\n\n\
+                      Example:\n  tollgate vendor list --json | jq '.vendors[].routes[] | select(.state != \"answering\")'")]
     List,
-    /// Write a vendor and its models from a preset into a configuration file
+    /// Add a vendor and its models from a preset to a configuration file
     ///
-    /// Appends `[[vendor]]` and `[[model]]` sections; the rest of the file stays as it is. The result is checked before it
-    /// replaces the file; a running gateway reads it by itself. The key stays in a variable or a file. Needs no running
-    /// gateway.
+    /// Appends `[[vendor]]` and `[[model]]` sections; the rest of the file does not change. The result is checked
+    /// before it replaces the file. The vendor's key stays in a variable or a file. Needs no running gateway; a running
+    /// gateway reads the changed file by itself.
     #[command(
         after_help = "Examples:\n  tollgate vendor add deepseek --config tollgate.toml\n  \
                       tollgate vendor add openai --name openai-eu --url https://eu.api.openai.com/v1 --key-env OPENAI_EU_KEY \
@@ -38,7 +41,7 @@ pub(super) enum VendorCommand {
                       tollgate vendor add vllm --models qwen3 --rub-mtok 20,60 --config tollgate.toml"
     )]
     Add {
-        /// The preset: `tollgate preset list` lists them
+        /// Name of the preset; `tollgate preset list` lists the presets
         preset: String,
         #[command(flatten)]
         args: Box<VendorArgs>,
@@ -46,26 +49,27 @@ pub(super) enum VendorCommand {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Call a vendor with the settings of a file, and print what came, its usage and its price
+    /// Call a vendor with the settings in a file, and print the response, its usage and its price
     ///
-    /// Makes one plain call and one stream with at most 16 tokens of output, which the vendor bills. Reads secrets from
-    /// the environment and files as `serve` would; needs no running gateway. Exit 1 if a call failed, with what to mend.
+    /// Sends one plain call and one stream, each with at most 16 output tokens; the vendor bills both. Reads secrets
+    /// from the environment and files as `serve` does. Needs no running gateway. If a call fails, exits with 1 and
+    /// prints what to change.
     #[command(
         after_help = "Example:\n  tollgate vendor test deepseek --config /etc/tollgate/tollgate.toml"
     )]
     Test {
         /// The vendor's name in the configuration
         vendor: String,
-        /// A model that has a route to the vendor, by its own or the vendor's name; by default the first one
+        /// A model with a route to the vendor, by its catalog name or the vendor's name; default: the first such model
         model: Option<String>,
         /// The configuration file
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Send the vendor no new calls; running ones end
+    /// Send no new calls to a vendor; its calls in flight run to their end
     ///
-    /// Applies to the node that answers, until it is restarted; a reload keeps it. To remove a vendor for good, remove
-    /// it from the configuration.
+    /// The vendor is disabled only at the node that gets the command, until this node is restarted; a reload does not
+    /// enable the vendor again. To remove a vendor permanently, remove it from the configuration.
     #[command(after_help = "Example:\n  tollgate vendor disable openai-eu")]
     Disable {
         /// The vendor's name in the configuration
@@ -79,7 +83,7 @@ pub(super) enum VendorCommand {
     },
 }
 
-/// Columns of a list of routes, including the columns of each route's vendor.
+/// Columns of the route list. The first two describe the route's vendor.
 const ROUTE_ROW: &[Cell] = &[
     Cell::text("vendor", "/vendor/name"),
     Cell::text("status", "/vendor/status"),
@@ -91,7 +95,7 @@ const ROUTE_ROW: &[Cell] = &[
     Cell::text("shut until", "/route/shut_until"),
     Cell::text("rests until", "/route/rests_until"),
     Cell::text("last error", "/route/last_error/at"),
-    Cell::text("which was", "/route/last_error/text"),
+    Cell::text("error", "/route/last_error/text"),
 ];
 
 const VENDOR: &[Cell] = &[
@@ -106,12 +110,10 @@ const VENDOR: &[Cell] = &[
 pub(super) async fn vendor(admin: &AdminArgs, command: VendorCommand) -> Result<(), Failure> {
     let (name, status) = match command {
         VendorCommand::List => {
-            let answer = Client::new(admin)?
-                .call(Method::GET, "/admin/v1/vendors", None)
-                .await?;
-            return show::print(admin.json, &answer, |answer| {
-                table(ROUTE_ROW, &route_rows(answer))
-            });
+            let text = |answer: &Value| table(ROUTE_ROW, &route_rows(answer));
+            return admin
+                .request(Method::GET, "/admin/v1/vendors", None, text)
+                .await;
         }
         VendorCommand::Add {
             preset,
@@ -127,20 +129,19 @@ pub(super) async fn vendor(admin: &AdminArgs, command: VendorCommand) -> Result<
         VendorCommand::Enable { vendor } => (vendor, "active"),
     };
     let path = format!("/admin/v1/vendors/{}", path_segment(&name));
-    let answer = Client::new(admin)?
-        .call(Method::PATCH, &path, Some(json!({"status": status})))
-        .await?;
-    show::print(admin.json, &answer, |answer| facts(VENDOR, answer))?;
+    let body = Some(json!({"status": status}));
+    let text = |answer: &Value| facts(VENDOR, answer);
+    admin.request(Method::PATCH, &path, body, text).await?;
     if status == "disabled" && !admin.json {
         eprintln!(
             "{name} gets no new calls from this node; calls in flight run to their ends. \
-             To put it back: tollgate vendor enable {name}"
+             To send it calls again: tollgate vendor enable {name}"
         );
     }
     Ok(())
 }
 
-/// Returns one row per route; the facts of a vendor are repeated in the rows of all its routes.
+/// Returns one row per route. Each row repeats the facts of the route's vendor.
 fn route_rows(answer: &Value) -> Vec<Value> {
     let vendors = rows(answer, "vendors").iter();
     vendors
@@ -175,7 +176,7 @@ mod tests {
         ] });
         assert_eq!(
             table(ROUTE_ROW, &route_rows(&answer)),
-            "VENDOR  STATUS  MODEL  STATE      FAILURES  IN FLIGHT   MS  SHUT UNTIL  RESTS UNTIL  LAST ERROR            WHICH WAS\n\
+            "VENDOR  STATUS  MODEL  STATE      FAILURES  IN FLIGHT   MS  SHUT UNTIL  RESTS UNTIL  LAST ERROR            ERROR\n\
              a       active  m-1    answering         0          2  400  -           -            2027-01-31T00:00:00Z  model not found (404)\n\
              a       active  m-2    shut              0          2  400  -           -            -                     -\n"
         );

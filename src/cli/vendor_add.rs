@@ -1,4 +1,4 @@
-//! `tollgate vendor add`: writes a vendor and its models from a preset into a configuration file.
+//! `tollgate vendor add`: adds a vendor and its models from a preset to a configuration file.
 
 use std::{cell::RefCell, collections::BTreeSet, fmt::Write as _, fs, path::Path};
 
@@ -8,25 +8,19 @@ use super::{
     ask::ask_values,
     check::mistakes,
     failure::Failure,
+    files::replace,
     show::{self, counted},
 };
-use crate::{
-    config::{
-        Config, ConfigError, Preset,
-        sections::{Sections, Taken, VendorArgs, preset},
-    },
-    net::replace::replace_file,
+use crate::config::{
+    Config, ConfigError, Preset,
+    sections::{Sections, Taken, VendorArgs, preset},
 };
 
-pub(super) fn unusable(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::Io(format!("{}: {error}", path.display()))
-}
-
-/// Checks a configuration. Variables that this shell lacks get a made-up value, because the gateway may run with another
-/// environment; returns their names.
+/// Checks a configuration. The gateway may run with other environment variables than this shell. So a variable that
+/// this shell lacks gets a made-up value, and its name is returned.
 ///
 /// # Errors
-/// All mistakes, with the file's name.
+/// If the configuration is invalid: all mistakes, each with the name of the file.
 pub(super) fn checked(text: &str, file: &Path) -> Result<(Config, BTreeSet<String>), Failure> {
     let missing = RefCell::new(BTreeSet::new());
     let config = Config::parse(text, &|name| {
@@ -44,7 +38,7 @@ const MADE_UP: &str = "not-set-Zq7Kx2vW9mT4rB3L";
 /// Adds a vendor to a configuration file.
 ///
 /// # Errors
-/// If the name is taken, or the result would be invalid; the file is then unchanged.
+/// If the vendor's name is taken, or the resulting configuration would be invalid. The file is then unchanged.
 pub(super) fn vendor_add(
     preset_name: &str,
     args: &VendorArgs,
@@ -54,13 +48,14 @@ pub(super) fn vendor_add(
     let preset = preset(preset_name).map_err(Failure::Usage)?;
     let mut args = args.clone();
     ask_values(&mut args, preset)?;
-    let before = fs::read_to_string(file).map_err(|error| unusable(file, &error))?;
+    let before = fs::read_to_string(file).map_err(|error| Failure::of_file(file, &error))?;
     let own = Taken::read(&before).map_err(|errors| mistakes(file, &errors))?;
     let sections = Sections::new(preset, &args, &own.models).map_err(Failure::Usage)?;
+    args.check_service_account(preset).map_err(Failure::Usage)?;
     let name = &sections.name;
     if own.vendors.contains(name) {
         return Err(Failure::Usage(format!(
-            "{}: has a vendor {name:?} already; give this one another --name",
+            "{}: already has a vendor {name:?}; give the new vendor another name with --name",
             file.display()
         )));
     }
@@ -70,9 +65,7 @@ pub(super) fn vendor_add(
     for warning in config.warnings.iter().filter(is_new) {
         eprintln!("{}: warning: {warning}", file.display());
     }
-    // A link stays a link.
-    let place = fs::canonicalize(file).map_err(|error| unusable(file, &error))?;
-    replace_file(&place, text.as_bytes()).map_err(|error| unusable(file, &error))?;
+    replace(file, &text)?;
     if as_json {
         let written = json!({
             "vendor": name, "models": sections.models, "models_present": sections.present,
@@ -80,35 +73,41 @@ pub(super) fn vendor_add(
         });
         return show::write(&format!("{written:#}\n"));
     }
+    show::write(&report(preset, &sections, file, &missing))
+}
+
+/// Returns a text about what was added, and what to do next.
+fn report(preset: &Preset, sections: &Sections, file: &Path, missing: &BTreeSet<String>) -> String {
+    let name = &sections.name;
     let models = counted(sections.models.len() as u64, "model");
     let shown = file.display();
     let mut reported = format!("{shown}: added vendor {name:?} and {models}\n");
     if let [model, ..] = &sections.present[..] {
         let routes = match preset.about.qualified {
             true => format!(
-                "To sell them from {name:?} too, add routes like {{ vendor = {name:?}, preset = \"{}/{model}\" }}",
+                "To sell these models from {name:?} too, add routes like {{ vendor = {name:?}, preset = \"{}/{model}\" }}",
                 preset.name
             ),
             false => format!(
-                "A model without routes of its own is now routed to {name:?} too; to others add a route"
+                "Those without their own routes are now routed to {name:?} too; add a route to each of the others"
             ),
         };
         let _ = writeln!(
             reported,
-            "already there: {}. {routes}",
+            "these models were in the file already: {}. {routes}",
             sections.present.join(", ")
         );
     }
-    reported += &advice(preset, &missing);
+    reported += &advice(preset, missing);
     let _ = writeln!(
         reported,
         "next: tollgate vendor test {name} --config {shown}   # two tiny calls, which the vendor bills; a running gateway \
          reads the file by itself"
     );
-    show::write(&reported)
+    reported
 }
 
-/// Returns the preset's notes, and which variables the gateway needs.
+/// Returns the preset's notes, and the names of variables that must still be set for the gateway.
 pub(super) fn advice(preset: &Preset, missing: &BTreeSet<String>) -> String {
     let (title, source, date) = (
         &preset.about.title,
@@ -117,20 +116,22 @@ pub(super) fn advice(preset: &Preset, missing: &BTreeSet<String>) -> String {
     );
     let mut text = match preset.about.models.is_empty() {
         true => String::new(),
-        false => format!("prices are {title}'s of {date}, compare them: {source}\n"),
+        false => format!("the prices are those of {title} on {date}; compare them with {source}\n"),
     };
     for note in &preset.about.notes {
         let _ = writeln!(text, "note: {note}");
     }
     for name in missing {
-        let key = match (&preset.about.key_page, *name == preset.about.key_env) {
-            (Some(page), true) => format!(", a key from {page}"),
-            _ => String::new(),
+        let _ = match (&preset.about.key_page, *name == preset.about.key_env) {
+            (Some(page), true) => writeln!(
+                text,
+                "set the variable {name} where the gateway runs, to a key from {page}: this shell lacks the variable"
+            ),
+            _ => writeln!(
+                text,
+                "set the variable {name} where the gateway runs: this shell lacks the variable"
+            ),
         };
-        let _ = writeln!(
-            text,
-            "set {name} where the gateway runs{key}: this shell has no such variable"
-        );
     }
     text
 }
@@ -178,7 +179,7 @@ mod tests {
         }
     }
 
-    /// Returns a file with the key of a service account.
+    /// Returns a file that contains the key of a service account.
     fn service_account() -> NamedTempFile {
         let key = include_str!("../logins/test_key.pem");
         let account = json!({
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn cloud_is_added_with_its_values_and_another_login() {
+    fn cloud_vendor_is_added_with_its_preset_values_and_the_chosen_login() {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let args = VendorArgs {
             login: Some("entra".into()),
@@ -214,8 +215,8 @@ mod tests {
         let (failure, _) = added("bedrock", &self::args()).unwrap_err();
         assert_eq!(
             failure,
-            "the region of AWS is missing: add --value region=…, like region=us-east-1. Amazon Bedrock console, the region \
-             at the top: it must offer the models that you sell"
+            "the AWS region is missing: add --value region=…, like region=us-east-1. In the Amazon Bedrock console: \
+             the region at the top of the page. The region must offer the models that you sell"
         );
         let args = VendorArgs {
             values: vec![pair("project", "p-1")],
@@ -223,10 +224,18 @@ mod tests {
         };
         let (failure, _) = added("vertex", &args).unwrap_err();
         assert!(failure.contains("--key-file"), "{failure}");
+        let args = VendorArgs {
+            login: Some("role".into()),
+            values: vec![pair("region", "us-east-1")],
+            key_env: Some("OUR_SECRET".into()),
+            ..self::args()
+        };
+        let (failure, _) = added("bedrock", &args).unwrap_err();
+        assert!(failure.contains("\"role\" uses no key"), "{failure}");
     }
 
     #[test]
-    fn sections_are_appended_and_the_rest_is_kept() {
+    fn new_sections_are_appended_and_the_other_text_is_kept() {
         let text = added("anthropic", &args()).unwrap();
         let rest = text.strip_prefix(FILE.trim_end()).expect("what was there");
         assert!(
@@ -269,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn key_goes_to_the_setting_of_the_login_and_models_get_the_presets_fields() {
+    fn models_get_the_presets_fields_and_the_key_is_written_to_the_setting_of_the_login() {
         let args = VendorArgs {
             key_env: Some("SBER_KEY".into()),
             models: vec!["GigaChat-2".into(), "max=GigaChat-2-Max".into()],
@@ -292,7 +301,7 @@ mod tests {
             (base.cached_input.to_string(), base.currency),
             ("70".into(), Currency::Rub)
         );
-        // The preset's price of the other model, which is the vendor's.
+        // The other model has the price of the preset, which is the vendor's price.
         assert_eq!(config.live.models[1].base.input.to_string(), "65");
         assert!(
             model.routes[0].dialect.functions,
@@ -301,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_leave_the_file_as_it_was() {
+    fn refused_vendor_add_command_does_not_change_the_file() {
         let named = |name: &str| VendorArgs {
             name: Some(name.into()),
             ..args()
@@ -318,20 +327,24 @@ mod tests {
             (
                 "deepseek",
                 args(),
-                "has a vendor \"deepseek\" already; give this one another --name",
+                "already has a vendor \"deepseek\"; give the new vendor another name with --name",
             ),
             (
                 "openai",
                 named("deepseek"),
-                "has a vendor \"deepseek\" already",
+                "already has a vendor \"deepseek\"",
             ),
             ("opnai", args(), "did you mean openai?"),
             ("openai", of("gpt-5.4-minis"), "did you mean gpt-5.4-mini?"),
-            ("vllm", args(), "has no models: name yours and its price"),
+            (
+                "vllm",
+                args(),
+                "has no models: give your model and its price",
+            ),
             (
                 "yandexgpt",
                 args(),
-                "the id of the folder of Yandex Cloud is missing: add --value folder=…",
+                "the Yandex Cloud folder ID is missing: add --value folder=…",
             ),
             ("openai", file, "vendor[1].key: cannot read /no/such/key"),
         ] {

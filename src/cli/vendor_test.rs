@@ -1,5 +1,5 @@
-//! `tollgate vendor test` and `tollgate check --live`: calls vendors without a gateway, with one plain call and one
-//! stream.
+//! `tollgate vendor test` and `tollgate check --live`: send one plain call and one stream to a vendor, without a
+//! gateway.
 
 use std::{path::Path, sync::Arc};
 
@@ -27,14 +27,13 @@ const CALL: &[Cell] = &[
     Cell::number("output", "/output"),
     Cell::number("usdt", "/cost_usdt"),
     Cell::number("rub", "/cost_rub"),
-    Cell::number("rub", "/cost_rub"),
     Cell::text("answer", "/answer"),
 ];
 
-/// Calls one vendor of a configuration.
+/// Sends the test calls to one vendor of a configuration.
 ///
 /// # Errors
-/// If the configuration is invalid, no model has a route to the vendor, or a call failed.
+/// If the configuration is invalid, no model has a route to the vendor, or a call fails.
 pub(super) async fn vendor_test(
     file: &Path,
     vendor: &str,
@@ -46,10 +45,10 @@ pub(super) async fn vendor_test(
     report(&calls(stack::one_vendor, &[target]).await, as_json)
 }
 
-/// Calls each vendor of a configuration.
+/// Sends the test calls to each vendor of a configuration.
 ///
 /// # Errors
-/// If a call failed.
+/// If a call fails.
 pub(super) async fn all(config: &Config, as_json: bool) -> Result<(), Failure> {
     let mut targets: Vec<(&ModelConfig, &Arc<Route>)> = Vec::new();
     for model in &config.live.models {
@@ -83,4 +82,19 @@ fn report(calls: &[Value], as_json: bool) -> Result<(), Failure> {
         )
     });
     Err(Failure::Refused(lines.collect::<Vec<_>>().join("\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vendor_test_table_has_each_column_once() {
+        let headings = table(CALL, &[]);
+        let headings: Vec<_> = headings.split_whitespace().collect();
+        let mut distinct = headings.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), headings.len(), "{headings:?}");
+    }
 }

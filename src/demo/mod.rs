@@ -1,5 +1,5 @@
-//! `tollgate demo`: runs the whole gateway with a scripted vendor and a funded key in one process, with nothing to
-//! install.
+//! `tollgate demo`: runs the whole gateway in one process, with a scripted vendor and a funded key. Nothing has to be
+//! installed.
 
 pub mod script;
 pub mod vendor;
@@ -30,10 +30,10 @@ use crate::{
 const ACCOUNT: &str = "demo";
 const FUNDS: MicroRub = MicroRub::rubles(1000);
 
-/// Returns a configuration with one scripted vendor that speaks all formats.
+/// Returns the text of a configuration with one scripted vendor.
 ///
-/// `demo-chat` is answered in the chat format, `demo-messages` in the messages format, `demo-responses` in the
-/// responses format, `demo-embedding` with vectors.
+/// The vendor serves four models: `demo-chat` in the Chat Completions format, `demo-messages` in the Messages format,
+/// `demo-responses` in the Responses format, and `demo-embedding`, which returns vectors.
 #[must_use]
 pub fn config_text(
     listen: SocketAddr,
@@ -41,6 +41,10 @@ pub fn config_text(
     vendor: SocketAddr,
     ledger: &str,
 ) -> String {
+    let chat =
+        r#"{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }"#;
+    let messages =
+        r#"{ input = "1.00", cached_input = "0.10", output = "5.00", cache_write = "1.25" }"#;
     format!(
         r#"
 listen = "{listen}"
@@ -72,15 +76,15 @@ key = "${{DEMO_VENDOR_KEY}}"
 [[model]]
 id = "demo-chat"
 family = "Demo"
-usdt_mtok = {{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }}
+usdt_mtok = {chat}
 output_tokens_max = 32000
-routes = [ {{ vendor = "scripted-chat", model = "scripted-1", cost_usdt_mtok = {{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }} }} ]
+routes = [ {{ vendor = "scripted-chat", model = "scripted-1", cost_usdt_mtok = {chat} }} ]
 [[model]]
 id = "demo-messages"
 family = "Demo"
-usdt_mtok = {{ input = "1.00", cached_input = "0.10", output = "5.00", cache_write = "1.25" }}
+usdt_mtok = {messages}
 output_tokens_max = 64000
-routes = [ {{ vendor = "scripted-messages", model = "scripted-1", cost_usdt_mtok = {{ input = "1.00", cached_input = "0.10", output = "5.00", cache_write = "1.25" }} }} ]
+routes = [ {{ vendor = "scripted-messages", model = "scripted-1", cost_usdt_mtok = {messages} }} ]
 [[model]]
 id = "demo-embedding"
 family = "Demo"
@@ -90,14 +94,14 @@ routes = [ {{ vendor = "scripted-chat", model = "scripted-embedding", cost_usdt_
 [[model]]
 id = "demo-responses"
 family = "Demo"
-usdt_mtok = {{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }}
+usdt_mtok = {chat}
 output_tokens_max = 32000
-routes = [ {{ vendor = "scripted-responses", model = "scripted-1", cost_usdt_mtok = {{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }} }} ]
+routes = [ {{ vendor = "scripted-responses", model = "scripted-1", cost_usdt_mtok = {chat} }} ]
 "#
     )
 }
 
-/// Runs the demonstration until the process gets a signal to stop.
+/// Runs the demonstration until the process is stopped by a signal.
 ///
 /// # Errors
 /// If a port cannot be bound.
@@ -106,8 +110,8 @@ pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
         .await
         .context("cannot start the scripted vendor")?;
     let admin_key = SecretKey::generate();
-    // The catalog contains the addresses, so the ports are bound before the configuration is written. They stay bound,
-    // because an outgoing connection could take a port that is released and bound again later.
+    // The ports are bound before the configuration is written, because the configuration contains the addresses. They
+    // stay bound: if a port were released and bound again later, an outgoing connection could take it in between.
     let public = bind(listen).context("listen")?;
     let admin = bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     let text = config_text(
@@ -129,7 +133,7 @@ pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
         admin: Some(admin),
     };
     let gateway = Gateway::build_on(&config, sockets, move |event| match event {
-        // If the queue is full, the line about this call is dropped: nobody can read that many lines.
+        // If the queue is full, the line about this call is dropped, because nobody can read that many lines.
         Event::Settled {
             settlement,
             settled,
@@ -149,7 +153,8 @@ pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
     gateway.drain().await
 }
 
-/// Runs only the scripted vendor until the process gets a signal to stop, to test a configuration against it.
+/// Runs only the scripted vendor until the process is stopped by a signal. An operator can test a configuration against
+/// this vendor.
 ///
 /// # Errors
 /// If the port cannot be bound.
@@ -161,7 +166,7 @@ pub async fn run_vendor(listen: SocketAddr) -> anyhow::Result<()> {
     println!(
         r#"vendor: {url}
 
-A scripted vendor (no real model) that takes any key and any model. In a configuration:
+A scripted vendor (no real model), which accepts any key and any model. To use it, write into your configuration:
 
   [[vendor]]
   format = "chat"                  # embeddings too
@@ -183,11 +188,11 @@ Ctrl-C stops.
     until_told_to_stop().await
 }
 
-/// Describes the scripted vendor to the person who starts it.
+/// The description of the scripted vendor that is printed at the start.
 const SCRIPT: &str = "\
-It repeats your text, calls a tool named get_weather if you offer one, and plays a vendor that fails if \
-your text\ncontains one of the words vendor-400, vendor-429, vendor-500 (the status that it answers with) and vendor-cut \
-(its stream breaks\noff in the middle; an answer that is not streamed is complete).";
+The scripted vendor repeats your text, and calls a tool named get_weather if you offer one. It fails if your text\n\
+contains one of these words: vendor-400, vendor-429 or vendor-500 (it answers with this status), or vendor-cut (a stream\n\
+breaks off in the middle; an answer that is not streamed is complete).";
 
 fn busy(listen: SocketAddr) -> String {
     format!("cannot listen on {listen}: choose another address with --listen")
@@ -213,7 +218,7 @@ async fn funded_key(store: &AnyLedger) -> anyhow::Result<SecretKey> {
     Ok(secret)
 }
 
-/// Prints the commands by which to try the gateway. Scripts parse the first four lines.
+/// Prints commands that try out the gateway. The form of the first four lines is fixed, because scripts parse them.
 fn greet(gateway: &Gateway, admin_key: &SecretKey, key: &SecretKey) {
     let url = format!("http://{}", gateway.address());
     let admin = gateway
@@ -228,8 +233,8 @@ key: {key}
 admin: {admin}
 admin-key: {admin_key}
 
-The gateway runs with a scripted vendor (no real model). The key's account has {FUNDS} ₽ of play money; all of it is
-gone when this process ends. Try it:
+The gateway runs with a scripted vendor (no real model). The key's account has {FUNDS} ₽ of play money, which
+is lost when this process ends. Try it:
 
   curl {url}/v1/chat/completions -H 'authorization: Bearer {key}' -H 'content-type: application/json' \
     -d '{{"model":"demo-chat","messages":[{{"role":"user","content":"Привет"}}]}}'
@@ -264,8 +269,8 @@ gone when this process ends. Try it:
 
 {SCRIPT}
 
-Each call that is charged is one line here: its number, model, tokens in → out, charge, the account's balance after it,
-and (estimated) where the vendor did not count. Ctrl-C stops.
+Each charged call is printed here in one line: its number, model, tokens in → out, charge, the account's balance after
+the call, and (estimated) if the vendor reported no usage. Ctrl-C stops.
 "#
     );
 }

@@ -1,18 +1,23 @@
-//! The default script of the scripted vendor.
+//! The default script, which decides how the scripted vendor answers.
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use super::vendor::{Received, Reply};
 
 mod responses;
 
-/// Answers by simple rules. The answer repeats the last text of the request. If the tool `get_weather` is offered, the
-/// script calls it. If the text names tools (`run-tool NAME {…} run-tool NAME {…}`), it calls these, one after the
-/// other. For a tool with free text as input the arguments are `{"input":"…"}`; for a function in a namespace the name
-/// is `NAMESPACE__NAME`. The script repeats a tool's result. The answer ends before a stop sequence. For `say-system`
-/// it repeats the request's instructions, for `say-json` the text after that word.
+/// Answers a request by simple rules. In general, the answer repeats the last text of the request, or the result of a
+/// tool. The answer ends before a stop sequence.
 ///
-/// Words in the request's text make the answer fail: `vendor-400`, `vendor-429`, `vendor-500`, `vendor-cut`.
+/// - If the request offers the tool `get_weather`, the script calls it.
+/// - If the text names tools (`run-tool NAME {…} run-tool NAME {…}`), the script calls these tools one after the
+///   other. For a tool that takes free text as input, the arguments in the text are `{"input":"…"}`. For a function in
+///   a namespace, `NAME` is `NAMESPACE__NAME`.
+/// - If the text contains `say-system`, the script repeats the request's instructions.
+/// - If the text contains `say-json`, the script answers with the text after this word.
+/// - If the text contains `vendor-400`, `vendor-429` or `vendor-500`, the script answers with this status.
+/// - If the text contains `vendor-cut`, a streamed response breaks off.
 #[must_use]
 pub fn polite(received: &Received) -> Reply {
     if received.path.ends_with("/embeddings") {
@@ -24,7 +29,7 @@ pub fn polite(received: &Received) -> Reply {
         false => received.json(),
     };
     let messages = received.path.contains("/messages");
-    let (reported, is_result) = last_said(&req);
+    let (reported, is_result) = last_text(&req);
     if let Some(failure) = failure(&reported) {
         return failure;
     }
@@ -70,7 +75,6 @@ pub fn polite(received: &Received) -> Reply {
     }
 }
 
-/// Returns the complete text of the answer.
 fn text(req: &Value, reported: &str, is_result: bool) -> String {
     if is_result {
         format!("Результат: {reported}")
@@ -83,8 +87,8 @@ fn text(req: &Value, reported: &str, is_result: bool) -> String {
     }
 }
 
-/// Returns the words of the answer, and whether the answer is complete. Like a vendor, generates at most as many tokens
-/// as the request allows; here a word is a token.
+/// Returns the words of the response, and whether the response is complete. Like a real vendor, the script generates at
+/// most as many tokens as the request allows; it counts each word as a token.
 fn words(req: &Value, text: &str, is_text: bool) -> (Vec<String>, bool) {
     let ceiling = ["max_completion_tokens", "max_tokens", "max_output_tokens"]
         .iter()
@@ -97,7 +101,7 @@ fn words(req: &Value, text: &str, is_text: bool) -> (Vec<String>, bool) {
     (stored, full)
 }
 
-/// Returns the failure that the request's text names, if it names one.
+/// Returns the failing response, if the request's text contains a word that demands one.
 fn failure(reported: &str) -> Option<Reply> {
     let refuse = |status: u16, text: &str| {
         Reply::json(
@@ -116,8 +120,9 @@ fn failure(reported: &str) -> Option<Reply> {
     }
 }
 
-/// Answers each input with a vector of three numbers that a 32-bit float holds exactly, or of `dimensions` numbers; in
-/// base64 if requested. As in a chat, four characters count as a token.
+/// Answers each input with a vector. The vector has three numbers that a 32-bit float can hold exactly, or `dimensions`
+/// numbers if the request sets this field. It is encoded in base64 if the request demands that. As in the input of a
+/// chat, four characters count as a token.
 fn embeddings(req: &Value) -> Reply {
     let texts = match &req["input"] {
         Value::Array(items) if !items.iter().any(Value::is_number) => items.clone(),
@@ -139,13 +144,10 @@ fn embeddings(req: &Value) -> Reply {
     let data = texts.iter().enumerate().map(|(index, text)| {
         let vector = vector(tokens(text));
         let vector = match req["encoding_format"] == "base64" {
-            true => base64(
-                &vector
-                    .iter()
-                    .flat_map(|it| it.to_le_bytes())
-                    .collect::<Vec<u8>>(),
-            )
-            .into(),
+            true => {
+                let bytes = vector.iter().flat_map(|it| it.to_le_bytes());
+                STANDARD.encode(bytes.collect::<Vec<u8>>()).into()
+            }
             false => json!(vector),
         };
         json!({ "object": "embedding", "index": index, "embedding": vector })
@@ -162,27 +164,8 @@ fn embeddings(req: &Value) -> Reply {
     )
 }
 
-/// Encodes bytes in base64 with padding (RFC 4648, section 4).
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let mut word = [0; 4];
-        word[1..=chunk.len()].copy_from_slice(chunk);
-        let word = u32::from_be_bytes(word);
-        for place in 0..4 {
-            let digit = (word >> (18 - 6 * place)) % 64;
-            text.push(match place <= chunk.len() {
-                true => char::from(DIGITS[digit as usize]),
-                false => '=',
-            });
-        }
-    }
-    text
-}
-
-/// Returns the last text of a user or a tool, and whether that text is a tool's result.
-fn last_said(req: &Value) -> (String, bool) {
+/// Returns the last text in the request from a user or a tool, and whether it is the result of a tool.
+fn last_text(req: &Value) -> (String, bool) {
     let messages = req["messages"]
         .as_array()
         .map(Vec::as_slice)
@@ -209,7 +192,6 @@ fn last_said(req: &Value) -> (String, bool) {
     )
 }
 
-/// Returns the system and developer instructions of the request.
 fn instructions(req: &Value) -> String {
     let turns = req["messages"].as_array().into_iter().flatten();
     let returned = turns
@@ -227,7 +209,6 @@ fn instructions(req: &Value) -> String {
     texts.join("\n")
 }
 
-/// Returns the stop sequences of the request.
 fn stop_sequences(req: &Value) -> Vec<&str> {
     match (&req["stop_sequences"], &req["stop"]) {
         (Value::Array(list), _) | (_, Value::Array(list)) => {
@@ -238,14 +219,14 @@ fn stop_sequences(req: &Value) -> Vec<&str> {
     }
 }
 
-/// A tool call: id, name, and the arguments in the pieces in which a stream sends them.
+/// A tool call of the script: its id, its name, and its arguments in the pieces in which a stream sends them.
 struct ToolCall {
     id: String,
     name: String,
     pieces: [String; 2],
-    /// The namespace of the function, in the responses format.
+    /// The namespace of the function. Only the Responses format has namespaces.
     namespace: Option<String>,
-    /// Whether the tool's input is free text, not JSON; only in the responses format.
+    /// Whether the tool's input is free text instead of JSON. Only the Responses format has such tools.
     is_free: bool,
 }
 
@@ -269,10 +250,10 @@ fn halves(text: &str) -> [String; 2] {
     [first.to_owned(), second.to_owned()]
 }
 
-/// Prefix in a request's text that makes the script answer with the text after it.
+/// Marks the answer in a request's text: the script answers with the text after this word.
 const SAY_JSON: &str = "say-json ";
 
-/// Prefix in a request's text that makes the script call a tool; the tool's name and arguments follow.
+/// This word in a request's text makes the script call a tool. The tool's name and arguments follow it.
 const RUN_TOOL: &str = "run-tool ";
 
 fn is_offered(req: &Value, name: &str) -> bool {
@@ -284,8 +265,8 @@ fn is_offered(req: &Value, name: &str) -> bool {
     })
 }
 
-/// Returns the next tool to call: the first one in the last text with `run-tool NAME {"its": "arguments"}` that has no
-/// result yet.
+/// Returns the next tool call that the user's text demands: the first `run-tool NAME {"its": "arguments"}` whose result
+/// is not in the request yet.
 fn next_tool(req: &Value) -> Option<ToolCall> {
     let mut results = 0;
     let messages = req["messages"].as_array()?;
@@ -307,7 +288,7 @@ fn next_tool(req: &Value) -> Option<ToolCall> {
     is_offered(req, name).then(|| ToolCall::new(results + 1, name, arguments))
 }
 
-/// Returns calls of `get_weather` if the request offers that tool; two calls if the text contains `parallel`.
+/// Returns calls of the tool `get_weather`, if the request offers it: one call, or two if the text contains `parallel`.
 fn weather_calls(req: &Value, reported: &str) -> Vec<ToolCall> {
     const WEATHER: &str = "get_weather";
     let count = match (is_offered(req, WEATHER), reported.contains("parallel")) {
@@ -327,7 +308,7 @@ struct Answer {
     model: String,
     words: Vec<String>,
     full: bool,
-    /// The stop sequence at which the answer ended, if it ended at one.
+    /// The stop sequence before which the response ended; `None` if it ended otherwise.
     stop: Option<String>,
     calls: Vec<ToolCall>,
     input: u64,

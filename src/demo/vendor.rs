@@ -1,5 +1,5 @@
-//! A scripted vendor: a real HTTP server on its own port that speaks all formats. The demonstration, the tests and the
-//! benches use it.
+//! A scripted vendor: an HTTP server that serves all formats of models. It is used by the demonstration, the tests and
+//! the benches.
 
 use std::{
     convert::Infallible,
@@ -28,26 +28,26 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// A request that a vendor received.
+/// A request that the scripted vendor has received.
 #[derive(Clone, Debug)]
 pub struct Received {
     /// The request's path and query.
     pub path: String,
     /// All headers of the request.
     pub headers: HeaderMap,
-    /// The body of the request, unchanged.
+    /// The body of the request, as it was received.
     pub body: Bytes,
 }
 
 impl Received {
-    /// Returns the body as JSON; null if it is not JSON.
+    /// Returns the body as JSON, or null if it is not JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 }
 
-/// An answer of the scripted vendor.
+/// The response of the scripted vendor to one request.
 #[derive(Clone, Debug)]
 pub struct Reply {
     status: StatusCode,
@@ -55,7 +55,7 @@ pub struct Reply {
     steps: Vec<Step>,
 }
 
-/// A step in sending the body of an answer.
+/// One step in sending the body of a scripted response.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Sends these bytes as one frame.
@@ -64,12 +64,12 @@ pub enum Step {
     Wait(Duration),
     /// Waits until the test notifies this handle.
     Hold(Arc<Notify>),
-    /// Cuts the connection immediately.
+    /// Closes the connection immediately, before the end of the response.
     Cut,
 }
 
 impl Reply {
-    /// Creates an answer with a JSON body.
+    /// Returns a response with a JSON body.
     #[must_use]
     pub fn json(status: u16, body: &Value) -> Self {
         Self::raw(
@@ -79,7 +79,7 @@ impl Reply {
         )
     }
 
-    /// Creates a stream of events, each in a frame of its own.
+    /// Returns a stream of events. Each event is sent as a frame of its own.
     pub fn stream(events: impl IntoIterator<Item = String>) -> Self {
         let steps = events
             .into_iter()
@@ -88,7 +88,7 @@ impl Reply {
         Self::raw(200, "text/event-stream", steps)
     }
 
-    /// Creates an answer with any content type and steps.
+    /// Returns a response with this content type, whose body is sent in these steps.
     ///
     /// # Panics
     /// If `status` is not an HTTP status.
@@ -102,21 +102,21 @@ impl Reply {
         }
     }
 
-    /// Adds a header to the answer.
+    /// Adds a header to the scripted response.
     #[must_use]
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
     }
 
-    /// Cuts the connection at the end of the answer.
+    /// Closes the connection after the last step, so that the response has no proper end.
     #[must_use]
     pub fn cut(mut self) -> Self {
         self.steps.push(Step::Cut);
         self
     }
 
-    /// Inserts a step into the answer, before the step with this index.
+    /// Inserts a step before the step with the index `at`.
     #[must_use]
     pub fn with_step(mut self, at: usize, step: Step) -> Self {
         self.steps.insert(at, step);
@@ -126,7 +126,7 @@ impl Reply {
 
 type Script = Arc<dyn Fn(&Received) -> Reply + Send + Sync>;
 
-/// A running vendor. Dropping it closes its port and all connections.
+/// A running scripted vendor. Dropping it closes its port and all its connections.
 pub struct ScriptedVendor {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -136,17 +136,17 @@ pub struct ScriptedVendor {
 struct Shared {
     script: Mutex<Script>,
     received: Mutex<Vec<Received>>,
-    /// The number of answers whose bodies are being sent.
+    /// How many responses are being sent now.
     open: AtomicUsize,
 }
 
-/// Pause before a connection is cut, so that bytes sent before can leave.
+/// Pause before a connection is cut. During the pause, the bytes that were already sent leave the socket.
 const CUT_PAUSE: Duration = Duration::from_millis(20);
-/// The largest number of received requests that are kept for tests.
+/// How many received requests are kept for tests, at most.
 const RECEIVED_MAX: usize = 10_000;
 
 impl ScriptedVendor {
-    /// Starts a vendor with the script [`polite`](super::script::polite), on a free port of the loopback interface.
+    /// Starts a vendor with the script [`polite`](super::script::polite) on a free port of the loopback interface.
     ///
     /// # Errors
     /// If no port is free.
@@ -181,18 +181,18 @@ impl ScriptedVendor {
         self.address
     }
 
-    /// Answers by another script from the next request on.
+    /// Replaces the script, from the next request on.
     pub fn script(&self, script: impl Fn(&Received) -> Reply + Send + Sync + 'static) {
         *lock(&self.shared.script) = Arc::new(script);
     }
 
-    /// Returns the requests received so far.
+    /// Returns the requests that the vendor has received so far.
     #[must_use]
     pub fn received(&self) -> Vec<Received> {
         lock(&self.shared.received).clone()
     }
 
-    /// Returns how many answers are being sent now.
+    /// Returns how many responses the vendor is sending now.
     #[must_use]
     pub fn open(&self) -> usize {
         self.shared.open.load(Ordering::SeqCst)
@@ -218,7 +218,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         let shared = Arc::clone(&shared);
         let service = service_fn(move |req| answer(req, Arc::clone(&shared)));
         connections.spawn(async move {
-            // A cut answer ends the connection with an error, as the script intends.
+            // If the script cuts a response, the connection ends with an error, which is intended.
             let _ = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(socket), service)
                 .await;
@@ -260,7 +260,7 @@ async fn answer(
         cutting: false,
         shared,
     };
-    Ok(res.body(body).expect("the script's headers are headers"))
+    Ok(res.body(body).expect("the script's headers are valid"))
 }
 
 struct ReplyBody {
@@ -299,7 +299,7 @@ impl Body for ReplyBody {
                         async move { notify.notified().await },
                     )));
                 }
-                // Bytes that were sent before the cut get time to leave the socket.
+                // The cut comes after a pause, in which the bytes that were already written leave the socket.
                 Some(Step::Cut) if !self.cutting => {
                     self.cutting = true;
                     self.pause = Some(Pause::Wait(Box::pin(sleep(CUT_PAUSE))));

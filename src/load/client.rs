@@ -1,5 +1,5 @@
-//! Sends calls at a given pace. On a runtime with one thread, the load generator uses one core and leaves the other
-//! cores to the measured server.
+//! Sends calls at a given pace. If its runtime has one thread, the load generator uses one core and leaves the others
+//! to the measured server.
 
 use std::{
     pin::pin,
@@ -21,50 +21,51 @@ use super::{
     record::{Chunks, Record},
 };
 
-/// The maximum number of open calls of a paced load, in case the server does not keep up.
+/// Maximum number of calls in flight with [`Pace::PerSecond`]. It is reached only if the server does not keep up.
 const UNDER_WAY_MAX: usize = 512;
-/// The pause after a failed attempt to open a connection, before the next call is sent.
+/// Pause before the next call is sent, if a connection could not be opened.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The calls that a load run sends.
+/// The requests that a load sends, and an optional measurement of the responses.
 #[derive(Debug)]
 pub struct Call {
-    /// The requests, which are sent one after the other; at least one.
+    /// The requests to send in this order. After the last request, the first is sent again. There must be at least one.
     pub prepared: Vec<Prepared>,
-    /// If set, this function measures each piece of the body. Its measurements are recorded in [`super::Results::own`].
+    /// If set, this function gets each piece of a response's body, and adds its own measurements. They are recorded in
+    /// [`super::Results::own`].
     pub each: Option<fn(&Bytes, &mut Vec<Duration>)>,
 }
 
-/// The pace: when the next call is sent.
+/// When a load sends its next call.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
     /// Each connection sends its next call when its previous call has ended.
     WhenAnswered,
-    /// The load sends this many calls per second, whether or not earlier calls are answered.
+    /// The load sends this many calls per second, whether or not earlier calls have been answered.
     PerSecond(u32),
 }
 
 /// The effect of a failed call on the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failures {
-    /// The first failed call ends the load.
+    /// The load ends with the first failed call.
     EndIt,
     /// Failed calls are counted, and the load continues.
     AreCounted,
 }
 
-/// The limits of a load.
+/// The limits of a load: how many calls it may send, and how long each may take.
 #[derive(Clone, Debug)]
 pub struct Terms {
     failures: Failures,
-    /// The number of calls that may still begin.
+    /// How many calls may still be sent.
     left: Arc<AtomicU64>,
-    /// The longest time that a call may take.
+    /// The maximum time that a call may take.
     timeout: Duration,
 }
 
 impl Terms {
-    /// Allows at most `calls_max` calls. Each call must end within `timeout` after it was sent.
+    /// Creates limits: at most `calls_max` calls are sent, and each must end within `timeout`.
     #[must_use]
     pub fn new(failures: Failures, calls_max: u64, timeout: Duration) -> Self {
         Self {
@@ -78,7 +79,7 @@ impl Terms {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// Takes one of the calls that may still begin; `false` if there are none.
+    /// Takes one of the calls that may still be sent. Returns `false` if there are none left.
     fn take(&self) -> bool {
         let less = |left: u64| left.checked_sub(1);
         let taken = self
@@ -88,15 +89,15 @@ impl Terms {
     }
 }
 
-/// Sends the calls of a load.
+/// A client that sends the calls of a load.
 #[derive(Debug)]
 pub struct Client {
     sender: Sender,
-    /// Connections that are open and have no running call.
+    /// Open connections that no call uses now.
     connections: Vec<Connection>,
 }
 
-/// The state that all tasks of a load share.
+/// The state that all tasks of a load share: the server, the call, the limits and the results.
 #[derive(Clone, Debug)]
 struct Sender {
     origin: Origin,
@@ -107,7 +108,7 @@ struct Sender {
 }
 
 impl Client {
-    /// Creates a client without open connections, which writes its results into `record`.
+    /// Creates a client without open connections. It writes its results into `record`.
     #[must_use]
     pub fn new(origin: Origin, call: Arc<Call>, terms: Terms, record: Record) -> Self {
         let turn = Arc::default();
@@ -123,10 +124,10 @@ impl Client {
         }
     }
 
-    /// Opens connections and sends a call over each. Neither the connections nor the calls are recorded.
+    /// Opens this many connections and sends a call over each. These calls are not recorded.
     ///
     /// # Errors
-    /// [`CallError`] if a connection cannot be opened, or if a call fails.
+    /// [`CallError`] if a connection cannot be opened or a call fails.
     pub async fn warm_up(&mut self, connections: u32) -> Result<(), CallError> {
         let mut warming = JoinSet::new();
         for _ in 0..connections {
@@ -143,8 +144,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sends calls for `time`, and then waits for the running calls. At [`Pace::WhenAnswered`], at most `connections`
-    /// calls run concurrently.
+    /// Sends calls for `time`, and after that waits for the calls in flight. With [`Pace::WhenAnswered`], at most
+    /// `connections` calls are in flight at once.
     ///
     /// # Errors
     /// [`CallError`] if a call fails and [`Failures::EndIt`] is set.
@@ -176,8 +177,9 @@ impl Client {
         Ok(())
     }
 
-    /// Sends each call when it is due, on an idle connection, whether or not earlier calls are answered. If calls
-    /// waited for earlier answers, slow answers would reduce the load and so hide their own latency.
+    /// Sends each call when it is due, on an idle connection, whether or not earlier calls have been answered. If a
+    /// call had to wait for the responses to earlier calls, a slow server would reduce the load on itself, and the
+    /// latency of the delayed calls would not be measured.
     ///
     /// # Errors
     /// [`CallError`] if a call fails and [`Failures::EndIt`] is set.
@@ -196,7 +198,8 @@ impl Client {
                 }
                 () = &mut timer, if takes_more => {
                     self.sender.terms.take();
-                    // The latency is measured from this time, so it includes the wait for a connection.
+                    // The latency is measured from this moment, so it includes the time in which the call waits for a
+                    // connection.
                     let now = Instant::now();
                     let (sender, free) = (self.sender.clone(), idle.pop());
                     under_way.spawn(async move { sender.send(now, free).await });
@@ -213,7 +216,7 @@ impl Client {
 }
 
 impl Sender {
-    /// Sends a call that was due at `due` and records the result. Returns the connection if it can be used again.
+    /// Sends a call that was due at `due`, and records the result. Returns the connection, if it can be used again.
     async fn send(
         &self,
         due: Instant,
@@ -239,7 +242,7 @@ impl Sender {
         connection: &mut Option<Connection>,
         chunks: &mut Chunks,
     ) -> Result<(), CallError> {
-        // If the server has closed the idle connection, the call does not fail: a new connection is opened for it.
+        // If the server has closed the idle connection, the call does not fail, but a new connection is opened for it.
         if let Some(open) = connection
             && !open.is_ready().await
         {
@@ -264,13 +267,13 @@ impl Sender {
     }
 }
 
-/// Returns the result of a task; if it panicked, this task panics, too.
+/// Returns the result of a task. If the task panicked, this function panics as well.
 fn ended<T>(done: Result<T, tokio::task::JoinError>) -> T {
     done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
-/// Returns `calls` moments per second, evenly spaced. If the server cannot keep up, the remaining moments are dropped
-/// at the end of `time`.
+/// Returns `calls` moments per second, evenly spaced, until `time` has passed. Calls that are overdue by then are not
+/// sent.
 fn evenly(calls: u32, time: Duration) -> impl Iterator<Item = Instant> {
     let (began, every) = (Instant::now(), Duration::from_secs(1) / calls);
     (0_u32..)

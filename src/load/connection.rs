@@ -1,4 +1,4 @@
-//! Plain hyper connections, with as little overhead as possible.
+//! Connections that use hyper directly, to have as little overhead as possible.
 
 use std::{fmt, net::SocketAddr, sync::LazyLock, time::Duration};
 
@@ -24,16 +24,16 @@ use crate::text::causes::chain;
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
-/// The timeout for connecting to a host on another machine.
+/// How long connecting to a host on another machine may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The maximum number of characters that are kept of a refusal's text.
+/// How many characters of a refusal's text are kept.
 const TEXT_CHARS_MAX: usize = 300;
-/// The first bytes of the error events of the three formats.
+/// The first bytes of error events, for each of the three streaming formats.
 static ERROR_EVENTS: LazyLock<[Finder<'static>; 3]> = LazyLock::new(|| {
     ["data: {\"error\"", "event: error", "event: response.failed"].map(Finder::new)
 });
 
-/// The server to which calls are sent.
+/// The server to which a load sends its calls.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Origin {
@@ -60,25 +60,25 @@ impl Origin {
     }
 }
 
-/// A call that is encoded once and sent many times.
+/// A call that is encoded once and can be sent many times.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Prepared {
-    /// The method, `POST` unless it is changed.
+    /// The method of the request: `POST`, unless it is changed.
     pub method: Method,
-    /// The path of the operation, without scheme and host.
+    /// The path of the request, without scheme and host.
     pub uri: Uri,
-    /// All headers except the content length.
+    /// All headers of the request, except the content length.
     pub headers: HeaderMap,
-    /// The complete body.
+    /// The complete body of the request.
     pub body: Bytes,
 }
 
 impl Prepared {
-    /// Creates a call of an operation, with the key in the header that clients of this format use.
+    /// Creates a POST request to `path`. The key is sent in the header that clients of this format use.
     ///
     /// # Errors
-    /// An error if the host or the key is not a valid header value, or if the path is not a URI.
+    /// If the host or the key is not a valid header value, or the path is not a URI.
     pub fn post(
         host: &str,
         path: &str,
@@ -109,32 +109,32 @@ impl Prepared {
     }
 }
 
-/// The reason why a call was not answered.
+/// Why a call of a load counts as failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// No connection could be made.
     #[error("no connection: {}", chain(&**.0))]
     Connect(#[source] BoxError),
-    /// The server answered with a status other than 200.
+    /// The server returned a status other than 200.
     #[error("{0}: {1}")]
     Status(StatusCode, String),
-    /// The answer is a stream with an error event.
+    /// The response is a stream with an error event.
     #[error("error event: {0}")]
     Event(String),
-    /// The connection or the answer broke off.
+    /// The connection or the response broke off.
     #[error("the connection broke off: {}", chain(.0))]
     Broken(#[source] hyper::Error),
-    /// The answer has no body.
+    /// The response has no body.
     #[error("empty answer")]
     Empty,
-    /// The answer did not end within the time limit.
+    /// The response did not end within the time limit.
     #[error("the answer did not end within {0:?}")]
     TimedOut(Duration),
 }
 
 impl CallError {
-    /// Returns the kind of error in a word or two.
+    /// Returns the kind of the error, in one or two words.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -147,7 +147,7 @@ impl CallError {
         }
     }
 
-    /// Returns the answer's status, if the status is the error.
+    /// Returns the status of the response, if the error is that the status was not 200.
     #[must_use]
     pub const fn status(&self) -> Option<StatusCode> {
         match self {
@@ -157,7 +157,7 @@ impl CallError {
     }
 }
 
-/// A connection and the task that drives it; dropping the connection ends the task.
+/// A connection, and the task that drives it. Dropping the connection ends the task.
 pub struct Connection {
     requests: SendRequest<Full<Bytes>>,
     _driver: JoinSet<()>,
@@ -204,15 +204,15 @@ impl Connection {
         })
     }
 
-    /// Waits until the connection can take a call; `false` if it is closed.
+    /// Waits until the connection can take a call. Returns `false` if it is closed.
     pub async fn is_ready(&mut self) -> bool {
         self.requests.ready().await.is_ok()
     }
 
-    /// Sends a call and reads its answer to the end; passes every piece of it to `each`.
+    /// Sends a call and reads the response to its end. Each piece of the response is passed to `each`.
     ///
     /// # Errors
-    /// [`CallError`] if the answer has another status than 200, breaks off, has no body, or has an error event.
+    /// [`CallError`] if the response has a status other than 200, breaks off, has no body, or contains an error event.
     pub async fn send(
         &mut self,
         call: &Prepared,
@@ -234,10 +234,10 @@ impl Connection {
         }
     }
 
-    /// Sends a call and returns its answer as soon as the head has arrived.
+    /// Sends a call, and returns its response when the head has arrived.
     ///
     /// # Errors
-    /// [`CallError`] if the connection broke off, or if the status is not 200.
+    /// [`CallError`] if the connection broke off, or the status is not 200.
     pub async fn begin(&mut self, call: &Prepared) -> Result<Incoming, CallError> {
         let mut req = Request::new(Full::new(call.body.clone()));
         req.method_mut().clone_from(&call.method);
@@ -256,10 +256,10 @@ impl Connection {
     }
 }
 
-/// Returns the next piece of an answer's body.
+/// Returns the next piece of a response's body.
 ///
 /// # Errors
-/// [`CallError::Broken`] if the answer broke off.
+/// [`CallError::Broken`] if the response broke off.
 pub async fn next(body: &mut Incoming) -> Result<Option<Bytes>, CallError> {
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame.map_err(CallError::Broken)?.into_data() {
@@ -269,15 +269,15 @@ pub async fn next(body: &mut Incoming) -> Result<Option<Bytes>, CallError> {
     Ok(None)
 }
 
-/// Returns the beginning of an error event in a piece of a stream. Servers send an event in one piece; an event that
-/// is split within its first bytes is not found.
+/// Returns the beginning of the error event in a piece of a stream, if it contains one. Servers send an event in one
+/// piece. An event whose first bytes are split over two pieces is not found.
 fn error_event(data: &[u8]) -> Option<String> {
     let at = ERROR_EVENTS.iter().find_map(|begin| begin.find(data))?;
-    // If such a text is inside a line, it is content: a model may have written it.
+    // If the text is in the middle of a line, it is not an event but content, which a model may have written.
     (at == 0 || data[at - 1] == b'\n').then(|| excerpt(&data[at..]))
 }
 
-/// Returns the beginning of a text from a server, in one line that cannot control a terminal.
+/// Returns the beginning of a text that a server sent, in one line and without control characters.
 fn excerpt(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let letters = text.trim().chars().take(TEXT_CHARS_MAX);
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_events_of_all_formats_are_found_and_content_is_not_mistaken_for_one() {
+    fn error_events_of_all_formats_are_found_and_content_is_not_mistaken_for_an_error() {
         for (data, fails) in [
             ("data: {\"error\":{\"message\":\"no\"}}\n\n", true),
             ("event: ping\ndata: {}\n\nevent: error\ndata: {}\n\n", true),

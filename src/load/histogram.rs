@@ -1,13 +1,13 @@
-//! A histogram of durations that uses fixed memory.
+//! A histogram of durations that needs a fixed amount of memory.
 
 use std::time::Duration;
 
-/// Number of a duration's leading bits (in ns) that select its bucket, so that a bucket is at most 0.1 % wide.
+/// How many leading bits of a duration (in ns) select its bucket. With 10 bits, a bucket is at most 0.1 % wide.
 const BITS: u32 = 10;
 const BUCKETS: u64 = 1 << BITS;
 
-/// Counts durations in buckets whose width grows with the duration, so that memory does not depend on the number of
-/// durations.
+/// Counts durations in buckets. The width of a bucket grows with the duration, so the memory does not depend on how
+/// many durations are recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -48,7 +48,7 @@ impl Histogram {
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
-    /// Returns a quantile of the durations, exact to 0.1 %: the part `part` (0 to 1) of all durations is shorter.
+    /// Returns a quantile of the durations, exact to 0.1 %: the share `part` (0 to 1) of all durations is shorter.
     /// Returns 0 if there are no durations.
     #[must_use]
     pub fn quantile(&self, part: f64) -> Duration {
@@ -63,8 +63,8 @@ impl Histogram {
         Duration::ZERO
     }
 
-    /// Returns the number of durations between each bound and the previous one; bounds must increase. The last number
-    /// counts the durations that are not below any bound.
+    /// Returns how many durations are between each bound and the previous bound; the bounds must increase. The last
+    /// number counts the durations that are not below any bound.
     #[must_use]
     pub fn between(&self, bounds: &[Duration]) -> Vec<u64> {
         let mut counts = vec![0; bounds.len() + 1];
@@ -76,13 +76,14 @@ impl Histogram {
     }
 }
 
-/// Returns the bucket of a duration: its highest bits, and how many bits were dropped below them.
+/// Returns the index of a duration's bucket, computed from the duration's highest bits and the number of bits below
+/// them.
 const fn index(ns: u64) -> usize {
     let dropped = (u64::BITS - (ns | 1).leading_zeros()).saturating_sub(BITS + 1);
     ((dropped as u64) * BUCKETS + (ns >> dropped)) as usize
 }
 
-/// Returns the shortest duration (ns) of a bucket.
+/// Returns the shortest duration (ns) that belongs to a bucket.
 const fn lower_bound(index: usize) -> u64 {
     let index = index as u64;
     if index < 2 * BUCKETS {

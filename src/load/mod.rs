@@ -1,5 +1,5 @@
-//! The load generator of `tollgate load` and of the benches: sends prepared calls over many connections and records how
-//! they were answered.
+//! The load generator of `tollgate load` and of the benches. It sends prepared calls over many connections, and records
+//! latencies, statuses and failures.
 
 mod client;
 mod connection;

@@ -1,4 +1,4 @@
-//! The results of a load while it runs.
+//! Collects the results of a load while it runs.
 
 use std::{
     collections::BTreeMap,
@@ -10,32 +10,32 @@ use tokio::time::Instant;
 
 use super::{connection::CallError, histogram::Histogram};
 
-/// The results so far, shared by all connections of a load and by its report.
+/// The results of a load so far. All connections of the load write to it, and the report reads it.
 #[derive(Clone, Debug, Default)]
 pub struct Record(Arc<Mutex<Results>>);
 
-/// The results of a load, updated while it runs.
+/// The results of a load: counts, and histograms of durations.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Results {
-    /// The number of calls that were answered with 200, to the end and without an error event.
+    /// How many calls were answered: with status 200, to the end, and without an error event.
     pub answered: u64,
-    /// The number of calls that failed: every call that is not in `answered`.
+    /// How many calls failed. A call that is not in `answered` has failed.
     pub failed: u64,
-    /// The number of calls by the status of their answer, without the calls in `errors`.
+    /// How many calls had a response with each status; calls in `errors` are not included.
     pub statuses: BTreeMap<u16, u64>,
-    /// The number of calls that failed otherwise than by a status, by [`CallError::kind`].
+    /// How many calls failed for another reason than their status, by [`CallError::kind`].
     pub errors: BTreeMap<&'static str, u64>,
-    /// The error of the first failed call.
+    /// The error of the call that failed first.
     pub first_failure: Option<String>,
-    /// Time from the moment at which a call was due to the end of its answer. All histograms here cover answered calls
-    /// only.
+    /// Time from the moment at which a call was due to the end of its response. This and all other histograms cover
+    /// only answered calls.
     pub whole: Histogram,
-    /// Time from the moment at which a call was due to the first piece of its answer's body.
+    /// Time from the moment at which a call was due to the first piece of its response's body.
     pub first_chunk: Histogram,
-    /// Time from a piece of a body to the next piece of the same body.
+    /// Time between two consecutive pieces of the same response.
     pub between_chunks: Histogram,
-    /// The durations that [`super::Call::each`] adds.
+    /// The durations that the function [`super::Call::each`] has measured.
     pub own: Histogram,
 }
 
@@ -88,13 +88,13 @@ impl Record {
     }
 }
 
-/// The times at which the pieces of an answer's body arrived.
+/// The times at which the pieces of one response's body arrived.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     first: Option<Instant>,
     last: Option<Instant>,
     gaps: Vec<Duration>,
-    /// Durations that [`super::Call::each`] has measured.
+    /// The durations that [`super::Call::each`] has measured in one response.
     pub(super) own: Vec<Duration>,
 }
 
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn time_to_the_first_piece_and_pauses_between_pieces_are_measured() {
+    async fn time_to_the_first_piece_of_a_stream_and_pauses_between_pieces_are_measured() {
         let (record, due, mut chunks) = (Record::default(), Instant::now(), Chunks::default());
         for ms in [50, 2, 7] {
             advance(Duration::from_millis(ms)).await;

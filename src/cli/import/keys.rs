@@ -1,5 +1,5 @@
-//! The file of the keys that an import generates. A key is written to the file before its digest is sent to the
-//! gateway.
+//! The file to which an import writes the keys that it generates. A key is written to the file before its digest is
+//! sent to the gateway.
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,7 @@ use crate::cli::{
     failure::Failure,
 };
 
-/// The file of generated keys, and the keys that it contained already.
+/// The file of generated keys, and the keys that earlier runs wrote to it.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     path: PathBuf,
@@ -39,7 +39,7 @@ impl Keys {
         };
         let not_ours = || {
             Failure::Usage(format!(
-                "--keys-out {}: the file exists and does not contain keys created by an import; name another one",
+                "--keys-out {}: the file exists and does not contain keys created by an import; give another file",
                 path.display()
             ))
         };
@@ -64,7 +64,8 @@ impl Keys {
         self.secrets.get(&(account.to_string(), name.to_owned()))
     }
 
-    /// Returns the key of this name: from an earlier run, or a new one. A new key is on the disk before it is returned.
+    /// Returns the key with this name: the one that an earlier run wrote, or else a new one. A new key is on disk
+    /// before it is returned.
     pub(super) fn secret(&mut self, account: &AccountId, name: &str) -> Result<SecretKey, Failure> {
         if let Some(secret) = self.known(account, name) {
             return Ok(secret.clone());
@@ -86,7 +87,7 @@ impl Keys {
                 #[cfg(unix)]
                 std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
                 let mut out = options.open(&self.path)?;
-                // The file may have existed with wider permissions than a file of keys should have.
+                // If the file existed before, its permissions may be too wide for a file of keys, so they are set here.
                 #[cfg(unix)]
                 out.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
                 if out.metadata()?.len() == 0 {
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn imported_keys_are_created_once_and_stored_readable_only_by_the_user() {
+    fn generated_keys_are_stored_once_in_a_file_that_only_the_user_can_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("made.csv");
         let account: AccountId = "acme".parse().unwrap();

@@ -1,4 +1,4 @@
-//! Parses and checks the lines of the file: each by itself, and against the earlier lines.
+//! Parses the lines of the imported file, and checks each line by itself and against the earlier lines.
 
 use std::collections::HashMap;
 
@@ -11,17 +11,18 @@ use crate::{
     text::similar::hint,
 };
 
-/// The payment's id for a line that gives none.
+/// The payment's id, if the line gives none.
 const TOPUP_ID: &str = "import";
 
-/// Returns the columns of a key's limits, named as the API's fields, with their readers.
+/// Returns the columns that limit a key, each with the function that parses the column's cells. A column has the same
+/// name as the API's field.
 fn limits() -> impl Iterator<Item = (&'static str, ReadCell)> {
     let read: ReadCell = |text, _| checked(text, fields::ceiling);
     let ceilings = ceilings::fields().map(move |field| (field, read));
     ceilings.chain(LIMITS.iter().copied())
 }
 
-/// The columns of a key's limits other than its ceilings.
+/// The columns that limit a key, except its ceilings.
 const LIMITS: &[(&str, ReadCell)] = &[
     ("models", |text, _| list(text, fields::words)),
     ("addresses", |text, _| list(text, fields::address)),
@@ -37,7 +38,7 @@ const LIMITS: &[(&str, ReadCell)] = &[
     }),
 ];
 
-/// Reads a cell as the API would read its field at the given time (ms).
+/// Parses a cell as the API would parse its field. The arguments are the cell's text and the current Unix time (ms).
 type ReadCell = fn(&str, u64) -> Result<Value, String>;
 
 const COLUMNS: &[&str] = &[
@@ -50,7 +51,7 @@ const COLUMNS: &[&str] = &[
     "key_prefix",
 ];
 
-/// A line of the file whose cells are valid, each by itself.
+/// A line of the file whose cells are all valid. The line may still contradict an earlier line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) line: u64,
@@ -69,13 +70,13 @@ pub(super) struct Payment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) name: String,
-    /// The digest of a key that its caller already has; `None`: the import generates the key.
+    /// The digest of a key that a caller already has; `None` if the import generates the key.
     pub(super) sha256: Option<String>,
     pub(super) prefix: Option<String>,
     pub(super) limits: Map<String, Value>,
 }
 
-/// The line number of a mistake, and its description.
+/// A mistake in the file: its line number and its text.
 pub(super) type Mistake = (u64, String);
 
 /// Parses all lines of the file, or returns all mistakes in them.
@@ -83,7 +84,10 @@ pub(super) fn rows(text: &str, now_ms: u64) -> Result<Vec<Row>, Vec<Mistake>> {
     let records = csv::records(text).map_err(|(line, problem)| vec![(line, problem.to_owned())])?;
     let mut records = records.into_iter();
     let Some(head) = records.next() else {
-        return Err(vec![(1, "there is no line with the columns' names".into())]);
+        return Err(vec![(
+            1,
+            "the file is empty: its first line must name the columns".into(),
+        )]);
     };
     let mut mistakes = wrong_columns(&head);
     if !mistakes.is_empty() {
@@ -96,14 +100,14 @@ pub(super) fn rows(text: &str, now_ms: u64) -> Result<Vec<Row>, Vec<Mistake>> {
             mistakes.push((
                 record.line,
                 format!(
-                    "{}, but there are {}",
+                    "the line has {}, but the header has {}",
                     counted(record.cells.len() as u64, "cell"),
                     counted(head.cells.len() as u64, "column")
                 ),
             ));
             continue;
         }
-        let mut line = Line::of(&head, &record);
+        let mut line = Line::new(&head, &record);
         if let Some(row) = line.row(record.line, now_ms) {
             before.compare(&row, &mut line.problems);
             rows.push(row);
@@ -118,7 +122,7 @@ pub(super) fn rows(text: &str, now_ms: u64) -> Result<Vec<Row>, Vec<Mistake>> {
     }
 }
 
-/// Returns the mistake in the header line.
+/// Returns the mistakes in the header line.
 fn wrong_columns(head: &csv::Record) -> Vec<Mistake> {
     let mut mistakes = Vec::new();
     let known = || {
@@ -136,19 +140,19 @@ fn wrong_columns(head: &csv::Record) -> Vec<Mistake> {
         }
     }
     if !head.cells.iter().any(|name| name == "account") {
-        mistakes.push((head.line, "there is no column account".into()));
+        mistakes.push((head.line, "the required column account is missing".into()));
     }
     mistakes
 }
 
-/// A line that is being read: its non-empty cells by column, and the mistakes found so far.
+/// A line that is being parsed: its non-empty cells by column, and the mistakes found so far.
 struct Line<'a> {
     cells: HashMap<&'a str, &'a str>,
     problems: Vec<String>,
 }
 
 impl<'a> Line<'a> {
-    fn of(head: &'a csv::Record, record: &'a csv::Record) -> Self {
+    fn new(head: &'a csv::Record, record: &'a csv::Record) -> Self {
         let columns = head.cells.iter().map(String::as_str);
         let cells = columns.zip(record.cells.iter().map(String::as_str));
         Self {
@@ -157,7 +161,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Returns the row that the line describes. `None` if it has no valid account.
+    /// Returns the parsed row of the line; `None` if the line has no valid account.
     fn row(&mut self, line: u64, now_ms: u64) -> Option<Row> {
         let name = self.text("name", |cell| checked(cell, fields::line));
         let payment = self.payment();
@@ -175,7 +179,7 @@ impl<'a> Line<'a> {
 
     fn account(&mut self) -> Option<AccountId> {
         let problem = match self.cells.get("account") {
-            None => "account: is empty".into(),
+            None => "account: the cell is empty".into(),
             Some(cell) => match cell.parse() {
                 Ok(account) => return Some(account),
                 Err(error) => format!("account: {error}"),
@@ -191,7 +195,7 @@ impl<'a> Line<'a> {
             checked(cell, fields::amount).and_then(|value| match cell.parse::<MicroRub>() {
                 Ok(amount) if amount > MicroRub::ZERO => Ok(value),
                 _ => Err(
-                    "a payment must be more than 0; leave the cell empty if there is none".into(),
+                    "a payment must be more than 0; for no payment, leave the cell empty".into(),
                 ),
             })
         })?;
@@ -229,16 +233,18 @@ impl<'a> Line<'a> {
             .filter(|_| !self.has_key());
         if let Some(column) = stray {
             self.problems.push(format!(
-                "{column}: there is no key on this line; give key_name or key_sha256"
+                "{column}: the line has no key to which the cell could apply; give key_name or key_sha256"
             ));
         } else if self.gives("key_prefix") && !self.gives("key_sha256") {
             self.problems.push(
-                "key_prefix: valid only with key_sha256; a new key has a prefix of its own".into(),
+                "key_prefix: valid only with key_sha256; the prefix of a new key is generated"
+                    .into(),
             );
         }
         if self.gives("topup_id") && !self.gives("balance_rub") {
-            self.problems
-                .push("topup_id: there is no balance_rub on this line".into());
+            self.problems.push(
+                "topup_id: the line has no payment that the id could name; give balance_rub".into(),
+            );
         }
     }
 
@@ -276,7 +282,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Contents of earlier lines of the file, with their line numbers.
+/// The contents of earlier lines of the file, with line numbers, to detect contradictions and duplicates.
 #[derive(Debug, Default)]
 struct Before {
     names: HashMap<AccountId, String>,
@@ -294,7 +300,7 @@ impl Before {
             .or_insert_with(|| row.name.clone());
         if !row.name.is_empty() && *first != row.name {
             problems.push(format!(
-                "name: account {} is {first:?} on an earlier line",
+                "name: an earlier line gives account {} the name {first:?}",
                 row.account
             ));
         }
@@ -318,12 +324,12 @@ impl Before {
             } else {
                 "key_name"
             };
-            problems.push(format!("{column}: the same as on line {line}"));
+            problems.push(format!("{column}: line {line} already has this value"));
         }
     }
 }
 
-/// Returns a cell that `read` accepts, as a JSON string.
+/// Returns the cell as a JSON string, if `read` accepts it.
 fn checked<T>(text: &str, read: impl Fn(&Value) -> Result<T, String>) -> Result<Value, String> {
     let value = Value::from(text);
     read(&value).map(|_| value)
@@ -336,7 +342,7 @@ fn number<T>(text: &str, read: impl Fn(&Value) -> Result<T, String>) -> Result<V
     read(&number).map(|_| number)
 }
 
-/// Parses words that are separated by spaces, each with `read`.
+/// Parses a cell with words separated by spaces, each word with `read`.
 fn list<T>(text: &str, read: impl Fn(&Value) -> Result<T, String>) -> Result<Value, String> {
     let words = text
         .split_whitespace()
@@ -355,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn import_lines_become_accounts_payments_and_keys() {
+    fn import_lines_become_accounts_and_payments_and_keys() {
         let sha256 = "AB".repeat(32);
         let text = format!(
             "account,name,balance_rub,key_name,key_sha256,key_prefix,ceiling_rub,models,addresses,requests_per_second\n\
@@ -397,21 +403,21 @@ mod tests {
         );
         let found = mistakes(&text);
         for (line, says) in [
-            (3, "account: an id is"),
+            (3, "account: an id must have"),
             (4, "balance_rub: a payment must be more than 0"),
             (5, "balance_rub: not a decimal number"),
-            (6, "topup_id: there is no balance_rub"),
+            (6, "topup_id: the line has no payment"),
             (7, "key_sha256: must be 64 hexadecimal digits"),
             (8, "key_prefix: valid only with key_sha256"),
-            (9, "ceiling_rub: there is no key on this line"),
+            (9, "ceiling_rub: the line has no key"),
             (10, "ceiling_rub: must not be negative"),
             (11, "requests_per_second: must be a whole number"),
             (12, "expires_at: is in the past"),
-            (14, "name: account b is \"B\" on an earlier line"),
+            (14, "name: an earlier line gives account b the name \"B\""),
             (14, "topup_id: \"import\" is also on line 13"),
-            (16, "key_name: the same as on line 15"),
-            (18, "key_sha256: the same as on line 17"),
-            (19, "12 cells, but there are 11 columns"),
+            (16, "key_name: line 15 already has this value"),
+            (18, "key_sha256: line 17 already has this value"),
+            (19, "the line has 12 cells, but the header has 11 columns"),
         ] {
             assert!(
                 found
@@ -426,8 +432,8 @@ mod tests {
     #[test]
     fn columns_of_an_import_are_checked_before_its_lines() {
         for (text, says) in [
-            ("", "no line with the columns' names"),
-            ("name\nx\n", "there is no column account"),
+            ("", "its first line must name the columns"),
+            ("name\nx\n", "the required column account is missing"),
             ("account,celing_rub\na,5\n", "did you mean ceiling_rub?"),
             ("account,name,name\na\n", "name: the column occurs twice"),
             ("account\n\"a\n", "never closed"),

@@ -1,16 +1,14 @@
-//! `tollgate import`: accounts, payments and keys from a CSV file, through the admin API.
+//! `tollgate import`: imports accounts, payments and keys from a CSV file through the admin API.
 //!
-//! All lines are read and checked, then compared with what the gateway has. Only after that does the import change
-//! anything. It generates new keys and writes them to the file of keys before it sends their digests to the gateway, so
-//! a broken connection loses no key.
+//! Before the import changes anything, it checks all lines, and compares them with the gateway's accounts and keys. A
+//! new key is written to the file of keys before its digest is sent to the gateway, so no key is lost if the connection
+//! breaks.
 
 mod keys;
 mod lines;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    fs::File,
-    io,
     path::{Path, PathBuf},
 };
 
@@ -27,6 +25,7 @@ use super::{
     AdminArgs,
     client::Client,
     failure::Failure,
+    files::read_whole,
     progress::Progress,
     show::{self, Cell, counted, table},
 };
@@ -34,21 +33,21 @@ use crate::{api::ceilings::CEILINGS, text::time::now_ms};
 
 const HELP_BEGIN: &str = "\
 The first line names the columns, in any order; only account is required:
-  account              its id; the account is created if it does not exist
-  name                 its name, for display
-  balance_rub          a payment into it: decimal rubles
-  topup_id             that payment's id; by default import. An id is booked only once
-  key_name             a new key's name, unique in the account
-  key_sha256           SHA-256 of an existing key of the caller, as 64 hexadecimal digits; if empty, a key is created
-  key_prefix           its first characters, for display, at most 16";
+  account              the account's id; the account is created if it does not exist
+  name                 the account's name, for display
+  balance_rub          the amount of a payment into the account, in decimal rubles
+  topup_id             the payment's id (default: import); an id is booked only once
+  key_name             the key's name, unique in the account
+  key_sha256           SHA-256 of a key that the caller already has, as 64 hexadecimal digits; if empty, a key is created
+  key_prefix           the first characters of the key that the caller already has, for display, at most 16";
 const HELP_END: &str = "
-  models               models it may call, separated by spaces; empty: all
-  addresses            addresses or networks it may be used from, separated by spaces; empty: all
-  requests_per_second  maximum requests per second
-  requests_per_minute  maximum requests per minute
-  tokens_per_minute    maximum tokens per minute
-  expires_at           date or time from which it is refused
-An account with several keys has several lines; its name and its payment are on the first.
+  models               models that the key may call, separated by spaces; empty: all
+  addresses            addresses or networks from which the key may be used, separated by spaces; empty: all
+  requests_per_second  the key's maximum requests per second
+  requests_per_minute  the key's maximum requests per minute
+  tokens_per_minute    the key's maximum tokens per minute
+  expires_at           date or time from which the key is refused
+For an account with several keys, write several lines; put the account's name and payment on the first of them.
 Any key of 8 to 512 visible ASCII characters that does not begin with tg- can be imported by its digest:
   printf %s \"$KEY\" | sha256sum
 
@@ -56,7 +55,7 @@ Examples:
   tollgate import customers.csv --dry-run
   tollgate import customers.csv --keys-out made.csv";
 
-/// Returns the columns of the file, with examples.
+/// Returns the help text: the columns of the file, and examples.
 pub(super) fn help() -> String {
     let ceilings = CEILINGS.iter().map(|ceiling| {
         let (field, help) = (ceiling.field(), ceiling.import_help);
@@ -70,24 +69,23 @@ pub(super) fn help() -> String {
     .concat()
 }
 
-/// The file to import, and where new keys are written.
+/// Options of `tollgate import`: the file to import, and the file for new keys.
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
-    /// The file; - is standard input
+    /// The CSV file to import; - is standard input
     file: PathBuf,
-    /// Check everything and print what would be done
+    /// Check the file and print what the import would do, without doing it
     #[arg(long)]
     dry_run: bool,
-    /// File for the keys that are made, as CSV, readable by you alone (mode 0600). An existing file is continued
+    /// File to which generated keys are written, as CSV that only you can read (mode 0600). If the file exists, keys
+    /// are appended
     #[arg(long, value_name = "FILE")]
     keys_out: Option<PathBuf>,
 }
 
-/// The largest file that is read, in bytes.
-const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// The maximum number of mistakes that are listed; further ones are only counted.
 const MISTAKES_MAX: usize = 100;
-/// The work that the import must do for one line of the file.
+/// A line of the file, and the work that the import must do for it.
 #[derive(Debug)]
 struct Step {
     row: Row,
@@ -98,23 +96,23 @@ struct Step {
 #[derive(Debug, PartialEq, Eq)]
 enum Todo {
     Nothing,
-    /// The gateway already has the key.
+    /// The gateway already has the key, so nothing is done.
     There,
-    /// The caller already has the secret, so only its digest is sent.
+    /// The line contains the digest of a key that the caller already has, so this digest is sent.
     TakeOver,
     /// The import generates the key.
     Make,
 }
 
-/// Whether a payment was booked by this import or before.
+/// Whether this import booked a payment, or an earlier request did.
 #[derive(Clone, Copy, Debug)]
 enum Paid {
     Now,
-    /// An earlier import, or another client under the same id, booked the payment.
+    /// The payment was booked before, by an earlier import or by another client that used the same id.
     Before,
 }
 
-/// The counts of what the import has done for an account.
+/// Counts of the work that the import has done for an account.
 #[derive(Debug, Default)]
 struct Done {
     opened: bool,
@@ -138,7 +136,7 @@ pub(super) async fn import(admin: &AdminArgs, args: &ImportArgs) -> Result<(), F
     let to_make = steps.iter().filter(|step| step.key == Todo::Make).count();
     if to_make > 0 && args.keys_out.is_none() && !args.dry_run {
         return Err(Failure::Usage(format!(
-            "{} would be created: give --keys-out FILE to write the keys to",
+            "the import would create {}: give --keys-out FILE, the file to which it writes them",
             counted(to_make as u64, "key")
         )));
     }
@@ -186,7 +184,9 @@ fn report(json: bool, dry_run: bool, done: &BTreeMap<AccountId, Done>) -> Result
     show::print(json, &answer, |_| {
         let mut text = table(ROW, &rows);
         if dry_run {
-            text.push_str("nothing was done; without --dry-run this would be done:\n");
+            text.push_str(
+                "nothing was done: the table shows what the import would do without --dry-run\n",
+            );
         }
         text
     })
@@ -208,7 +208,7 @@ fn note(done: &mut Done, step: &Step, payment: Option<Paid>) {
     *count += 1;
 }
 
-/// Carries out a step, of which every part can be repeated. Returns whether the payment was booked now or earlier.
+/// Carries out a step; repeating any part of it is harmless. Returns whether the payment was booked now or before.
 async fn apply(client: &Client, step: &Step, keys: &mut Keys) -> Result<Option<Paid>, Failure> {
     let Row {
         account,
@@ -257,7 +257,7 @@ async fn apply(client: &Client, step: &Step, keys: &mut Keys) -> Result<Option<P
     Ok(paid)
 }
 
-/// Compares the file's lines with what the gateway has, and returns the steps.
+/// Compares the file's lines with the accounts and keys of the gateway, and returns what must be done.
 async fn plan(
     client: &Client,
     rows: Vec<Row>,
@@ -279,7 +279,10 @@ async fn plan(
         {
             mistakes.push((
                 row.line,
-                format!("name: account {} exists already, as {known:?}", row.account),
+                format!(
+                    "name: account {} already exists with the name {known:?}",
+                    row.account
+                ),
             ));
         }
         let opens_account = known.is_none();
@@ -312,7 +315,7 @@ async fn plan(
     })
 }
 
-/// Returns the step for the key of a line.
+/// Returns what must be done for the key of a line.
 async fn todo(
     client: &Client,
     account: &AccountId,
@@ -336,16 +339,17 @@ async fn todo(
             None => Ok(Todo::Make),
             Some(found) if found["status"] == "deleted" => Err(match &key.sha256 {
                 Some(_) => {
-                    "key_sha256: that key was deleted, and cannot be taken over again".to_owned()
+                    "key_sha256: this key was deleted, and a deleted key cannot be imported again"
+                        .to_owned()
                 }
                 None => format!(
-                    "key_name: the key {:?} that was made before was deleted: give this one another name",
+                    "key_name: an earlier import made a key {:?}, which was deleted: give the new key another name",
                     key.name
                 ),
             }),
             Some(found) if found["account"] == **account => Ok(Todo::There),
             Some(found) => Err(format!(
-                "key_sha256: that key is account {}'s already",
+                "key_sha256: this key already belongs to account {}",
                 found["account"].as_str().unwrap_or("?")
             )),
         });
@@ -365,7 +369,7 @@ async fn todo(
     Ok(Ok(if there { Todo::There } else { Todo::Make }))
 }
 
-/// Returns the names of an account's keys, without the deleted ones.
+/// Returns the names of an account's keys, except deleted keys.
 async fn key_names(client: &Client, account: &AccountId) -> Result<HashSet<String>, Failure> {
     let path = format!("/admin/v1/accounts/{account}/keys");
     let listed = client.call(Method::GET, &path, None).await?;
@@ -376,7 +380,7 @@ async fn key_names(client: &Client, account: &AccountId) -> Result<HashSet<Strin
         .collect())
 }
 
-/// Returns two text fields of each item of a list.
+/// Returns the text fields `one` and `other` of each item in the list.
 fn each(answer: &Value, list: &str, one: &str, other: &str) -> Vec<(String, String)> {
     let text = |item: &Value, name: &str| item[name].as_str().unwrap_or_default().to_owned();
     let items = answer[list].as_array().map_or(&[][..], Vec::as_slice);
@@ -395,33 +399,16 @@ fn reported(file: &str, mistakes: &[Mistake]) -> Failure {
     if mistakes.len() > MISTAKES_MAX {
         lines.push(format!("{file}: {} more", mistakes.len() - MISTAKES_MAX));
     }
-    lines.push(format!("{file}: nothing was done"));
+    lines.push(format!("{file}: nothing was imported"));
     Failure::Data(lines.join("\n"))
 }
 
 fn read(file: &Path) -> Result<String, Failure> {
-    use io::Read as _;
-
-    let mut text = String::new();
-    let read = if file.as_os_str() == "-" {
-        io::stdin()
-            .take(FILE_BYTES_MAX + 1)
-            .read_to_string(&mut text)
-    } else {
-        File::open(file)
-            .and_then(|opened| opened.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
-    };
-    let name = file.display();
-    match read {
-        Ok(bytes) if bytes as u64 > FILE_BYTES_MAX => Err(Failure::Data(format!(
-            "{name}: more than {FILE_BYTES_MAX} bytes; split it"
-        ))),
-        Ok(_) => Ok(text),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Failure::Data(format!(
-            "{name}: not UTF-8 text; save the file in UTF-8"
-        ))),
-        Err(error) => Err(Failure::Io(format!("{name}: {error}"))),
-    }
+    let bytes = read_whole(file, "split it")?;
+    String::from_utf8(bytes).map_err(|_| {
+        let name = file.display();
+        Failure::Data(format!("{name}: not UTF-8 text; save the file in UTF-8"))
+    })
 }
 
 #[cfg(test)]
@@ -429,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn import_with_errors_lists_them_by_line_and_changes_nothing() {
+    fn errors_in_an_import_are_listed_by_line_and_nothing_is_changed() {
         let mistakes: Vec<Mistake> = (0..=MISTAKES_MAX as u64)
             .map(|line| (line + 3, "wrong".into()))
             .collect();
@@ -441,7 +428,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.ends_with("\nf.csv: 1 more\nf.csv: nothing was done"),
+            text.ends_with("\nf.csv: 1 more\nf.csv: nothing was imported"),
             "{text}"
         );
     }

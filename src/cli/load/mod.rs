@@ -1,4 +1,4 @@
-//! `tollgate load`: sends calls to a gateway, as any client would, and reports how they were answered.
+//! `tollgate load`: sends calls to a gateway as any client would, and reports latencies, statuses and failures.
 
 mod report;
 
@@ -23,7 +23,7 @@ Examples:
   tollgate load --url https://gateway.example/v1 --stream --rate 20 --seconds 60
                                                                  20 streams a second, whether or not earlier ones are done
   tollgate load --url http://127.0.0.1:8080 --request mine.ndjson --calls-max 100000 --connections 64
-                                                                 requests of your own, one a line, in turn
+                                                                 your own requests, one per line, sent in turn
   tollgate load --url http://127.0.0.1:8080 --failed-max 1% --json >load.json
                                                                  for a pipeline: exit code 1 if more than 1 % failed
 
@@ -31,53 +31,53 @@ Try it against a gateway that costs nothing: run `tollgate demo` and use the key
 
 A call is answered if its status is 200 and its body ends without an error event. Latency runs from the moment at \
 which a call is due, so a stall counts for every call that it delays. A call to a gateway that refuses connections is a \
-failed call; the load goes on, and connects again.
+failed call; the load continues, and connects again.
 
-Exit codes: 0 done; 1 more calls failed than --failed-max allows, or no call was answered; 64 wrong use; 65 a mistake in \
-the file of --request; 69 the gateway cannot be reached at the start; 74 the file cannot be read.";
+Exit codes: 0 done; 1 more calls failed than --failed-max allows, or no call was answered; 64 the command line is wrong; \
+65 the file of --request has a mistake; 69 the gateway cannot be reached at the start; 74 the file cannot be read.";
 
 #[derive(Args, Debug)]
 pub(super) struct LoadArgs {
     /// The gateway's address, with or without /v1
     #[arg(long, value_parser = address)]
     url: Uri,
-    /// A key; better in the environment, where other users of the machine do not see it
+    /// A key of the gateway. Prefer the environment variable: other users of the machine can see command lines
     #[arg(long, env = "TOLLGATE_KEY", hide_env_values = true)]
     key: String,
-    /// The operation to call
+    /// The operation that each call uses
     #[arg(long, value_enum, default_value = "chat")]
     operation: Operation,
-    /// The model to call; by default the first one that the key may call
+    /// The model to call; default: the first one that the key may call
     #[arg(long)]
     model: Option<String>,
-    /// File of the requests' bodies: one JSON object, or one on each line, sent in turn as they are
+    /// File with the bodies of the requests, which are sent unchanged: one JSON object, or one per line, sent in turn
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "stream", "max_tokens"])]
     request: Option<PathBuf>,
-    /// Request streams
+    /// Send calls that request a stream
     #[arg(long)]
     stream: bool,
-    /// Output tokens of each call, at most
+    /// Maximum output tokens of each call
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_tokens: u32,
-    /// Calls at the same time, each sent when the one before it on the same connection has ended
+    /// Number of connections; on each, the next call is sent when the previous one has ended
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
-    /// Calls per second, sent when they are due; instead of --connections
+    /// Calls per second, sent when they are due whether or not earlier calls have ended; instead of --connections
     #[arg(long, value_name = "N", conflicts_with = "connections", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rate: Option<u32>,
-    /// How long calls are sent
+    /// For how many seconds calls are sent
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seconds: u64,
-    /// Calls in all, at most: each may cost money
+    /// Maximum number of calls, because each call may cost money
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     calls_max: u64,
-    /// How long a call may take
+    /// Maximum seconds that a call may take
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     timeout: u64,
-    /// Failed calls that are allowed: a number, or a share like 1%
+    /// Maximum failed calls for exit code 0: a number, or a share like 1%
     #[arg(long, value_name = "N|P%", default_value = "0", value_parser = FailedMax::parse)]
     failed_max: FailedMax,
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -100,7 +100,7 @@ impl Operation {
         }
     }
 
-    /// Returns the format whose clients send the key in the header that this operation uses.
+    /// Returns the format that decides in which header the key is sent.
     const fn format(self) -> Format {
         match self {
             Self::Messages => Format::Messages,
@@ -129,7 +129,7 @@ impl Operation {
     }
 }
 
-/// The number of failed calls that the command tolerates.
+/// The maximum of failed calls for exit code 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum FailedMax {
     Calls(u64),
@@ -185,7 +185,8 @@ pub(super) async fn load(args: &LoadArgs) -> Result<(), Failure> {
         )
     };
     let prepared: Vec<_> = prepared.into_iter().map(post).collect::<Result<_, _>>()?;
-    // A first call alone finds a mistake in the address, the key or the request, so that the mistake is reported once.
+    // The first call is sent alone. If the address, the key or the request is wrong, the mistake is thus reported only
+    // once.
     let mut left = args.calls_max;
     endpoint.send(&prepared[0], |_| {}).await?;
     left -= 1;
@@ -204,7 +205,7 @@ pub(super) async fn load(args: &LoadArgs) -> Result<(), Failure> {
     tokio::select! {
         ran = running => ran.map_err(|error| Failure::Internal(error.to_string()))?,
         () = show_progress(&record, args.calls_max) => {}
-        // After Ctrl-C the results so far are still reported.
+        // After Ctrl-C, the results so far are reported.
         _ = tokio::signal::ctrl_c() => {}
     }
     let (results, elapsed) = (record.results(), began.elapsed());
@@ -226,7 +227,7 @@ pub(super) async fn load(args: &LoadArgs) -> Result<(), Failure> {
     )))
 }
 
-/// Shows how many calls have ended, until the future is dropped.
+/// Prints how many calls have ended, until the future is dropped.
 async fn show_progress(record: &Record, calls_max: u64) {
     let mut progress = Progress::new("calls", Some(calls_max));
     let mut ticks = interval(Duration::from_millis(500));
@@ -236,7 +237,7 @@ async fn show_progress(record: &Record, calls_max: u64) {
     }
 }
 
-/// Returns the bodies in a file: one JSON object, or one on each line.
+/// Returns the request bodies in a file: one JSON object, or one JSON object per line.
 fn requests(file: &std::path::Path) -> Result<Vec<String>, Failure> {
     let text = fs::read_to_string(file)
         .map_err(|error| Failure::Io(format!("cannot read {}: {error}", file.display())))?;
@@ -260,7 +261,7 @@ fn requests(file: &std::path::Path) -> Result<Vec<String>, Failure> {
     Ok(bodies)
 }
 
-/// Returns the requested model, or the first one that the key may call.
+/// Returns the model to call: the one that the options name, or else the first one that the key may call.
 async fn model(args: &LoadArgs, endpoint: &Endpoint) -> Result<String, Failure> {
     if let Some(model) = &args.model {
         return Ok(model.clone());
@@ -273,14 +274,16 @@ async fn model(args: &LoadArgs, endpoint: &Endpoint) -> Result<String, Failure> 
         .await?;
     let list: Value = serde_json::from_slice(&answer).unwrap_or_default();
     let first = list["data"][0]["id"].as_str().map(str::to_owned);
-    first.ok_or_else(|| Failure::Refused("the key may call no model: name one with --model".into()))
+    first.ok_or_else(|| {
+        Failure::Refused("the gateway lists no model for this key: give one with --model".into())
+    })
 }
 
-/// The address of the gateway to load.
+/// The gateway to which the calls are sent.
 struct Endpoint {
     origin: Origin,
     url: Uri,
-    /// The part of the gateway's path before `/v1`, without a trailing slash.
+    /// The path of the gateway's URL before `/v1`, without a trailing slash.
     prefix: String,
 }
 
@@ -310,7 +313,7 @@ impl Endpoint {
             .map_err(|error| Failure::Usage(format!("--url or --key: {error}")))
     }
 
-    /// Sends a call; a failure ends the command.
+    /// Sends a call. If the call fails, the command fails.
     async fn send(&self, call: &Prepared, each: impl FnMut(&Bytes)) -> Result<(), Failure> {
         let sent = async { Connection::open(&self.origin).await?.send(call, each).await };
         sent.await.map_err(|error| {

@@ -1,4 +1,4 @@
-//! The results of a load as text with a plot, and as JSON.
+//! Writes the results of a load as text with a plot, or as JSON.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::load::{Histogram, Results};
 
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)];
-/// The number of letters of the plot's longest bar.
+/// The length of the plot's longest bar, in characters.
 const BAR_MAX: u64 = 40;
-/// The largest number of lines of the plot.
+/// The maximum number of lines of the plot.
 const LINES_MAX: usize = 24;
 
 pub(super) fn text(results: &Results, elapsed: Duration) -> String {
@@ -50,7 +50,7 @@ pub(super) fn text(results: &Results, elapsed: Duration) -> String {
     text
 }
 
-/// Returns a bar for each part of the range of latencies; each bound is 1, 2 or 5 times a power of ten.
+/// Returns the plot: one bar per range of latencies. The bounds of the ranges are 1, 2 or 5 times a power of ten.
 fn plot(durations: &Histogram) -> String {
     let lines = buckets(durations);
     let highest = lines.iter().map(|(.., count)| *count).max().unwrap_or(0);
@@ -59,7 +59,7 @@ fn plot(durations: &Histogram) -> String {
         text.push_str("\nwhole call, ms\n");
     }
     for (from, to, count) in lines {
-        // Every number above 0 gets a bar, however small it is.
+        // Every range with at least one call gets a bar, however few its calls are.
         let letters = (count * BAR_MAX).div_ceil(highest) as usize;
         let bar = "█".repeat(letters);
         let _ = writeln!(text, "{:>8} – {:<8} {bar} {count}", ms(from), ms(to));
@@ -67,7 +67,7 @@ fn plot(durations: &Histogram) -> String {
     text
 }
 
-/// Returns the counts between bounds, without the empty ranges at both ends.
+/// Returns the number of calls in each range of latencies, without the empty ranges at both ends.
 fn buckets(durations: &Histogram) -> Vec<(Duration, Duration, u64)> {
     let bounds: Vec<Duration> = (4..13)
         .flat_map(|power| [1, 2, 5].map(|digit| Duration::from_nanos(digit * 10_u64.pow(power))))

@@ -1,16 +1,19 @@
-//! Amounts as vendors bill them, and the tolerance of a comparison. Both are integers, to avoid errors of floats.
+//! Amounts on vendors' bills, and the tolerance of a comparison. Both are integers, because floats would add rounding
+//! errors.
 
 use std::{fmt, ops::AddAssign, str::FromStr};
 
 use rust_decimal::{Decimal, prelude::ToPrimitive};
 
-/// A vendor's amount in billionths of a dollar, of a USDT or of a ruble: vendors bill fractions of a cent.
+/// An amount on a vendor's bill, in billionths of a dollar, a USDT or a ruble. The unit is this small because vendors
+/// bill fractions of a cent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Nano(i128);
 
 impl Nano {
     pub(super) const ZERO: Self = Self(0);
-    /// One cent, or one kopeck. Amounts that differ by at most this much count as equal, because vendors round each of their lines.
+    /// One cent or one kopeck. If two amounts differ by at most this, they count as equal, because vendors round each
+    /// line of a bill.
     pub(super) const NEGLIGIBLE: Self = Self(10_000_000);
 
     const PER_UNIT: i64 = 1_000_000_000;
@@ -19,12 +22,13 @@ impl Nano {
         self.0
     }
 
-    /// Creates a cost from a sum over calls of billionths per million tokens × tokens.
-    pub(super) const fn of_nano_per_mtok(sum: i128) -> Self {
+    /// Converts a sum over calls to a cost. Each summand is a price, in billionths per million tokens, times the tokens
+    /// of a call.
+    pub(super) const fn from_nano_per_mtok(sum: i128) -> Self {
         Self((sum + 500_000).div_euclid(1_000_000))
     }
 
-    /// Returns a hundredth, rounded: converts an amount that is in cents.
+    /// Returns a hundredth of the amount, rounded. Converts an amount in cents to dollars.
     pub(super) const fn hundredth(self) -> Self {
         Self((self.0 + 50).div_euclid(100))
     }
@@ -34,7 +38,8 @@ impl Nano {
     }
 }
 
-/// Parses a decimal amount, also with an exponent as JSON may have; digits beyond a billionth are rounded.
+/// Parses a decimal amount. An exponent is accepted, because JSON numbers may have one. Digits beyond a billionth are
+/// rounded.
 impl FromStr for Nano {
     type Err = ();
 
@@ -74,7 +79,8 @@ impl fmt::Display for Nano {
     }
 }
 
-/// How far our number may be from the vendor's, in ten-thousandths of a percent of the vendor's number.
+/// The allowed difference between our number and the vendor's number. The unit is a ten-thousandth of a percent of the
+/// vendor's number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tolerance(u32);
 
@@ -82,7 +88,6 @@ impl Tolerance {
     const PER_PERCENT: u32 = 10_000;
     const WHOLE: u128 = 1_000_000;
 
-    /// Returns whether the difference exceeds the tolerance.
     pub(super) fn is_exceeded(self, ours: i128, vendors: i128) -> bool {
         let apart = ours.abs_diff(vendors);
         apart.saturating_mul(Self::WHOLE) > vendors.unsigned_abs().saturating_mul(self.0.into())
@@ -117,7 +122,8 @@ impl fmt::Display for Tolerance {
     }
 }
 
-/// Returns the difference in percent of the vendor's number; `None` if the vendor's is zero.
+/// Returns the difference between our number and the vendor's, in percent of the vendor's number; `None` if the
+/// vendor's number is zero.
 pub(super) fn percent_apart(ours: i128, vendors: i128) -> Option<String> {
     let hundredths = ours
         .abs_diff(vendors)

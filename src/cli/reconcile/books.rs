@@ -1,4 +1,4 @@
-//! Usage at some vendors according to the gateway's ledger: the receipts of an export, added up while it is read.
+//! Usage at vendors according to the gateway's books: adds up the receipts of an export while the export is read.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,19 +21,20 @@ use super::{
 };
 use crate::admin::export::{FORMAT, VERSION};
 
-/// Longest line of an export that is parsed, in bytes.
+/// Maximum length, in bytes, of a line of an export. Lines of accounts may be longer, because they are not parsed.
 const LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// At most this many pairs of day and model are added up, to bound memory.
+/// Maximum number of pairs of day and model, to bound memory.
 const DAYS_AND_MODELS_MAX: usize = 100_000;
-/// The maximum number of receipts that are named per day and model.
+/// Maximum number of receipts that are listed per day and model.
 pub(super) const RECEIPTS_NAMED_MAX: usize = 10;
-/// The maximum number of vendors' names that are remembered for the report.
+/// Maximum number of vendor names that are remembered, for the warning that lists the vendors in the books.
 const VENDORS_MAX: usize = 1000;
-/// Suffix of the classes that are billed per call and not per token.
+/// Suffix of the names of rate classes that are billed per call, not per token.
 const PER_CALL: &str = "_call";
 
-/// Returns the classes of a call's usage with their counts: the basic four always, the others if the call has them.
-/// Names are those of the configuration's rates. Only the classes returned here are compared.
+/// Returns the rate classes of a call's usage with their counts, under the names of the configuration's rates. The four
+/// basic classes are always included, further classes only if the call has them. Only these classes are compared with
+/// the vendor's numbers.
 pub(super) fn classes_of(usage: &Usage) -> impl Iterator<Item = (&'static str, u64)> + use<> {
     let four = [
         ("input", usage.input),
@@ -52,25 +53,26 @@ pub(super) fn classes_of(usage: &Usage) -> impl Iterator<Item = (&'static str, u
 /// Why a receipt's counts may differ from the vendor's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reason {
-    /// The counts are the gateway's own, because the vendor's were missing or implausible.
+    /// The vendor reported no usage or implausible usage, so the gateway estimated the counts.
     Estimated,
-    /// The hold did not cover the vendor's counts, so the receipt has lower ones.
+    /// The hold did not cover the vendor's counts, so the receipt's counts are lower.
     Bounded,
-    /// The call's answer broke off at the vendor.
+    /// The vendor's response broke off before its end.
     VendorCut,
-    /// The vendor sent an error inside the call's answer.
+    /// The vendor sent an error in the middle of the response.
     VendorError,
-    /// The client disconnected; what the vendor generated after that is unknown.
+    /// The client disconnected, so it is unknown what the vendor generated after that.
     ClientLeft,
     /// The gateway was killed during the call.
     GatewayStopped,
-    /// The receipt is disputed; neither this report nor `tollgate usage` counts it.
+    /// The receipt is disputed, so neither this report nor `tollgate usage` counts it.
     Stale,
-    /// The call began on one day and was booked on another; the vendor may count it on the day when it began.
+    /// The call began on one day and was booked on the next. The vendor may count the call on the first of these days.
     OverMidnight,
-    /// The vendor's rate changed while the call ran; the vendor may have another moment decide.
+    /// The vendor's price changed during the call. The vendor and the gateway may have applied the prices of different
+    /// moments of the call.
     OverHours,
-    /// The call ran in a region with a rate of its own, which the vendor may bill on a line of its own.
+    /// The call ran in a region with its own price. The vendor may list such calls on a separate line of the bill.
     Regional,
 }
 
@@ -88,7 +90,7 @@ impl Reason {
         Self::Regional,
     ];
 
-    /// Returns the name that the reason has on receipts.
+    /// Returns the reason's name. If receipts state the reason, they use the same name.
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Estimated => "estimated",
@@ -104,7 +106,7 @@ impl Reason {
         }
     }
 
-    fn of(receipt: &Receipt, costs: Option<&Costs>) -> Vec<Self> {
+    fn for_receipt(receipt: &Receipt, costs: Option<&Costs>) -> Vec<Self> {
         let item = &receipt.item;
         let (served, times) = (served_as(item), times_of(receipt));
         let input = item.usage.input_total();
@@ -129,17 +131,18 @@ impl Reason {
     }
 }
 
-/// Sums of the receipts of one day and one model.
+/// The sums over the receipts of one day and one model.
 #[derive(Debug, Default)]
 pub(super) struct DayBooks {
     pub(super) calls: u64,
     pub(super) classes: BTreeMap<&'static str, ClassBooks>,
-    /// The vendor's costs, if the receipts record them; `classes` has the costs by the configuration's prices.
+    /// The sum of the vendor costs that the receipts state. In contrast, `classes` has the costs by the configuration's
+    /// prices.
     reported: ReportedCost,
     pub(super) suspects: Suspects,
 }
 
-/// The sum of the vendor costs that receipts record.
+/// The sum of the vendor costs on receipts, and the number of receipts that have one.
 #[derive(Debug, Default)]
 struct ReportedCost {
     calls: u64,
@@ -147,24 +150,24 @@ struct ReportedCost {
 }
 
 impl DayBooks {
-    /// Returns the vendor cost of all calls by their receipts; `None` if some receipt does not record its cost.
-    pub(super) fn told_cost(&self) -> Option<Nano> {
+    /// Returns the sum of the vendor costs on receipts; `None` if a receipt of the day has no vendor cost.
+    pub(super) fn reported_cost(&self) -> Option<Nano> {
         (self.calls > 0 && self.reported.calls == self.calls).then_some(self.reported.cost)
     }
 }
 
-/// The usage of one class of tokens or calls.
+/// The usage of one rate class, in tokens or calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ClassBooks {
     pub(super) count: u64,
-    /// The sum of nano-USDT per million tokens × tokens.
+    /// The sum, over all calls, of the usage multiplied by the price. Prices are in billionths (of a USDT or of a
+    /// ruble) per million tokens.
     nano_per_mtok: i128,
-    /// Whether some of the usage has no known cost.
+    /// Whether a part of the usage has no known cost.
     unpriced: bool,
 }
 
 impl ClassBooks {
-    /// Returns the sum of two usages.
     pub(super) const fn plus(self, other: Self) -> Self {
         Self {
             count: self.count.saturating_add(other.count),
@@ -173,19 +176,19 @@ impl ClassBooks {
         }
     }
 
-    /// Returns the cost of this usage at the vendor's prices; `None` if part of the usage has no known cost.
+    /// Returns the cost of this usage at the vendor's prices; `None` if the cost of a part is unknown.
     pub(super) fn cost(&self) -> Option<Nano> {
-        (!self.unpriced).then(|| Nano::of_nano_per_mtok(self.nano_per_mtok))
+        (!self.unpriced).then(|| Nano::from_nano_per_mtok(self.nano_per_mtok))
     }
 }
 
-/// Receipts that may explain why the vendor's counts differ.
+/// The receipts of a day and model that may explain why our counts and the vendor's differ.
 #[derive(Debug, Default)]
 pub(super) struct Suspects {
     pub(super) calls: u64,
-    /// The number of receipts with each of [`Reason::ALL`].
+    /// The number of receipts that have each reason, in the order of [`Reason::ALL`].
     pub(super) by_reason: [u64; Reason::ALL.len()],
-    /// The largest of these receipts, largest first.
+    /// The receipts with the largest usage, largest first.
     pub(super) largest: Vec<Suspect>,
 }
 
@@ -221,20 +224,20 @@ impl Suspects {
     }
 }
 
-/// The sums of an export's receipts, as far as the export has been read.
+/// The sums over an export's receipts, as far as the export has been read.
 #[derive(Debug)]
 pub(super) struct Books<'a> {
     vendors: &'a BTreeSet<String>,
     names: &'a Names,
-    /// The currency of the vendors' bills.
+    /// The currency in which the vendors bill.
     pub(super) currency: Currency,
     time: Range<u64>,
     pub(super) days: BTreeMap<(u64, String), DayBooks>,
-    /// The number of receipts of the compared vendors in the compared time.
+    /// The number of receipts for calls to the compared vendors within the compared period.
     pub(super) calls: u64,
-    /// All vendors that the receipts name.
+    /// Vendors that receipts name, whether or not they are compared.
     pub(super) vendors_seen: BTreeSet<String>,
-    /// The number of accounts whose journals were cut: they do not begin with the opening of the account.
+    /// The number of accounts whose oldest receipts are gone: their journals do not begin at the account's opening.
     pub(super) journals_cut: u64,
     lines: Lines,
     stage: Stage,
@@ -247,7 +250,7 @@ enum Stage {
     End,
 }
 
-/// A line of an export: only the fields that are compared.
+/// A line of an export, parsed only as far as the comparison needs it.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Line {
@@ -264,7 +267,7 @@ enum Line {
 }
 
 impl<'a> Books<'a> {
-    /// Creates empty sums for receipts of these vendors within `time`, in Unix milliseconds.
+    /// Creates empty sums for the receipts of these vendors within the period `time`, in Unix milliseconds.
     pub(super) fn new(vendors: &'a BTreeSet<String>, names: &'a Names, time: Range<u64>) -> Self {
         Self {
             vendors,
@@ -280,15 +283,14 @@ impl<'a> Books<'a> {
         }
     }
 
-    /// Returns the number of lines that have been read.
     pub(super) const fn lines(&self) -> u64 {
         self.lines.number
     }
 
-    /// Reads the next bytes of an export.
+    /// Processes the next bytes of an export.
     ///
     /// # Errors
-    /// If a line is invalid: its number, and what is wrong with the line.
+    /// If a line is invalid: the line number, and what is wrong with the line.
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<(), String> {
         for part in piece.split_inclusive(|byte| *byte == b'\n') {
             self.lines.push(part)?;
@@ -302,7 +304,7 @@ impl<'a> Books<'a> {
         Ok(())
     }
 
-    /// Returns whether the export was complete.
+    /// Returns whether the export has been read completely, up to its end line.
     pub(super) fn is_whole(&self) -> bool {
         self.stage == Stage::End && self.lines.is_empty()
     }
@@ -312,7 +314,9 @@ impl<'a> Books<'a> {
             self.journals_cut += u64::from(contains(line, br#""journal_complete":false"#));
             return match self.stage {
                 Stage::Lines => Ok(()),
-                _ => Err("an account's line is outside the export".into()),
+                _ => {
+                    Err("the line of an account is before the header or after the end line".into())
+                }
             };
         }
         let line: Line = serde_json::from_slice(line)
@@ -325,7 +329,8 @@ impl<'a> Books<'a> {
             }
             (Stage::Header, Line::Header { format, version }) => {
                 return Err(format!(
-                    "an export of format {format:?}, version {version}; this program reads {FORMAT:?}, version {VERSION}"
+                    "the export has format {format:?}, version {version}, but this program reads only {FORMAT:?}, \
+                     version {VERSION}"
                 ));
             }
             (Stage::Lines, Line::Call(receipt)) => return self.receipt(&receipt),
@@ -335,12 +340,14 @@ impl<'a> Books<'a> {
             }
             (Stage::Lines, Line::End { lines }) => {
                 return Err(format!(
-                    "the end counts {lines} lines: lines were lost or added"
+                    "the end line counts {lines} lines, but the export has {}: lines were lost or added",
+                    self.lines.number
                 ));
             }
             _ => {
                 return Err(
-                    "an export begins with its header, ends with its end, and has no other".into(),
+                    "an export must begin with its only header and end with its only end line"
+                        .into(),
                 );
             }
         }
@@ -356,7 +363,7 @@ impl<'a> Books<'a> {
             return Ok(());
         }
         let costs = self.names.costs(&item.vendor, &item.model);
-        let reasons = Reason::of(receipt, costs);
+        let reasons = Reason::for_receipt(receipt, costs);
         let begun = receipt.number.unix_ms();
         if reasons.contains(&Reason::OverMidnight) && self.time.contains(&begun) {
             let books = self.day(day_of(begun), receipt)?;
@@ -369,7 +376,7 @@ impl<'a> Books<'a> {
         if !reasons.is_empty() {
             books.suspects.add(receipt, &reasons);
         }
-        // A disputed receipt moved no money, and its call may have been charged by another receipt.
+        // A disputed receipt moved no money, and another receipt may have charged the same call.
         if receipt.booked == Booked::Stale {
             return Ok(());
         }
@@ -377,12 +384,12 @@ impl<'a> Books<'a> {
         let currency = self.currency;
         let books = self.day(day_of(receipt.at_ms), receipt)?;
         books.calls += 1;
-        if let Some(cost) = cost_told(item, currency) {
+        if let Some(cost) = recorded_cost(item, currency) {
             books.reported.calls += 1;
             books.reported.cost += cost;
         }
         let (served, times) = (served_as(item), times_of(receipt));
-        let rates = costs.map(|costs| costs.of(item.usage.input_total(), &served, &times));
+        let rates = costs.map(|costs| costs.rates(item.usage.input_total(), &served, &times));
         for (class, count) in classes_of(&item.usage).filter(|(_, count)| *count > 0) {
             let sum = books.classes.entry(class).or_default();
             sum.count = sum.count.saturating_add(count);
@@ -408,14 +415,15 @@ impl<'a> Books<'a> {
             .of_receipt(&receipt.item.vendor, &receipt.item.model);
         if self.days.len() >= DAYS_AND_MODELS_MAX {
             return Err(format!(
-                "more than {DAYS_AND_MODELS_MAX} days and models; give a shorter period"
+                "more than {DAYS_AND_MODELS_MAX} pairs of day and model; give a shorter period"
             ));
         }
         Ok(self.days.entry((day, model)).or_default())
     }
 }
 
-/// Returns how the vendor served a receipt's call, according to its price.
+/// Returns how the vendor served the call of a receipt (such as service tier and region), according to the condition of
+/// the price on the receipt.
 fn served_as(item: &Item) -> Served {
     let condition = item.price.as_ref().map(|price| price.condition);
     let condition = condition.unwrap_or_default();
@@ -426,7 +434,7 @@ fn served_as(item: &Item) -> Served {
     }
 }
 
-/// Returns the moments of a receipt's call by which its cost depends on the time of day.
+/// Returns the times of a receipt's call. They decide which price applies if prices depend on the hour.
 fn times_of(receipt: &Receipt) -> CallTimes {
     let booked = receipt.at_ms;
     let request_ms = Some(receipt.number.unix_ms()).filter(|ms| *ms > 0);
@@ -445,8 +453,9 @@ fn times_of(receipt: &Receipt) -> CallTimes {
     }
 }
 
-/// Returns the vendor cost on a receipt, in dollars at the exchange rate of the receipt's price, or in rubles.
-fn cost_told(item: &Item, currency: Currency) -> Option<Nano> {
+/// Returns the vendor cost on a receipt. Receipts have this cost in rubles; for a vendor that bills in dollars, it is
+/// converted with the exchange rate of the receipt's price.
+fn recorded_cost(item: &Item, currency: Currency) -> Option<Nano> {
     let rubles = Decimal::new(item.vendor_cost_rub?.micro(), 6);
     let cost = match currency {
         Currency::Rub => rubles,
@@ -458,8 +467,8 @@ fn cost_told(item: &Item, currency: Currency) -> Option<Nano> {
     cost.round_dp(9).to_string().parse().ok()
 }
 
-/// The line that is being received. A line of an account grows with the account's keys, so only its last bytes are
-/// kept.
+/// The line that is being received. The line of an account may be long, because it lists all keys, so only its last
+/// bytes are kept.
 #[derive(Debug, Default)]
 struct Lines {
     number: u64,
@@ -489,13 +498,13 @@ impl Lines {
         Ok(())
     }
 
-    /// Returns the complete line, and begins the next one.
+    /// Ends the line: returns its bytes, and begins the next line.
     fn end(&mut self) -> Vec<u8> {
         self.number += 1;
         std::mem::take(&mut self.coming)
     }
 
-    /// Takes a line's buffer back, to reuse it for the next line.
+    /// Takes the buffer of a processed line back, to reuse it for the next line.
     fn give_back(&mut self, mut line: Vec<u8>) {
         line.clear();
         self.coming = line;
@@ -516,7 +525,7 @@ mod tests {
 
     use super::{super::names::Routes, *};
 
-    /// The day 2026-11-20, and a request number made on that day.
+    /// The day 2026-11-20, as days since 1970. Request numbers in these tests were made on this day.
     const DAY: u64 = 20_777;
     const MS: u64 = DAY * 86_400_000;
 
@@ -577,7 +586,7 @@ mod tests {
             call(2, |call| call["usage"]["output"] = json!(5)),
             call(3, |call| call["vendor"] = json!("other")),
             call(4, |call| call["booked"] = json!("stale")),
-            // Calls 5 and 6 were booked on the day before and on the day after.
+            // Call 5 was booked on the day before, and call 6 on the day after.
             call(5, |call| call["at_ms"] = json!(MS - 1)),
             call(6, |call| call["at_ms"] = json!(MS + 86_400_000)),
         ];
@@ -643,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_over_a_change_of_the_rate_and_regional_calls_are_listed_with_the_reason() {
+    fn calls_during_a_price_change_and_regional_calls_are_listed_with_the_reason() {
         let config = "[[model]]\nid = \"m\"\nusdt_mtok = { input = \"2\", output = \"8\" }\n\
                       routes = [ { vendor = \"v\", model = \"vm\" } ]\n\
                       price_rules = [ { hours_utc = [\"00:00-00:01\"], usdt_mtok = { input = \"4\" } } ]";
@@ -667,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn call_over_midnight_may_be_counted_on_either_day() {
+    fn call_that_crosses_midnight_may_be_counted_on_either_day() {
         let (names, vendors) = (names(), vendors());
         let begun_before = call(1, |call| call["number"] = json!(number(MS - 1, 1)));
         let booked_after = call(2, |call| call["at_ms"] = json!(MS + 86_400_000 + 1));
@@ -676,8 +685,8 @@ mod tests {
         let days: Vec<_> = books.days.keys().map(|(day, _)| *day).collect();
         assert_eq!(days, [DAY]);
         let day = &books.days[&(DAY, "vm".to_owned())];
-        // The first call is booked on this day. The second is booked on another day, but the vendor may count it on
-        // this day.
+        // Both calls may be counted on this day: the first was booked on it, and the second began on it and was booked
+        // on another day.
         assert_eq!((day.calls, day.suspects.calls), (1, 2));
         assert!(
             day.suspects
@@ -688,7 +697,7 @@ mod tests {
     }
 
     #[test]
-    fn largest_receipts_are_listed_and_the_others_only_counted() {
+    fn largest_receipts_are_listed_and_the_others_are_only_counted() {
         let calls: Vec<Value> = (0..25)
             .map(|n| {
                 call(n, |call| {
@@ -723,10 +732,13 @@ mod tests {
                 .collect::<String>()
         };
         for (text, says) in [
-            (without(0), "line 1: an account's line is outside"),
+            (
+                without(0),
+                "line 1: the line of an account is before the header",
+            ),
             (
                 without(2),
-                "line 4: the end counts 5 lines: lines were lost",
+                "line 4: the end line counts 5 lines, but the export has 4: lines were lost",
             ),
             (
                 whole.replace("\"at_ms\"", "\"at\""),
@@ -734,11 +746,11 @@ mod tests {
             ),
             (
                 whole.replace("\"version\":1", "\"version\":9"),
-                "line 1: an export of format",
+                "line 1: the export has format",
             ),
             (
                 format!("{whole}{whole}"),
-                "line 6: an export begins with its header",
+                "line 6: an export must begin with its only header",
             ),
             ("hello\n".into(), "line 1: not a line of an export"),
         ] {

@@ -1,4 +1,4 @@
-//! Compares the books with the vendor's export, row by row.
+//! Compares the books with the vendor's usage, row by row.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,8 @@ use super::{
     vendor_files::{CALLS, CLASSES, TOTAL, VendorUsage},
 };
 
-/// Pairs of classes: a vendor that does not report the first class counts its tokens in the second.
+/// Pairs of rate classes. If a vendor's report does not have the first class of a pair, the vendor counts the tokens of
+/// this class in the second class.
 const COUNTED_IN: &[(&str, &str)] = &[
     ("cache_write_1h", "cache_write"),
     ("cache_write_12h", "cache_write"),
@@ -30,26 +31,27 @@ const COUNTED_IN: &[(&str, &str)] = &[
     ("output_image", "output"),
 ];
 
-/// Our number and the vendor's number for one day, model and class.
+/// One row of the comparison: our numbers and the vendor's numbers for one day, model and rate class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) day: u64,
-    /// The vendor's name of the model, or all names that receipts cannot distinguish.
+    /// The vendor's name of the model, or all names that receipts cannot distinguish from it.
     pub(super) model: String,
     pub(super) class: &'static str,
-    /// Our count; `None` for the total, which has no count.
+    /// Our count; `None` in the row of the total, which has no count.
     pub(super) ours: Option<u64>,
-    /// The vendor's count; `None` if the vendor's files have no counts, or none for this row.
+    /// The vendor's count; `None` if the vendor's files have no counts or no count for this row.
     pub(super) vendors: Option<u64>,
-    /// Our cost, by the configuration's prices, or for the total by the receipts; `None` if unknown.
+    /// Our cost; `None` if unknown. Computed from the configuration's prices, except in the row of the total, which has
+    /// the sum of the costs on receipts.
     pub(super) our_cost: Option<Nano>,
-    /// The vendor's cost; `None` if the vendor's files have no costs, or none for this row.
+    /// The vendor's cost; `None` if the vendor's files have no costs or no cost for this row.
     pub(super) vendors_cost: Option<Nano>,
     /// Whether the difference exceeds the tolerance.
     pub(super) is_drift: bool,
 }
 
-/// Returns all compared rows, by day, model and class.
+/// Returns all rows of the comparison, ordered by day, model and class.
 pub(super) fn compare(
     books: &Books<'_>,
     vendor: &VendorUsage,
@@ -80,16 +82,17 @@ pub(super) fn compare(
         rows.extend(row_of_total(ours, &theirs, vendor, &empty));
     }
     for row in &mut rows {
-        // A different number of calls is never drift: vendors do not bill calls, and they also count failed calls.
+        // A different number of calls is never drift, because vendors do not bill calls, and they count failed calls as
+        // well.
         row.is_drift = row.class != CALLS && row.drifts(tolerance);
     }
     rows
 }
 
-/// The vendor's numbers for a day and a model.
+/// The vendor's numbers for one day and one model, by rate class.
 type Classes = BTreeMap<&'static str, Theirs>;
 
-/// The vendor's numbers for a class; `None` if unknown.
+/// The vendor's numbers for one rate class; each is `None` if unknown.
 #[derive(Clone, Copy)]
 struct Theirs {
     count: Option<u64>,
@@ -97,13 +100,13 @@ struct Theirs {
 }
 
 impl Theirs {
-    /// The numbers of a class that the vendor does not list: zero.
+    /// The numbers of a rate class that the vendor does not list: both are zero.
     const NONE: Self = Self {
         count: Some(0),
         cost: Some(Nano::ZERO),
     };
 
-    /// Returns the sum; each number is unknown if it is unknown in either part.
+    /// Adds two numbers of the vendor. If one of them is unknown, the sum is unknown.
     fn plus(self, other: Self) -> Self {
         let costs = self.cost.zip(other.cost);
         Self {
@@ -140,18 +143,19 @@ fn rows_of_classes(
     vendor: &VendorUsage,
     empty: &Row,
 ) -> Vec<Row> {
-    // If the vendor reports only counts or only costs, our costs or counts are shown for the same classes.
+    // If the vendor reports only counts, our costs are shown for the classes that it counts. If the vendor reports only
+    // costs, our counts are shown for the classes that have a cost.
     let (counted, costed) = match (vendor.has_counts, vendor.has_costs) {
         (true, false) => (&vendor.counted, &vendor.counted),
         (false, _) => (&vendor.costed, &vendor.costed),
         (true, true) => (&vendor.counted, &vendor.costed),
     };
     let (counts, costs) = (
-        told_apart(&ours.classes, counted),
-        told_apart(&ours.classes, costed),
+        by_reported_class(&ours.classes, counted),
+        by_reported_class(&ours.classes, costed),
     );
     let are_exact = ours
-        .told_cost()
+        .reported_cost()
         .is_none_or(|reported| add_up(ours, reported));
     let classes = CLASSES.iter().copied().filter(|class| *class != CALLS);
     let rows = classes.filter_map(|class| {
@@ -160,7 +164,7 @@ fn rows_of_classes(
         if counted.is_none() && costed.is_none() && billed.is_none() {
             return None;
         }
-        // The vendor includes the cost of this class in the cost of another class.
+        // The vendor includes the cost of this class in another class.
         let elsewhere = costed.is_none() && ours.classes.contains_key(class);
         let cost = costed.map_or(Some(Nano::ZERO), ClassBooks::cost);
         let billed = billed.unwrap_or(Theirs::NONE);
@@ -176,16 +180,16 @@ fn rows_of_classes(
     rows.collect()
 }
 
-/// Returns the row with the total cost of the day, if every receipt records its vendor cost and the vendor reports a
-/// cost for every class.
+/// Returns the row with the total cost of the day. Returns `None` unless each receipt has a vendor cost and the vendor
+/// reports a cost for every rate class.
 fn row_of_total(
     ours: &DayBooks,
     theirs: &Classes,
     vendor: &VendorUsage,
     empty: &Row,
 ) -> Option<Row> {
-    let reported = ours.told_cost()?;
-    // The row with the number of calls has no cost.
+    let reported = ours.reported_cost()?;
+    // The row with the number of calls has no cost, so it is left out.
     let classes = theirs.iter().filter(|(class, _)| **class != CALLS);
     let billed = classes
         .fold(Theirs::NONE, |sum, (_, it)| sum.plus(*it))
@@ -199,9 +203,9 @@ fn row_of_total(
     (vendor.has_costs && calls_are_billed_here(ours, theirs)).then_some(row)
 }
 
-/// Returns our classes as the vendor reports them: a class that its files do not list is added to the class in which
-/// the vendor includes it.
-fn told_apart(
+/// Returns our numbers by the rate classes that the vendor reports. If the vendor's files do not have a class, our
+/// numbers of this class are added to the class in which the vendor counts these tokens.
+fn by_reported_class(
     ours: &BTreeMap<&'static str, ClassBooks>,
     reported: &BTreeSet<&'static str>,
 ) -> BTreeMap<&'static str, ClassBooks> {
@@ -218,8 +222,8 @@ fn told_apart(
     classes
 }
 
-/// Adds the vendor's image tokens to its input, if our books have none: the books of a model without a price for images
-/// count them as other input.
+/// Adds the vendor's image tokens to the vendor's input tokens, if our books have no image tokens. If a model has no
+/// price for images, our books count image tokens as input.
 fn images_as_input(ours: &DayBooks, theirs: &mut Classes) {
     const IMAGES: &str = Class::InputImage.name();
     if !ours.classes.contains_key(IMAGES)
@@ -230,8 +234,8 @@ fn images_as_input(ours: &DayBooks, theirs: &mut Classes) {
     }
 }
 
-/// Returns whether the classes' costs by the configuration add up to the costs on the receipts. If not, prices have
-/// changed since, and the cost per class is unknown.
+/// Returns whether the costs of all rate classes by the configuration's prices add up to the costs on the receipts. If
+/// not, the prices have changed since the calls, and the cost of each class is unknown.
 fn add_up(ours: &DayBooks, reported: Nano) -> bool {
     let mut sum = Nano::ZERO;
     for class in ours.classes.values() {
@@ -240,15 +244,16 @@ fn add_up(ours: &DayBooks, reported: Nano) -> bool {
         };
         sum += cost;
     }
-    // Each receipt is rounded up by at most a micro-ruble, so the tolerance grows with the number of calls.
+    // Each receipt is rounded up by at most a micro-ruble, so the allowed difference grows with the number of calls.
     let apart = sum.nano().abs_diff(reported.nano());
     apart <= Nano::NEGLIGIBLE.nano().unsigned_abs() + u128::from(ours.calls) * ROUNDED_NANO
 }
 
-/// The upper bound of the value of a micro-ruble, in billionths of any currency.
+/// An upper bound of the value of one micro-ruble, in billionths of any currency.
 const ROUNDED_NANO: u128 = 1_000;
 
-/// Returns whether the model's costs include what is billed per call. Anthropic bills searches on lines of their own.
+/// Returns whether the vendor's rows for the model include the cost of all usage that is billed per call, such as web
+/// searches. Anthropic's rows do not include it: Anthropic bills web searches on separate lines.
 fn calls_are_billed_here(ours: &DayBooks, theirs: &Classes) -> bool {
     let calls = Class::ALL.iter().filter(|class| class.kind() == Kind::Call);
     calls.map(|class| class.name()).all(|class| {
@@ -276,7 +281,7 @@ impl Row {
     }
 }
 
-/// The vendor's numbers for a class, by day and by the name that a model is compared under.
+/// The vendor's numbers by day and by the name under which the comparison lists a model.
 type ByOurNames = BTreeMap<(u64, String), Classes>;
 
 fn by_our_names(vendor: &VendorUsage, names: &Names, time: &Range<u64>) -> ByOurNames {
@@ -311,14 +316,15 @@ mod tests {
     const CONFIG: &str = "[[model]]\nid = \"mini\"\nusdt_mtok = { input = \"2\", output = \"8\" }\n\
                           routes = [ { vendor = \"v\", model = \"gpt-mini-2026-01-01\" } ]";
 
-    /// Compares this file with one call: a million tokens of input, a million of output and a thousand of cache write.
+    /// Compares this vendor file with one call of a million input tokens, a million output tokens and a thousand cache
+    /// write tokens.
     fn rows(file: &str, tolerance: &str) -> Vec<Row> {
         let usage =
             r#""usage":{"input":1000000,"cached_input":0,"cache_write":1000,"output":1000000}"#;
         rows_of(CONFIG, &format!("\"price\":null,{usage}"), file, tolerance)
     }
 
-    /// Compares like `rows`, with another configuration, and with `more` on the receipt.
+    /// Compares like `rows`, but with another configuration, and with the fields `more` on the receipt.
     fn rows_of(config: &str, more: &str, file: &str, tolerance: &str) -> Vec<Row> {
         let vendors = BTreeSet::from(["v".to_owned()]);
         let names = Routes::read(config).unwrap().names(&vendors, &[]);
@@ -339,7 +345,8 @@ mod tests {
         compare(&books, &vendor, &names, &time, tolerance.parse().unwrap())
     }
 
-    /// Returns each row as text: model, class, our count, the vendor's, both costs, and whether it is drift.
+    /// Returns each row as text: model, class, our count, the vendor's count, our cost, the vendor's cost, and whether
+    /// the difference is drift.
     fn shown(rows: &[Row]) -> Vec<String> {
         let cost = |cost: Option<Nano>| cost.map_or("-".into(), |cost| cost.to_string());
         rows.iter()
@@ -395,7 +402,7 @@ mod tests {
         assert_eq!(
             shown(&rows(file, "0")),
             [
-                // A difference of one cent is not drift.
+                // A difference of one cent counts as equal.
                 "gpt-mini-2026-01-01 input 1000000 - 2.00 2.01 ok",
                 "gpt-mini-2026-01-01 cache_write 1000 - - 77.00 ok",
                 "gpt-mini-2026-01-01 output 1000000 - 8.00 8.02 drift",
@@ -418,7 +425,7 @@ mod tests {
         );
     }
 
-    /// Returns the end of a receipt with classes and a vendor cost.
+    /// Returns the last fields of a receipt, in JSON: its price, its vendor cost, and usage with one-hour cache writes.
     fn reported(vendor_cost_rub: &str, writes_1h: u64) -> String {
         let price = r#"{"input":"0","cached_input":"0","output":"0","cache_write":"0","version":1,"exchange_rate":"100"}"#;
         format!(
@@ -462,7 +469,7 @@ mod tests {
                 ("cache_write_1h", 400, 400, false)
             ]
         );
-        // The sum of both classes is right, but the vendor bills part of it at another rate.
+        // The sum of both classes is equal, but the vendor bills a part of it at another rate.
         assert_eq!(
             of_writes(&format!(
                 "{head}cache_write,900\n2026-11-20,gpt-mini,cache_write_1h,500\n"
@@ -487,7 +494,8 @@ mod tests {
             + &line("output", "6")
             + &line("cache_write", "40.4");
         let (config, model) = (config_with_costs(), "gpt-mini-2026-01-01");
-        // The cost is 2 + 6 + 0.004, and ten million tokens of a one-hour write at 6, by the rule for long calls.
+        // The cost is 2 + 6 + 0.004, plus ten million tokens of one-hour cache writes at 6, the price of the rule for
+        // long calls.
         assert_eq!(
             shown(&rows_of(
                 &config,
@@ -502,8 +510,8 @@ mod tests {
                 format!("{model} total - - 68.004 48.40 drift"),
             ]
         );
-        // The configuration's prices have changed since the call: the receipts give the total cost, but not the cost
-        // per class.
+        // The prices in the configuration have changed since the call. So the receipts give the total cost, but the
+        // cost of each class is unknown.
         assert_eq!(
             shown(&rows_of(
                 &config,
@@ -530,8 +538,7 @@ mod tests {
             shown(&rows_of(&config, &reported("800.40", 0), &file, "0"))
         };
         let written = ("cache_write", "1000,0.004");
-        // Only some classes have a cost. The unknown cost of the other classes does not count as drift, nor does the
-        // sum.
+        // Only some classes have a cost. Neither the unknown costs of the other classes nor the sum counts as drift.
         assert_eq!(
             of(&[
                 ("calls", "1,"),
@@ -546,8 +553,8 @@ mod tests {
                 format!("{model} output 1000000 1000000 6.00 - ok"),
             ]
         );
-        // The vendor's costs have no counts: the cost is in the same line without a count, or in a line of its own. One
-        // line of a count has no cost.
+        // A count and its cost may be in one line or in two lines. Here the output has only a cost, and a part of the
+        // cache writes has only a count.
         assert_eq!(
             of(&[
                 ("input", "1000000,"),
@@ -562,7 +569,7 @@ mod tests {
                 format!("{model} output 1000000 - 6.00 6.50 drift"),
             ]
         );
-        // An explicit zero is compared like any number, and so is a class without a line.
+        // An explicit zero is compared like any other number. A class without a line counts as zero.
         assert_eq!(
             of(&[("input", "1000000,2"), ("output", "1000000,0")]),
             [

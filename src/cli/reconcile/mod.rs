@@ -1,7 +1,8 @@
-//! `tollgate reconcile`: compares the books with the vendor's own export of what was used.
+//! `tollgate reconcile`: compares the books with a vendor's own export of usage and costs.
 //!
-//! The vendor's files are read first, because they determine the time to compare. Then an export of the books is
-//! streamed; only sums by day and model and a few receipts for each are kept of it. Exit code 1 means drift only.
+//! The vendor's files are read first, because they determine the period to compare. Then an export of the books is
+//! streamed. Of the export, only sums by day and model and a few receipts per sum are kept in memory. The exit code is
+//! 1 only if there is drift.
 
 mod amount;
 mod books;
@@ -12,8 +13,7 @@ mod vendor_files;
 
 use std::{
     collections::BTreeSet,
-    fs::File,
-    io::{self, Read},
+    io::{self, Read as _},
     ops::{ControlFlow, Range},
     path::{Path, PathBuf},
 };
@@ -29,23 +29,34 @@ use self::{
     report::Compared,
     vendor_files::VendorUsage,
 };
-use super::{AdminArgs, client::Client, failure::Failure, progress::Progress, show};
+use super::{
+    AdminArgs,
+    client::Client,
+    failure::Failure,
+    files::{open, read_whole},
+    progress::Progress,
+    show,
+};
 use crate::text::time::parse_rfc3339_ms;
 
 pub(super) const HELP: &str = "\
-Files, whose kind is recognised; docs/statements.md shows how to request them:
-  OpenAI     answers of /v1/organization/usage/completions (group_by=model) and of /v1/organization/costs
+The kind of a file is detected from its content. docs/statements.md shows how to request the files:
+  OpenAI     responses of /v1/organization/usage/completions (group_by=model) and of /v1/organization/costs
              (group_by=line_item)
-  Anthropic  answers of /v1/organizations/usage_report/messages (group_by[]=model) and of
+  Anthropic  responses of /v1/organizations/usage_report/messages (group_by[]=model) and of
              /v1/organizations/cost_report (group_by[]=description)
-  others     CSV with the columns day,model,class,count,cost: a day of UTC, the vendor's model, one of input,
-             cached_input, cache_write, cache_write_1h, cache_write_12h, output, input_audio, output_audio, input_image,
-             output_image, cached_input_audio, cached_input_image, output_reasoning, web_search_call, request_call, other,
-             calls; the count, the cost in USD (in rubles for a vendor with cost_rub_mtok), or both
-Put all pages of one answer into one file, in order. Request usage of only the gateway's keys or project.
+  others     CSV with the columns day,model,class,count,cost:
+               day    a date in UTC
+               model  the vendor's name of the model
+               class  one of input, cached_input, cache_write, cache_write_1h, cache_write_12h, output, input_audio,
+                      output_audio, input_image, output_image, cached_input_audio, cached_input_image,
+                      output_reasoning, web_search_call, request_call, other, calls
+               count  a whole number; may be empty if the cost is given
+               cost   an amount in USD (in rubles for a vendor with cost_rub_mtok); may be empty if the count is given
+Put all pages of one response into one file, in order. Request only the usage of the gateway's own keys or project.
 
-Exit codes: 0 all within the tolerance; 1 drift, and no other error; 65 a file of another kind; 74 a file that cannot be
-read; the others as for all commands.
+Exit codes: 0 every difference is within the tolerance; 1 drift was found, and nothing else failed; 65 a file is of
+another kind; 74 a file cannot be read; the other exit codes are those of all commands (tollgate --help).
 
 Examples:
   tollgate reconcile --vendor openai --file usage.json --config tollgate.toml
@@ -53,16 +64,15 @@ Examples:
   tollgate reconcile --vendor reseller --file bill.csv --since 2026-11-01 --until 2026-12-01 --route old-mini=gpt-4-mini
   tollgate export --output books.ndjson && tollgate reconcile --vendor openai --file usage.json --export books.ndjson";
 
-/// Largest file of a vendor that is read, in bytes.
-const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// The size of the pieces in which an export is read, in bytes.
+const SHORTER: &str = "give a shorter period";
+/// How many bytes of an export are read at once.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// The vendor, its files, and how to compare them with the books.
+/// Options of `tollgate reconcile`: the vendor, its files, and how to compare them with the books.
 #[derive(Debug, Args)]
 pub(super) struct ReconcileArgs {
-    /// The vendor, by its name in the configuration; repeat for several that share one account at the vendor. With
-    /// --config, openai and anthropic mean all vendors at these companies' addresses
+    /// Name of the vendor in the configuration; repeat for vendors that share one account at the same company. With
+    /// --config, the names openai and anthropic mean all vendors whose URL belongs to OpenAI or Anthropic
     #[arg(
         long = "vendor",
         value_name = "NAME",
@@ -70,23 +80,23 @@ pub(super) struct ReconcileArgs {
         value_delimiter = ','
     )]
     vendors: Vec<String>,
-    /// The vendor's export, as JSON or CSV; - is standard input; repeat for usage and costs
+    /// File with the vendor's usage or costs, as JSON or CSV; - is standard input; repeat for several files
     #[arg(long = "file", value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// How far our numbers may be from the vendor's, in percent of the vendor's
+    /// How far our numbers may differ from the vendor's, in percent of the vendor's numbers
     #[arg(long, value_name = "PERCENT", default_value = "0")]
     tolerance: Tolerance,
-    /// The gateway's configuration, for the vendor's names of models and for prices; none of its secrets is read.
-    /// Without it, the vendor's name of a model is assumed to be its catalog name
+    /// The gateway's configuration; only prices and the vendors' model names are read from it, never secrets. Without
+    /// --config, a model's catalog name is assumed to be the vendor's name as well
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The vendor's name of a model that is no longer in the configuration; repeat for several
+    /// Vendor's name of a model that is no longer in the configuration; repeat for several
     #[arg(long = "route", value_name = "MODEL=NAME", value_parser = route)]
     routes: Vec<(String, String)>,
-    /// From this day (UTC) on; by default from the first day in the files
+    /// First day to compare (UTC); default: the first day in the files
     #[arg(long, value_name = "DAY", value_parser = day)]
     since: Option<u64>,
-    /// Before this day; by default to the end of the last day in the files
+    /// Day before which the comparison ends (UTC); default: the day after the last day in the files
     #[arg(long, value_name = "DAY", value_parser = day)]
     until: Option<u64>,
     /// Read this export of the books instead of calling the gateway; - is standard input
@@ -99,9 +109,7 @@ fn route(text: &str) -> Result<(String, String), String> {
         Some((catalog, called)) if !catalog.is_empty() && !called.is_empty() => {
             Ok((catalog.to_owned(), called.to_owned()))
         }
-        _ => {
-            Err("write the catalog's name, =, and the vendor's: mini=gpt-5-mini-2025-08-07".into())
-        }
+        _ => Err("write CATALOG-NAME=VENDOR-NAME, for example mini=gpt-5-mini-2025-08-07".into()),
     }
 }
 
@@ -141,7 +149,7 @@ fn read_files(files: &[PathBuf]) -> Result<VendorUsage, Failure> {
     let mut last = String::new();
     for path in files {
         last = path.display().to_string();
-        let bytes = read_whole(path)?;
+        let bytes = read_whole(path, SHORTER)?;
         vendor
             .read(&bytes)
             .map_err(|problem| Failure::Data(format!("{last}: {problem}")))?;
@@ -152,31 +160,7 @@ fn read_files(files: &[PathBuf]) -> Result<VendorUsage, Failure> {
     Ok(vendor)
 }
 
-fn read_whole(path: &Path) -> Result<Vec<u8>, Failure> {
-    let mut bytes = Vec::new();
-    let read = open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
-    match read {
-        Err(error) => Err(unread(path, &error)),
-        Ok(size) if size as u64 > FILE_BYTES_MAX => Err(Failure::Data(format!(
-            "{}: more than {FILE_BYTES_MAX} bytes; give a shorter period",
-            path.display()
-        ))),
-        Ok(_) => Ok(bytes),
-    }
-}
-
-fn unread(path: &Path, error: &io::Error) -> Failure {
-    Failure::Io(format!("{}: {error}", path.display()))
-}
-
-fn open(path: &Path) -> io::Result<Box<dyn Read>> {
-    if path.as_os_str() == "-" {
-        return Ok(Box::new(io::stdin().lock()));
-    }
-    Ok(Box::new(File::open(path)?))
-}
-
-/// Returns the vendors to compare, and their names for models.
+/// Returns the vendors to compare, and these vendors' names for models.
 fn read_config(args: &ReconcileArgs) -> Result<(BTreeSet<String>, Names), Failure> {
     let Some(path) = &args.config else {
         let vendors: BTreeSet<String> = args.vendors.iter().cloned().collect();
@@ -184,8 +168,8 @@ fn read_config(args: &ReconcileArgs) -> Result<(BTreeSet<String>, Names), Failur
         return Ok((vendors, names));
     };
     let wrong = |problem: &str| Failure::Data(format!("{}: {problem}", path.display()));
-    let text =
-        String::from_utf8(read_whole(path)?).map_err(|_| wrong("it is not text in UTF-8"))?;
+    let text = String::from_utf8(read_whole(path, SHORTER)?)
+        .map_err(|_| wrong("the file is not UTF-8 text"))?;
     let routes = Routes::read(&text).map_err(|problem| wrong(&problem))?;
     let mut vendors = BTreeSet::new();
     for name in &args.vendors {
@@ -197,7 +181,7 @@ fn read_config(args: &ReconcileArgs) -> Result<(BTreeSet<String>, Names), Failur
     Ok((vendors, names))
 }
 
-/// Returns the time range that is compared, in Unix milliseconds.
+/// Returns the period to compare, in Unix milliseconds.
 fn time(args: &ReconcileArgs, vendor: &VendorUsage) -> Result<Range<u64>, Failure> {
     let (since, until) = (args.since.map(day_begins_ms), args.until.map(day_begins_ms));
     let (start, end) = match (&vendor.covered, since, until) {
@@ -207,13 +191,13 @@ fn time(args: &ReconcileArgs, vendor: &VendorUsage) -> Result<Range<u64>, Failur
         }
         (None, _, _) => {
             return Err(Failure::Data(
-                "the files name no day; give --since and --until".into(),
+                "the vendor's files contain no day; give --since and --until".into(),
             ));
         }
     };
     if end <= start {
         return Err(Failure::Usage(
-            "--until must be after --since, with the files' days between them".into(),
+            "--until must be after --since, and the period must overlap the days of the vendor's files".into(),
         ));
     }
     Ok(start..end)
@@ -222,7 +206,7 @@ fn time(args: &ReconcileArgs, vendor: &VendorUsage) -> Result<Range<u64>, Failur
 fn read_export(path: &Path, books: &mut Books<'_>) -> Result<(), Failure> {
     let wrong =
         |problem: &dyn std::fmt::Display| Failure::Data(format!("{}: {problem}", path.display()));
-    let mut file = open(path).map_err(|error| unread(path, &error))?;
+    let mut file = open(path).map_err(|error| Failure::of_file(path, &error))?;
     let mut piece = vec![0; PIECE_BYTES];
     loop {
         match file.read(&mut piece) {
@@ -231,13 +215,13 @@ fn read_export(path: &Path, books: &mut Books<'_>) -> Result<(), Failure> {
                 .push(&piece[..size])
                 .map_err(|problem| wrong(&problem))?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(unread(path, &error)),
+            Err(error) => return Err(Failure::of_file(path, &error)),
         }
     }
     match books.is_whole() {
         true => Ok(()),
         false => Err(wrong(
-            &"the end is missing: the export was cut off; export again",
+            &"the export has no end line, so it was cut off: export again",
         )),
     }
 }
@@ -263,17 +247,17 @@ async fn ask(admin: &AdminArgs, books: &mut Books<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Prints warnings about facts that are not mistakes but may cause drift.
+/// Prints warnings about facts that may cause drift although nobody made a mistake.
 fn warn(vendor: &VendorUsage, books: &Books<'_>, vendors: &BTreeSet<String>) {
     for field in &vendor.unknown {
         eprintln!(
-            "warning: {field}: this count of the vendor is unknown to this version and not compared"
+            "warning: {field}: this version does not know this count of the vendor, so it is not compared"
         );
     }
     if books.journals_cut > 0 {
         let accounts = show::counted(books.journals_cut, "account");
         eprintln!(
-            "warning: the oldest receipts of {accounts} are gone from the ledger: early days may lack some"
+            "warning: the ledger no longer has the oldest receipts of {accounts}: our counts for early days may be too low"
         );
     }
     if books.calls == 0 {
@@ -289,7 +273,7 @@ fn warn(vendor: &VendorUsage, books: &Books<'_>, vendors: &BTreeSet<String>) {
             false => list(&books.vendors_seen),
         };
         eprintln!(
-            "warning: the books have no call of {} in that time; vendors with calls at any time: {seen}",
+            "warning: the books have no call to {} in the compared time; vendors with calls at any time: {seen}",
             list(vendors)
         );
     }
@@ -339,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_file_exits_with_74_and_invalid_file_with_65() {
+    fn command_exits_with_74_for_an_unreadable_file_and_with_65_for_an_invalid_file() {
         let folder = tempfile::tempdir().unwrap();
         let (missing, wrong) = (folder.path().join("no"), folder.path().join("wrong"));
         std::fs::write(&wrong, "nothing\n").unwrap();
@@ -363,7 +347,7 @@ mod tests {
                 (code, code, code)
             );
         }
-        // A folder can be opened, but reading it fails.
+        // A folder can be opened like a file, but reading it fails.
         assert_eq!(of_export(folder.path()), 74);
     }
 

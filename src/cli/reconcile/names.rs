@@ -1,5 +1,4 @@
-//! Finds the vendor's name for the model of a receipt, and the vendor's prices for it: receipts have only the catalog's
-//! name.
+//! Finds the vendor's name and prices for the model of a receipt, because a receipt has only the model's catalog name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +9,13 @@ use tollgate_layers::price::{
 use toml::Value;
 
 use super::amount::Nano;
-use crate::text::{similar::hint, time::parse_rfc3339_ms};
+use crate::{
+    config::read_part,
+    text::{similar::hint, time::parse_rfc3339_ms},
+};
 
-/// The part of a configuration that maps models to vendors' names, with prices. No other part is read, so no secret is
-/// needed.
+/// The part of a configuration that contains routes, with the vendors' names for models and the vendors' prices. No
+/// other part is read, so no secret is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Routes {
@@ -43,13 +45,13 @@ struct Model {
 struct Route {
     vendor: String,
     model: Option<String>,
-    /// The vendor's own prices, if they differ from the model's.
+    /// The vendor's prices for this route, if they differ from the model's prices.
     cost_usdt_mtok: Table,
     cost_rub_mtok: Table,
     cost_rules: Vec<Rule>,
 }
 
-/// A vendor's prices under a condition.
+/// A vendor's prices that apply under a condition.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Rule {
@@ -65,13 +67,13 @@ struct Rule {
     rub_mtok: Table,
 }
 
-/// A table of prices as it is written.
+/// A table of prices, as the configuration writes it.
 type Table = BTreeMap<String, Value>;
 
-/// Rates by class: billionths of a USDT or of a ruble per million tokens, or per call.
+/// Rates by rate class, in billionths of a USDT or of a ruble, per million tokens or per call.
 type Rates = BTreeMap<String, i128>;
 
-/// Rates of a model: the usual rates, and rates under conditions.
+/// The vendor's rates for a model: the rates without a condition, and the rates under conditions.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
     currency: Currency,
@@ -80,20 +82,22 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// Returns the rates of a call with this many input tokens that the vendor served in this way, according to the
-    /// price on its receipt, at these times.
-    pub(super) fn of(&self, input_tokens: u64, served: &Served, times: &CallTimes) -> &Rates {
+    /// Returns the rates that apply to a call. They depend on the number of input tokens, on how the vendor served the
+    /// call (`served`, known from the price on the receipt), and on the call's times.
+    pub(super) fn rates(&self, input_tokens: u64, served: &Served, times: &CallTimes) -> &Rates {
         self.met(input_tokens, served, times).1
     }
 
-    /// Returns whether the rates of a call with these times depend on the moment that decides.
+    /// Returns whether the call would have another price if the vendor applied the price of another moment: the
+    /// request, the first byte or the end.
     pub(super) fn depend_on_moment(&self, input: u64, served: &Served, times: &CallTimes) -> bool {
         let moments = [times.request_ms, times.first_byte_ms, times.end_ms];
         let rules = moments.map(|ms| self.met(input, served, &CallTimes::at(ms)).0);
         rules.iter().any(|rule| *rule != rules[0])
     }
 
-    /// Returns the condition that a call meets, and its rates.
+    /// Returns the rates that apply to a call, and the condition of the price rule that supplies them; `None` if no
+    /// rule applies.
     fn met(
         &self,
         input_tokens: u64,
@@ -110,39 +114,39 @@ impl Costs {
     }
 }
 
-/// The names of some vendors' models. Names that receipts cannot distinguish form a group: two models of a vendor
-/// behind one catalog name, or an alias and its dated version, under which the vendor counts the alias.
+/// The names that vendors have for models. Names that receipts cannot distinguish form a group, for example two models
+/// of a vendor under one catalog name, or an alias and the dated version that the vendor counts it as.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// The models' names at the vendors, by vendor and then by catalog name.
+    /// The known names: by vendor, and then by catalog name.
     known: BTreeMap<String, BTreeMap<String, Known>>,
-    /// Groups of vendor names that receipts cannot distinguish.
+    /// Groups of vendors' names for models that receipts cannot distinguish.
     groups: Vec<BTreeSet<String>>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The vendor's name for the model, or one of several.
+    /// The vendor's name for the model; if there are several, one of them.
     called: String,
-    /// The name under which the model is compared.
+    /// The name under which the comparison lists the model.
     compared_as: String,
     costs: Costs,
 }
 
 impl Routes {
-    /// Reads the names of a configuration.
+    /// Reads the routes of a configuration.
     ///
     /// # Errors
-    /// If the text is not a valid configuration: the parser's message.
+    /// If the configuration is invalid: all mistakes, in one line.
     pub(super) fn read(text: &str) -> Result<Self, String> {
-        toml::from_str(text).map_err(|error| error.to_string().trim_end().replace('\n', "; "))
+        read_part(text)
     }
 
-    /// Returns the vendors that a name means: the vendor of that name, or else, for `openai` and `anthropic`, all at
-    /// that company's address.
+    /// Returns the vendors that `name` means: the vendor with this name or else, if the name is `openai` or
+    /// `anthropic`, all vendors whose URL is at this company's domain.
     ///
     /// # Errors
-    /// If there is no such vendor; the text lists the existing vendors.
+    /// If there is no such vendor: a text that lists the configured vendors.
     pub(super) fn vendors(&self, name: &str) -> Result<Vec<String>, String> {
         let names = || self.vendor.iter().map(|vendor| vendor.name.as_str());
         if names().any(|known| known == name) {
@@ -165,7 +169,7 @@ impl Routes {
         if there.is_empty() {
             let known: Vec<&str> = names().collect();
             return Err(format!(
-                "{name}: the configuration has no such vendor; it has {}{}",
+                "{name}: the configuration has no such vendor; its vendors are {}{}",
                 known.join(", "),
                 hint(name, known.iter().copied())
             ));
@@ -173,7 +177,7 @@ impl Routes {
         Ok(there)
     }
 
-    /// Returns the names that these vendors have for models; `also` adds names that are no longer in the
+    /// Returns these vendors' names for models, together with the names in `also`, which are no longer in the
     /// configuration.
     pub(super) fn names(&self, vendors: &BTreeSet<String>, also: &[(String, String)]) -> Names {
         let mut names = Names::default();
@@ -234,7 +238,7 @@ impl Rule {
     }
 }
 
-/// Returns the table of a price that the configuration has, and its currency.
+/// Returns the price table that the configuration gives (in USDT or in rubles), and the currency of this table.
 fn given<'t>(usdt: &'t Table, rub: &'t Table) -> Option<(Currency, &'t Table)> {
     let tables = [(Currency::Usdt, usdt), (Currency::Rub, rub)];
     tables.into_iter().find(|(_, table)| !table.is_empty())
@@ -249,7 +253,7 @@ fn rates(table: &Table) -> Rates {
 }
 
 impl Names {
-    /// Returns the name under which a receipt's model is compared.
+    /// Returns the name under which the comparison lists a receipt's model.
     pub(super) fn of_receipt(&self, vendor: &str, catalog: &str) -> String {
         match self.known(vendor, catalog) {
             Some(known) => known.compared_as.clone(),
@@ -257,7 +261,7 @@ impl Names {
         }
     }
 
-    /// Returns the name under which a vendor's model is compared.
+    /// Returns the name under which the comparison lists a model of the vendor's bill.
     pub(super) fn of_vendor(&self, called: &str) -> String {
         let group = |name: &str| self.groups.iter().find(|group| group.contains(name));
         let group = group(called)
@@ -267,7 +271,7 @@ impl Names {
                     .groups
                     .iter()
                     .filter(|group| group.iter().any(|name| undated(name) == Some(called)));
-                // If there are several dated versions, it is unknown which one the alias means.
+                // If there are several dated versions, it is unknown which of them the alias means.
                 of_versions.next().filter(|_| of_versions.next().is_none())
             });
         group.map_or_else(
@@ -282,7 +286,7 @@ impl Names {
     /// Returns the currency in which the vendors bill.
     ///
     /// # Errors
-    /// If they bill in several currencies; the text names two models.
+    /// If the vendors bill in several currencies: a text that names a model for each of two currencies.
     pub(super) fn currency(&self) -> Result<Currency, String> {
         let known = self.known.values().flatten();
         let mut known = known.filter(|(_, it)| !it.costs.usual.is_empty());
@@ -293,13 +297,12 @@ impl Names {
         match known.find(|(_, it)| it.costs.currency != currency) {
             None => Ok(currency),
             Some((other, it)) => Err(format!(
-                "the costs of {first:?} are in {currency}, and those of {other:?} in {}: compare bills in one currency",
+                "the costs of {first:?} are in {currency}, and the costs of {other:?} in {}: compare the bills of each currency separately",
                 it.costs.currency
             )),
         }
     }
 
-    /// Returns a vendor's charge for a model of the catalog.
     pub(super) fn costs(&self, vendor: &str, catalog: &str) -> Option<&Costs> {
         Some(&self.known(vendor, catalog)?.costs)
     }
@@ -323,7 +326,7 @@ impl Names {
         known.expect("the name was inserted above")
     }
 
-    /// Sets the name under which each model is compared. Called when all groups are complete.
+    /// Sets the name under which the comparison lists each model. Must be called when all groups are complete.
     fn settle(&mut self) {
         let mut known = std::mem::take(&mut self.known);
         for one in known.values_mut().flat_map(BTreeMap::values_mut) {
@@ -332,7 +335,7 @@ impl Names {
         self.known = known;
     }
 
-    /// Puts two names into one group.
+    /// Puts two names into the same group. If the names were in different groups, these groups become one.
     fn join(&mut self, one: &str, other: &str) {
         let (joined, apart): (Vec<_>, Vec<_>) = std::mem::take(&mut self.groups)
             .into_iter()
@@ -353,7 +356,8 @@ impl Names {
     }
 }
 
-/// Returns the name without its date (`-2025-08-07`, `-20250514`, `@20250514`); `None` if it has no date.
+/// Returns the model's name without its date suffix (`-2025-08-07`, `-20250514`, `@20250514`); `None` if there is no
+/// such suffix.
 fn undated(name: &str) -> Option<&str> {
     let date = |tail: &str, dashes: bool| {
         tail.bytes()
@@ -414,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn vendor_is_found_by_its_name_or_its_company() {
+    fn vendor_is_found_by_its_name_or_by_the_name_of_its_company() {
         let routes = Routes::read(CONFIG).unwrap();
         assert_eq!(routes.vendors("reseller").unwrap(), ["reseller"]);
         assert_eq!(
@@ -423,12 +427,24 @@ mod tests {
         );
         let error = routes.vendors("reselller").unwrap_err();
         assert!(
-            error.ends_with("it has openai-eu, openai-us, reseller; did you mean reseller?"),
+            error.ends_with(
+                "its vendors are openai-eu, openai-us, reseller; did you mean reseller?"
+            ),
             "{error}"
         );
         assert!(routes.vendors("anthropic").is_err());
         let error = Routes::read("[[model]]\nid = \n").unwrap_err();
         assert!(error.contains("line 2"), "{error}");
+    }
+
+    #[test]
+    fn presets_provide_the_vendors_model_names_and_prices() {
+        let config = "[[vendor]]\npreset = \"deepseek\"\n[[model]]\npreset = \"deepseek-flash\"\n";
+        let routes = Routes::read(config).unwrap();
+        assert_eq!(routes.vendors("deepseek").unwrap(), ["deepseek"]);
+        let names = routes.names(&set(&["deepseek"]), &[]);
+        let costs = names.costs("deepseek", "deepseek-flash").unwrap();
+        assert!(costs.usual.contains_key("output"), "{costs:?}");
     }
 
     #[test]
@@ -438,17 +454,17 @@ mod tests {
         let names = routes.names(&set(&["openai-eu", "openai-us"]), &also);
         for (vendor, catalog, called) in [
             ("openai-eu", "mini", "gpt-5-mini-2025-08-07"),
-            // The vendor's file has the alias of the configured version; in the next row the configuration has the
-            // alias.
+            // The configuration has the dated version, and the vendor's file has the alias.
             ("openai-eu", "mini", "gpt-5-mini"),
+            // The configuration has the alias, and the vendor's file has the dated version.
             ("openai-us", "gpt-4o", "gpt-4o-2024-08-06"),
-            // Two models are sold under one catalog name.
+            // The vendor has two models that are sold under one catalog name.
             ("openai-us", "gpt-4o", "gpt-4o-mini-2024-07-18"),
-            // The configuration of one vendor has the alias, that of the other has the dated version.
+            // One vendor's configuration has the alias, and the other vendor's has the dated version.
             ("openai-us", "alias", "gpt-6-2026-03-01"),
             ("openai-eu", "alias", "gpt-6-2026-05-01"),
             ("openai-us", "old", "gpt-3-20230101"),
-            // The configuration does not have the name, but the receipt and the vendor's file have the same one.
+            // The configuration does not have this name, but the receipt and the vendor's file have the same name.
             ("openai-us", "whisper", "whisper"),
         ] {
             assert_eq!(
@@ -472,7 +488,7 @@ mod tests {
         let rate = |vendor: &str, tokens: u64, served: &Served, class: &str| {
             let costs = names.costs(vendor, "mini")?;
             let times = CallTimes::at(0);
-            costs.of(tokens, served, &times).get(class).copied()
+            costs.rates(tokens, served, &times).get(class).copied()
         };
         let at_one = CallTimes {
             end_ms: 3_600_000,
@@ -480,7 +496,7 @@ mod tests {
         };
         let costs = names.costs("reseller", "mini").unwrap();
         assert_eq!(
-            costs.of(1, &Served::default(), &at_one)["input"],
+            costs.rates(1, &Served::default(), &at_one)["input"],
             800_000_000
         );
         let usual = Served::default();
@@ -502,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_in_rubles_are_those_of_the_bill() {
+    fn costs_of_a_vendor_that_bills_in_rubles_are_read_in_rubles() {
         let of = |model: &str| {
             let config = format!(
                 "[[model]]\nid = \"giga\"\nusdt_mtok = {{ input = \"9\" }}\n\
@@ -513,8 +529,9 @@ mod tests {
         let names = of("");
         assert_eq!(names.currency(), Ok(Currency::Rub));
         let rates = names.costs("sber", "giga").unwrap();
-        let rates = rates.of(1, &Served::default(), &CallTimes::at(0));
-        // The model's price is in another currency, and therefore no part of the cost.
+        let rates = rates.rates(1, &Served::default(), &CallTimes::at(0));
+        // The model's price is in USDT and the vendor's costs are in rubles, so the price does not replace a missing
+        // cost.
         assert_eq!(
             rates.iter().collect::<Vec<_>>(),
             [(&"output".to_owned(), &65_000_000_000)]
@@ -524,7 +541,7 @@ mod tests {
         );
         let problem = both.currency().unwrap_err();
         assert!(
-            problem.contains("\"giga\" are in ₽, and those of \"other\" in USDT"),
+            problem.contains("\"giga\" are in ₽, and the costs of \"other\" in USDT"),
             "{problem}"
         );
     }

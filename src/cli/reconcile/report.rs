@@ -1,4 +1,4 @@
-//! The result of the comparison, as JSON and as text made from that JSON.
+//! Writes the result of a comparison as JSON, and as text made from this JSON.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::{
     text::time::rfc3339,
 };
 
-/// The maximum number of days and models that the text explains; further ones are only counted.
+/// Maximum number of pairs of day and model whose drift the text explains. Further pairs are only counted.
 const EXPLAINED_MAX: usize = 100;
 
 const COLUMNS: &[Cell] = &[
@@ -44,11 +44,11 @@ const COST_DIFFERENCE: &[Cell] = &[
 ];
 const VERDICT: Cell = Cell::text("", "/verdict").or("");
 
-/// A comparison of the books with a vendor's files, and its settings.
+/// The result and the settings of a comparison of the books with a vendor's files.
 #[derive(Debug)]
 pub(super) struct Compared<'a> {
     pub(super) vendors: Vec<&'a str>,
-    /// The beginning of the compared time, in Unix milliseconds.
+    /// The beginning of the compared period, in Unix milliseconds.
     pub(super) since_ms: u64,
     pub(super) until_ms: u64,
     pub(super) tolerance: Tolerance,
@@ -56,12 +56,10 @@ pub(super) struct Compared<'a> {
 }
 
 impl Compared<'_> {
-    /// Returns the number of rows that exceed the tolerance.
     pub(super) fn drifts(&self) -> usize {
         self.rows.iter().filter(|row| row.is_drift).count()
     }
 
-    /// Returns the result for programs, as JSON.
     pub(super) fn as_json(&self, books: &Books<'_>) -> Value {
         let mut drifted: BTreeMap<(u64, &str), Vec<&str>> = BTreeMap::new();
         for row in self.rows.iter().filter(|row| row.is_drift) {
@@ -95,7 +93,7 @@ fn row(row: &Row, currency: Currency) -> Value {
     };
     let apart = |ours: i128, vendors: Option<i128>| {
         let percent = vendors.map(|vendors| percent_apart(ours, vendors));
-        // If the vendor's number is zero, a percentage cannot be computed.
+        // If the vendor's number is zero, no percentage can be computed.
         percent.map(|percent| {
             percent.unwrap_or_else(|| if ours == 0 { "0.00" } else { "all" }.to_owned())
         })
@@ -115,7 +113,7 @@ fn row(row: &Row, currency: Currency) -> Value {
     })
 }
 
-/// Returns the difference of two counts, clamped to what JSON's integers can hold.
+/// Returns the difference of two counts, clamped to the range of JSON's integers.
 fn signed(difference: i128) -> i64 {
     i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
 }
@@ -157,13 +155,12 @@ fn day(day: u64) -> String {
     text
 }
 
-/// Returns the result for people, as text.
 pub(super) fn text(answer: &Value) -> String {
     let rows = list(answer, "rows");
     let tolerance = answer["tolerance_percent"].as_str().unwrap_or_default();
     let drifts = answer["drifts"].as_u64().unwrap_or_default();
     if rows.is_empty() {
-        return "neither side has usage in that time\n".into();
+        return "neither the books nor the vendor's files have usage in the compared time\n".into();
     }
     let mut columns = COLUMNS.to_vec();
     for (field, cells) in ["vendors_cost_usd", "vendors_cost_rub"]
@@ -187,7 +184,7 @@ pub(super) fn text(answer: &Value) -> String {
     }
     if explained.len() > EXPLAINED_MAX {
         let rest = explained.len() - EXPLAINED_MAX;
-        text.push_str(&format!("\nand {rest} more; --json has all of them\n"));
+        text.push_str(&format!("\n{rest} further pairs of day and model have drift; only the output of --json explains them\n"));
     }
     text.push('\n');
     let compared = rows.iter().filter(|row| row["class"] != CALLS).count() as u64;
@@ -221,7 +218,9 @@ fn explanation(one: &Value) -> String {
     let mut text = format!("{day} {model} ({}): ", words(&one["classes"]));
     let calls = one["calls"].as_u64().unwrap_or_default();
     if calls == 0 {
-        text.push_str("no receipt explains it; docs/statements.md lists usage without receipts\n");
+        text.push_str(
+            "no receipt explains the drift; docs/statements.md lists usage that has no receipt\n",
+        );
         return text;
     }
     let by_reason = one["by_reason"].as_object().into_iter().flatten();
@@ -229,7 +228,7 @@ fn explanation(one: &Value) -> String {
         .map(|(reason, count)| format!("{count} {reason}"))
         .collect();
     text.push_str(&format!(
-        "{} may explain it: {}\n",
+        "{} may explain the drift: {}\n",
         counted(calls, "receipt"),
         by_reason.join(", ")
     ));
@@ -248,7 +247,7 @@ fn explanation(one: &Value) -> String {
     }
     match one["more"].as_u64() {
         None | Some(0) => {}
-        Some(more) => text.push_str(&format!("  and {more} more\n")),
+        Some(more) => text.push_str(&format!("  and {more} more receipts\n")),
     }
     text
 }

@@ -1,4 +1,4 @@
-//! The script's answers in the responses format.
+//! The scripted vendor's responses in the Responses format.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{super::vendor::Reply, Answer, CREATED, ToolCall, cut_in_the_middle, 
 
 const ID: &str = "resp_scripted_1";
 
-/// Converts a responses request to messages of the chat format, which the script reads.
+/// Converts a request in the Responses format to Chat Completions messages, which the script reads.
 pub(super) fn as_chat(req: &Value) -> Value {
     let mut turns = Vec::new();
     if let Some(reported) = req["instructions"].as_str() {
@@ -33,7 +33,8 @@ fn turn(item: &Value) -> Option<Value> {
     }
 }
 
-/// Splits `NAMESPACE__NAME` into the namespace and the name, if `tool` is that namespace and has that function.
+/// Splits `NAMESPACE__NAME` into the namespace and the function's name, if `tool` is this namespace and has this
+/// function.
 pub(super) fn grouped<'a>(tool: &'a Value, name: &'a str) -> Option<(&'a str, &'a str)> {
     let namespace = tool["name"].as_str()?;
     let name = name.strip_prefix(namespace)?.strip_prefix("__")?;
@@ -44,8 +45,8 @@ pub(super) fn grouped<'a>(tool: &'a Value, name: &'a str) -> Option<(&'a str, &'
 }
 
 impl ToolCall {
-    /// Adapts the call to the tool that the request offered: in the responses format a tool may be in a namespace or
-    /// take free text.
+    /// Adapts a tool call to the tool that the request offered. In the Responses format, a tool may be in a namespace,
+    /// or take free text.
     pub(super) fn as_offered(&mut self, req: &Value) {
         let tools = || req["tools"].as_array().into_iter().flatten();
         let group = tools().find_map(|tool| grouped(tool, &self.name));
@@ -60,7 +61,8 @@ impl ToolCall {
         }
     }
 
-    /// Returns the prefix of the item's id, the item's type, the prefix of its events, and the field of its arguments.
+    /// Returns four words that the Responses format uses for this kind of tool call: the item's id prefix, the item's
+    /// type, the prefix of its event names, and the field of its arguments.
     const fn words(&self) -> [&'static str; 4] {
         match self.is_free {
             true => [
@@ -91,7 +93,7 @@ impl Answer {
         }
     }
 
-    /// Returns the response object with these items and this status.
+    /// Returns a response object with these items and this status.
     fn response(&self, status: &str, output: &[Value], usage: &Value) -> Value {
         let cut = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
         json!({ "id": ID, "object": "response", "created_at": CREATED, "status": status, "error": null,
@@ -161,7 +163,7 @@ fn call_item(index: usize, call: &ToolCall, arguments: &str, status: &str) -> Va
     item
 }
 
-/// The events of an answer, written with their sequence numbers.
+/// The events of a response, which are given increasing sequence numbers.
 #[derive(Default)]
 struct Events {
     written: Vec<String>,
@@ -175,8 +177,8 @@ impl Events {
             .push(format!("event: {kind}\ndata: {data}\n\n"));
     }
 
-    /// Adds an event of the item with this index and id.
-    fn of(&mut self, kind: &str, (index, id): (usize, &str), mut data: Value) {
+    /// Adds an event about the item with this index and id.
+    fn push_of_item(&mut self, kind: &str, (index, id): (usize, &str), mut data: Value) {
         data["item_id"] = id.into();
         data["output_index"] = index.into();
         self.push(kind, data);
@@ -191,15 +193,15 @@ impl Events {
             json!({ "output_index": 0, "item": item }),
         );
         let part = json!({ "content_index": 0, "part": text_part("") });
-        self.of("response.content_part.added", at, part);
+        self.push_of_item("response.content_part.added", at, part);
         for word in words {
             let delta = json!({ "content_index": 0, "delta": word, "logprobs": [] });
-            self.of("response.output_text.delta", at, delta);
+            self.push_of_item("response.output_text.delta", at, delta);
         }
         let done = json!({ "content_index": 0, "text": text, "logprobs": [] });
-        self.of("response.output_text.done", at, done);
+        self.push_of_item("response.output_text.done", at, done);
         let part = json!({ "content_index": 0, "part": text_part(&text) });
-        self.of("response.content_part.done", at, part);
+        self.push_of_item("response.content_part.done", at, part);
         let item = message(status, &[text_part(&text)]);
         self.push(
             "response.output_item.done",
@@ -217,14 +219,14 @@ impl Events {
             json!({ "output_index": index, "item": item }),
         );
         for piece in &call.pieces {
-            self.of(&format!("{events}.delta"), at, json!({ "delta": piece }));
+            self.push_of_item(&format!("{events}.delta"), at, json!({ "delta": piece }));
         }
         let arguments = call.pieces.concat();
         let mut done = json!({ field: arguments });
         if !call.is_free {
             done["name"] = call.name.as_str().into();
         }
-        self.of(&format!("{events}.done"), at, done);
+        self.push_of_item(&format!("{events}.done"), at, done);
         let item = call_item(index, call, &arguments, "completed");
         self.push(
             "response.output_item.done",

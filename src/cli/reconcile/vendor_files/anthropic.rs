@@ -1,9 +1,9 @@
 //! Anthropic's usage and cost reports (`GET /v1/organizations/usage_report/messages` with `group_by[]=model`, and
 //! `GET /v1/organizations/cost_report` with `group_by[]=description`).
 //!
-//! The fields are those of <https://platform.claude.com/docs/en/api/admin/usage_report/retrieve_messages> and
+//! The fields are described at <https://platform.claude.com/docs/en/api/admin/usage_report/retrieve_messages> and
 //! <https://platform.claude.com/docs/en/api/admin/cost_report/retrieve>, read on 2026-11-23. Amounts are decimal text
-//! in cents: `"123.45"` is $1.2345. Priority Tier is part of the usage and not of the costs.
+//! in cents: `"123.45"` is $1.2345. Priority Tier is included in the usage but not in the costs.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ const KNOWN: &[&str] = &[
 const KNOWN_WRITES: &[&str] = &["ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"];
 const KNOWN_TOOLS: &[&str] = &["web_search_requests"];
 
-/// The begin and end of a bucket, in Unix milliseconds.
+/// Returns the begin and end of a bucket, in Unix milliseconds.
 pub(super) fn bucket(bucket: &Object<'_>) -> Result<Range<u64>, String> {
     let ms = |field: &str| {
         bucket.required(field)?;
@@ -26,7 +26,7 @@ pub(super) fn bucket(bucket: &Object<'_>) -> Result<Range<u64>, String> {
         parse_rfc3339_ms(text).ok_or_else(|| {
             bucket.wrong(
                 field,
-                format!("must be a time like 2026-11-20T00:00:00Z, and is {text:?}"),
+                format!("must be a time like 2026-11-20T00:00:00Z, but is {text:?}"),
             )
         })
     };
@@ -63,17 +63,17 @@ fn usage(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
             "cache_write_1h",
             writes.required_count("ephemeral_1h_input_tokens")?,
         ));
-        writes.tell_unknown(KNOWN_WRITES, vendor);
+        writes.report_unknown(KNOWN_WRITES, vendor);
     }
     if let Some(tools) = result.object("server_tool_use")? {
         let searches = tools.count("web_search_requests")?;
         counts.push(("web_search_call", searches.unwrap_or_default()));
-        tools.tell_unknown(KNOWN_TOOLS, vendor);
+        tools.report_unknown(KNOWN_TOOLS, vendor);
     }
     for (class, count) in counts {
         vendor.count(day, model, class, count)?;
     }
-    result.tell_unknown(KNOWN, vendor);
+    result.report_unknown(KNOWN, vendor);
     Ok(Kind::AnthropicUsage)
 }
 
@@ -91,12 +91,12 @@ fn costs(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
         (None, None) => {
             return Err(result.wrong(
                 "cost_type",
-                "it is missing; request the report with group_by[]=description",
+                "the field is missing; request the report with group_by[]=description",
             ));
         }
         _ => OTHER,
     };
-    // A cost that is not for tokens has no model; the description of the cost is used instead.
+    // A cost that is not for tokens has no model, so the cost's description is used as the model's name.
     let model = match result.text("model")? {
         Some(model) => model,
         None => result.text("description")?.or(kind).unwrap_or(OTHER),
@@ -111,7 +111,7 @@ mod tests {
 
     use super::super::tests::{read, reported};
 
-    /// The day 2025-08-01, of the example in the vendor's reference.
+    /// The day 2025-08-01, which the example in the vendor's reference uses.
     const DAY: u64 = 20_301;
     const MODEL: &str = "claude-sonnet-4-20250514";
 
@@ -123,7 +123,7 @@ mod tests {
         .to_string()
     }
 
-    /// Returns the example in the vendor's reference.
+    /// Returns the example of a usage report in the vendor's reference.
     fn usage() -> Value {
         json!({
             "api_key_id": "apikey_01Rj2N8SVvo6BePZj99NhmiT",
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn anthropic_usage_is_read_by_rate_class() {
-        // Two results for the same model, for example of two tiers, are added up.
+        // Two results for the same model, for example for two service tiers, are added up.
         let vendor = read(&page(&json!([usage(), usage()]))).unwrap();
         let expected = [
             ("input", 3000),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn anthropic_file_error_names_its_field() {
+    fn error_in_an_anthropic_file_names_the_field_at_fault() {
         type Edit = fn(&mut Value);
         let cases: [(Edit, &str); 5] = [
             (
@@ -213,19 +213,19 @@ mod tests {
                         .unwrap()
                         .remove("uncached_input_tokens");
                 },
-                "data[0].results[0].uncached_input_tokens: it is missing",
+                "data[0].results[0].uncached_input_tokens: the field is missing",
             ),
             (
                 |result| result["model"] = Value::Null,
-                "data[0].results[0].model: it is missing; request the report with",
+                "data[0].results[0].model: the field is missing; request the report with",
             ),
             (
                 |result| *result = json!({"amount": "12,5", "currency": "USD"}),
-                "data[0].results[0].amount: must be a decimal number, and is \"12,5\"",
+                "data[0].results[0].amount: must be a decimal number, but is \"12,5\"",
             ),
             (
                 |result| *result = json!({"amount": "12.5", "currency": "USD"}),
-                "data[0].results[0].cost_type: it is missing; request the report with group_by[]=description",
+                "data[0].results[0].cost_type: the field is missing; request the report with group_by[]=description",
             ),
         ];
         for (edit, says) in cases {

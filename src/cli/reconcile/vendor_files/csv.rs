@@ -1,5 +1,5 @@
-//! A CSV file with the columns `day,model,class,count,cost`, for vendors without a usage API: an operator can write the
-//! numbers of the vendor's web console into it by hand.
+//! A CSV file with the columns `day,model,class,count,cost`, for vendors without a usage API. An operator can copy the
+//! numbers by hand from the vendor's web console into such a file.
 
 use tollgate_layers::calendar::day_of;
 
@@ -14,7 +14,7 @@ const COLUMNS: &[&str] = &["day", "model", "class", "count", "cost"];
 pub(super) fn read(text: &str, vendor: &mut VendorUsage) -> Result<(), String> {
     let records = records(text).map_err(|(line, problem)| at(line, problem))?;
     let mut records = records.iter();
-    let names = records.next().ok_or("it is empty")?;
+    let names = records.next().ok_or("the file is empty")?;
     let columns = columns(names).map_err(|problem| at(names.line, problem))?;
     for record in records {
         line(record, &columns, vendor).map_err(|problem| at(record.line, problem))?;
@@ -26,7 +26,7 @@ fn at(line: u64, problem: impl std::fmt::Display) -> String {
     format!("line {line}: {problem}")
 }
 
-/// Returns the index of each of [`COLUMNS`] in the file.
+/// Returns the position in the file of each of [`COLUMNS`]; `None` for a column that the file does not have.
 fn columns(names: &Record) -> Result<Vec<Option<usize>>, String> {
     for (index, name) in names.cells.iter().enumerate() {
         if !COLUMNS.contains(&name.as_str()) {
@@ -37,7 +37,7 @@ fn columns(names: &Record) -> Result<Vec<Option<usize>>, String> {
             ));
         }
         if names.cells[..index].contains(name) {
-            return Err(format!("{name}: occurs twice"));
+            return Err(format!("{name}: the column occurs twice"));
         }
     }
     let columns: Vec<Option<usize>> = COLUMNS
@@ -50,7 +50,7 @@ fn columns(names: &Record) -> Result<Vec<Option<usize>>, String> {
         }
     }
     if columns[3].is_none() && columns[4].is_none() {
-        return Err("count, cost: one of these columns must be there".into());
+        return Err("count, cost: at least one of these two columns is required".into());
     }
     Ok(columns)
 }
@@ -59,7 +59,7 @@ fn day(text: &str) -> Result<u64, String> {
     parse_rfc3339_ms(text)
         .filter(|_| text.len() == "2026-11-20".len())
         .map(day_of)
-        .ok_or_else(|| format!("day: must be a day of UTC like 2026-11-20, and is {text:?}"))
+        .ok_or_else(|| format!("day: must be a date in UTC like 2026-11-20, but is {text:?}"))
 }
 
 fn class(text: &str) -> Result<&'static str, String> {
@@ -67,7 +67,7 @@ fn class(text: &str) -> Result<&'static str, String> {
     known.copied().ok_or_else(|| {
         let classes = CLASSES.join(", ");
         let hint = hint(text, CLASSES.iter().copied());
-        format!("class: must be one of {classes}, and is {text:?}{hint}")
+        format!("class: must be one of {classes}, but is {text:?}{hint}")
     })
 }
 
@@ -77,7 +77,7 @@ fn line(
     vendor: &mut VendorUsage,
 ) -> Result<(), String> {
     if record.cells.len() > columns.iter().flatten().count() {
-        return Err("has more cells than there are columns".into());
+        return Err("the line has more cells than the header has columns".into());
     }
     let cell = |column: usize| {
         let place = columns[column]?;
@@ -87,14 +87,14 @@ fn line(
     let day = day(text(0))?;
     let model = Some(text(1))
         .filter(|model| !model.is_empty())
-        .ok_or("model: it is missing")?;
+        .ok_or("model: the cell is empty")?;
     let class = class(text(2))?;
     vendor.cover_day(day)?;
     let (count, cost) = (text(3), text(4));
     if count.is_empty() && cost.is_empty() {
-        return Err("count: it is missing, and so is the cost".into());
+        return Err("count, cost: both cells are empty; give at least one".into());
     }
-    // Without the column of counts or costs, the whole file has no such numbers; an empty cell then means nothing.
+    // An empty cell is recorded only if the file has its column: a file may have counts only, or costs only.
     let (has_counts, has_costs) = (columns[3].is_some(), columns[4].is_some());
     if count.is_empty() && has_counts {
         vendor.cost_alone(day, model, class)?;
@@ -111,7 +111,7 @@ fn line(
     if !cost.is_empty() {
         let cost = cost
             .parse()
-            .map_err(|()| format!("cost: must be dollars as a decimal number, and is {cost:?}"))?;
+            .map_err(|()| format!("cost: must be a decimal number, but is {cost:?}"))?;
         vendor.cost(day, model, class, cost)?;
     }
     Ok(())
@@ -120,6 +120,7 @@ fn line(
 #[cfg(test)]
 mod tests {
     use super::super::tests::{read, reported};
+    use crate::config::testing::rows;
 
     /// The day 2026-11-20, in days since 1970.
     const DAY: u64 = 20_777;
@@ -146,7 +147,7 @@ mod tests {
         assert!(vendor.has_counts && vendor.has_costs);
         let covered = vendor.covered.unwrap();
         assert_eq!(covered, DAY * 86_400_000..(DAY + 2) * 86_400_000);
-        // A file as spreadsheets write it where the comma is the decimal separator.
+        // Spreadsheets write semicolons between cells if their decimal separator is the comma.
         let vendor = read("day;model;class;count\n2026-11-20;m;input;7\n").unwrap();
         assert_eq!(
             reported(&vendor, DAY, "m"),
@@ -155,52 +156,24 @@ mod tests {
     }
 
     #[test]
-    fn csv_error_has_its_line_and_column() {
-        for (file, says) in [
-            (
-                "day,model,clas,count\n",
-                "line 1: clas: unknown column; the columns are day, model",
-            ),
-            ("day,model,count\n", "line 1: class: the column is missing"),
-            ("day,model,class\n", "line 1: count, cost: one of these"),
-            ("day,day,model,class,count\n", "line 1: day: occurs twice"),
-            (
-                "day,model,class,count\n\n2026-11-31,m,input,1\n",
-                "line 3: day: must be a day",
-            ),
-            (
-                "day,model,class,count\n2026-11-20T10:00:00Z,m,input,1\n",
-                "line 2: day: must be a day",
-            ),
-            (
-                "day,model,class,count\n2026-11-20,,input,1\n",
-                "line 2: model: it is missing",
-            ),
-            (
-                "day,model,class,count\n2026-11-20,m,inputs,1\n",
-                "line 2: class: must be one of calls, input",
-            ),
-            (
-                "day,model,class,count\n2026-11-20,m,input,1.5\n",
-                "line 2: count: must be a whole number",
-            ),
-            (
-                "day,model,class,count\n2026-11-20,m,input,\n",
-                "line 2: count: it is missing",
-            ),
-            (
-                "day,model,class,count\n2026-11-20,m,input,1,2\n",
-                "line 2: has more cells",
-            ),
-            (
-                "day,model,class,cost\n2026-11-20,m,input,$1\n",
-                "line 2: cost: must be dollars",
-            ),
-            (
-                "day,model,class,count\n2026-11-20,\"m,input,1\n",
-                "line 2: a quote is opened",
-            ),
-        ] {
+    fn error_in_a_csv_file_names_the_line_and_column_at_fault() {
+        for [file, says] in rows(
+            r#"
+            day,model,clas,count\n | line 1: clas: unknown column; the columns are day, model
+            day,model,count\n | line 1: class: the column is missing
+            day,model,class\n | line 1: count, cost: at least one of these
+            day,day,model,class,count\n | line 1: day: the column occurs twice
+            day,model,class,count\n\n2026-11-31,m,input,1\n | line 3: day: must be a date
+            day,model,class,count\n2026-11-20T10:00:00Z,m,input,1\n | line 2: day: must be a date
+            day,model,class,count\n2026-11-20,,input,1\n | line 2: model: the cell is empty
+            day,model,class,count\n2026-11-20,m,inputs,1\n | line 2: class: must be one of calls, input
+            day,model,class,count\n2026-11-20,m,input,1.5\n | line 2: count: must be a whole number
+            day,model,class,count\n2026-11-20,m,input,\n | line 2: count, cost: both cells are empty
+            day,model,class,count\n2026-11-20,m,input,1,2\n | line 2: the line has more cells
+            day,model,class,cost\n2026-11-20,m,input,$1\n | line 2: cost: must be a decimal number
+            day,model,class,count\n2026-11-20,"m,input,1\n | line 2: a quote is opened
+        "#,
+        ) {
             let error = read(file).unwrap_err();
             assert!(error.starts_with(says), "{file}: {error}");
         }

@@ -1,7 +1,7 @@
-//! A vendor's usage and cost exports, converted to one format.
+//! Reads vendors' exports of usage and costs into one common form.
 //!
-//! A file is a CSV file, or one or several documents of the vendor's API, concatenated or in an array, as pages are
-//! saved. The kind is detected from the content.
+//! A file is either CSV, or contains JSON documents of the vendor's API: one document, several concatenated documents,
+//! or an array of them, as users save the pages of a report. The kind of the file is detected from its content.
 
 mod anthropic;
 mod csv;
@@ -18,7 +18,7 @@ use tollgate_layers::calendar::{DAY_MS, day_begins_ms, day_of};
 use super::amount::Nano;
 use crate::text::similar::nearest;
 
-/// The classes that vendors bill, by our names for them. `calls` is not a class: vendors do not bill calls.
+/// The rate classes that vendors bill, under our names. `calls` is not one of them, because vendors do not bill calls.
 pub(super) const CLASSES: &[&str] = &[
     "calls",
     "input",
@@ -39,39 +39,40 @@ pub(super) const CLASSES: &[&str] = &[
     OTHER,
 ];
 
-/// Name of the row with the number of calls.
+/// Word that is used in place of a rate class, for the row with the number of calls.
 pub(super) const CALLS: &str = "calls";
-/// Name of the row with billed parts that belong to none of our classes.
+/// Word that is used in place of a rate class, for billed items that belong to none of our rate classes.
 const OTHER: &str = "other";
 
-/// Not a class: the row with the cost of all classes, used if receipts have only the cost of whole calls.
+/// Word that is used in place of a rate class, for the row with the total cost of all rate classes. This row is
+/// compared if receipts state only the cost of whole calls.
 pub(super) const TOTAL: &str = "total";
 
-/// The maximum number of rows that are compared: about a hundred models in three years.
+/// Maximum number of rows in all files. It is enough for about a hundred models in three years.
 const ROWS_MAX: usize = 1_000_000;
 
-/// A day (counted from 1970-01-01), a model (by the vendor's name), and one of [`CLASSES`].
+/// Key of a row: the day (counted from 1970-01-01), the vendor's name of the model, and one of [`CLASSES`].
 pub(super) type Line = (u64, String, &'static str);
 
-/// The count and the cost that the vendor reports for a class.
+/// The count and the cost that the vendor reports for a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Billed {
     pub(super) count: u64,
     pub(super) cost: Nano,
 }
 
-/// Whether a CSV file's lines of one day, model and class have empty cells.
+/// Which cells are empty in those lines of a CSV file that have the same day, model and rate class.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Empty {
-    /// Whether a line has a count but no cost.
+    /// Whether some line has a count but no cost.
     has_count_alone: bool,
-    /// Whether a line has a cost but no count.
+    /// Whether some line has a cost but no count.
     has_cost_alone: bool,
 }
 
 impl Empty {
-    /// Returns whether the count of a cost is unknown: a line has a cost without a count, and no line has a count
-    /// alone.
+    /// Returns whether a cost has no known count: some line has a cost without a count, and no line has a count without
+    /// a cost.
     pub(super) const fn is_count_unknown(self) -> bool {
         self.has_cost_alone && !self.has_count_alone
     }
@@ -81,27 +82,28 @@ impl Empty {
     }
 }
 
-/// The contents of the vendor's files.
+/// The contents of all files of a vendor.
 #[derive(Debug, Default)]
 pub(super) struct VendorUsage {
     pub(super) lines: BTreeMap<Line, Billed>,
-    /// The lines of a CSV file that have empty cells for the count or the cost.
+    /// The rows for which some line of a CSV file has no count or no cost.
     pub(super) empty: BTreeMap<Line, Empty>,
-    /// Whether the files have counts, and costs: a missing number is not zero.
+    /// Whether any file has counts (`has_counts`) or costs (`has_costs`). If not, the missing numbers do not mean zero.
     pub(super) has_counts: bool,
     pub(super) has_costs: bool,
-    /// The classes for which the files have counts (zero included), and costs.
+    /// The rate classes for which the files have counts (`counted`) or costs (`costed`), zero included.
     pub(super) counted: BTreeSet<&'static str>,
     pub(super) costed: BTreeSet<&'static str>,
-    /// The time that the files cover, in Unix milliseconds.
+    /// The period that the files cover, in Unix milliseconds.
     pub(super) covered: Option<Range<u64>>,
-    /// Fields that look like counts and are unknown to this version.
+    /// Fields that look like counts, but that this version does not know.
     pub(super) unknown: Vec<String>,
-    /// The reports whose newest page announces another page, with the place of that newest page in the file.
+    /// The reports whose last read page announces a further page. The value is the place of the announcing page in its
+    /// file.
     more: BTreeMap<Kind, String>,
 }
 
-/// The report that a JSON document is a page of.
+/// The kind of report that a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     OpenAiUsage,
@@ -114,27 +116,27 @@ impl VendorUsage {
     /// Reads one of the vendor's files.
     ///
     /// # Errors
-    /// What is wrong with the file, and where: a line, or the path of a field.
+    /// If the file is invalid: what is wrong, and the line number or the path of the field.
     pub(super) fn read(&mut self, file: &[u8]) -> Result<(), String> {
         match file.trim_ascii_start().first() {
             Some(b'{' | b'[') => self.json(file),
             Some(_) => {
                 let text =
-                    str::from_utf8(file).map_err(|_| "it is not text in UTF-8".to_owned())?;
+                    str::from_utf8(file).map_err(|_| "the file is not UTF-8 text".to_owned())?;
                 csv::read(text, self)
             }
-            None => Err("it is empty".into()),
+            None => Err("the file is empty".into()),
         }
     }
 
-    /// Checks that no page is missing, after all files were read.
+    /// Checks that no page is missing. Must be called after all files were read.
     ///
     /// # Errors
-    /// If a page announces a next page that is missing: the place of the announcing page.
+    /// If a page announces a next page that was not read: a text with the place of the announcing page.
     pub(super) fn whole(&self) -> Result<(), String> {
         match self.more.values().next() {
             Some(place) => Err(format!(
-                "{place}has_more: is true, and the next page is missing; request it with page=, and save all pages \
+                "{place}has_more is true, but the next page is missing; request that page with page=, and save all pages \
                  one after the other in one file"
             )),
             None => Ok(()),
@@ -192,7 +194,8 @@ impl VendorUsage {
                 });
             }
         }
-        // A page without results does not name its report: it is the last page of the report, or the report is empty.
+        // A page without results does not show which report it belongs to. It is the last page of the report, or the
+        // report is empty.
         if let Some(kind) = kind {
             match page.get("has_more") {
                 Some(Value::Bool(true)) => self.more.insert(kind, place.to_owned()),
@@ -202,12 +205,13 @@ impl VendorUsage {
         Ok(())
     }
 
-    /// Extends the covered time by a bucket's time, and returns the bucket's day.
+    /// Extends the covered period by the time of a bucket (a time slice of a vendor's report), and returns the bucket's
+    /// day.
     fn cover(&mut self, time: &Range<u64>) -> Result<u64, String> {
         let day = day_of(time.start);
         if time.end <= time.start || time.end > day_begins_ms(day + 1) {
             return Err(
-                "the bucket does not lie within one day of UTC; ask for bucket_width=1d (or 1h, 1m)".into(),
+                "the bucket is not within one UTC day; request bucket_width=1d (or 1h, 1m)".into(),
             );
         }
         self.covered = Some(match self.covered.take() {
@@ -252,15 +256,15 @@ impl VendorUsage {
         Ok(())
     }
 
-    /// Records a count whose cost cell is empty.
+    /// Records that a line of a CSV file has a count, but an empty cost cell.
     fn count_alone(&mut self, day: u64, model: &str, class: &'static str) -> Result<(), String> {
-        // Marks the class as listed, so that its unknown cost is not searched in another class.
+        // The class is marked as listed, so that its unknown cost is not looked for in another class.
         self.costed.insert(class);
         self.empty_cell(day, model, class)?.has_count_alone = true;
         Ok(())
     }
 
-    /// Records a cost whose count cell is empty.
+    /// Records that a line of a CSV file has a cost, but an empty count cell.
     fn cost_alone(&mut self, day: u64, model: &str, class: &'static str) -> Result<(), String> {
         self.counted.insert(class);
         self.empty_cell(day, model, class)?.has_cost_alone = true;
@@ -281,7 +285,7 @@ impl VendorUsage {
     fn line(&mut self, day: u64, model: &str, class: &'static str) -> Result<&mut Billed, String> {
         if self.lines.len() >= ROWS_MAX {
             return Err(format!(
-                "more than {ROWS_MAX} rows of day, model and class; give a shorter period"
+                "more than {ROWS_MAX} rows, one for each day, model and class; give a shorter period"
             ));
         }
         Ok(self
@@ -297,7 +301,7 @@ impl VendorUsage {
     }
 }
 
-/// An object of a vendor's JSON, with its path for error texts.
+/// An object of a vendor's JSON, with the path of the object for error texts.
 struct Object<'a> {
     fields: &'a Map<String, Value>,
     place: String,
@@ -311,9 +315,9 @@ impl<'a> Object<'a> {
                 place: place.to_owned(),
             }),
             _ if place.is_empty() => {
-                Err("must be an object, as the vendor's API answers it".into())
+                Err("must be a JSON object, as the vendor's API returns it".into())
             }
-            _ => Err(format!("{place}: must be an object")),
+            _ => Err(format!("{place}: must be a JSON object")),
         }
     }
 
@@ -332,14 +336,18 @@ impl<'a> Object<'a> {
         self.get(field).is_some()
     }
 
-    /// Returns the field's value; `None` if it is missing or null.
+    /// Returns the value of a field; `None` if the field is missing or null.
     fn get(&self, field: &str) -> Option<&'a Value> {
         self.fields.get(field).filter(|value| !value.is_null())
     }
 
     fn required(&self, field: &str) -> Result<&'a Value, String> {
-        self.get(field)
-            .ok_or_else(|| self.wrong(field, format!("it is missing{}", hint_of(self, &[field]))))
+        self.get(field).ok_or_else(|| {
+            self.wrong(
+                field,
+                format!("the field is missing{}", hint_of(self, &[field])),
+            )
+        })
     }
 
     fn list(&self, field: &str) -> Result<&'a [Value], String> {
@@ -363,7 +371,6 @@ impl<'a> Object<'a> {
             .transpose()
     }
 
-    /// Reads an optional count.
     fn count(&self, field: &str) -> Result<Option<u64>, String> {
         let Some(value) = self.get(field) else {
             return Ok(None);
@@ -382,17 +389,16 @@ impl<'a> Object<'a> {
         Ok(self.count(field)?.unwrap_or_default())
     }
 
-    /// Returns the model of a result.
     fn model(&self) -> Result<&'a str, String> {
         self.text("model")?.ok_or_else(|| {
             self.wrong(
                 "model",
-                "it is missing; request the report with group_by=model",
+                "the field is missing; request the report with group_by=model",
             )
         })
     }
 
-    /// Reads an amount: a decimal text, or a number.
+    /// Parses an amount, which is a decimal text or a number.
     fn amount(&self, field: &str) -> Result<Nano, String> {
         let value = self.required(field)?;
         let text = match value {
@@ -401,19 +407,20 @@ impl<'a> Object<'a> {
             _ => String::new(),
         };
         text.parse()
-            .map_err(|()| self.wrong(field, format!("must be a decimal number, and is {value}")))
+            .map_err(|()| self.wrong(field, format!("must be a decimal number, but is {value}")))
     }
 
     fn dollars(&self, field: &str) -> Result<(), String> {
         match self.text(field)? {
             Some(currency) if currency.eq_ignore_ascii_case("usd") => Ok(()),
-            Some(currency) => Err(self.wrong(field, format!("must be USD, and is {currency}"))),
-            None => Err(self.wrong(field, "it is missing")),
+            Some(currency) => Err(self.wrong(field, format!("must be USD, but is {currency}"))),
+            None => Err(self.wrong(field, "the field is missing")),
         }
     }
 
-    /// Records counts that this version cannot read, to report them: a newly billed class must not be ignored silently.
-    fn tell_unknown(&self, known: &[&str], vendor: &mut VendorUsage) {
+    /// Records the counts that this version does not know, so that they are reported. A newly billed class must not be
+    /// ignored silently.
+    fn report_unknown(&self, known: &[&str], vendor: &mut VendorUsage) {
         for (field, value) in self.fields {
             let counts = field.ends_with("_tokens") || field.ends_with("_requests");
             if counts
@@ -427,15 +434,13 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Returns the hint `; is it x that was meant?`, if a similar field exists.
+/// Returns the hint `; did you mean x?`, if a similar field exists.
 fn hint_of(object: &Object<'_>, wanted: &[&str]) -> String {
     let there = || object.fields.keys().map(String::as_str);
     wanted
         .iter()
         .find_map(|field| nearest(field, there()))
-        .map_or_else(String::new, |near| {
-            format!("; is it {near} that was meant?")
-        })
+        .map_or_else(String::new, |near| format!("; did you mean {near}?"))
 }
 
 #[cfg(test)]
@@ -444,7 +449,7 @@ mod tests {
 
     use super::*;
 
-    /// The day 2026-11-20, in days since 1970.
+    /// The day 2026-11-20, as days since 1970.
     const DAY: u64 = 20_777;
 
     pub(super) fn read(file: &str) -> Result<VendorUsage, String> {
@@ -454,7 +459,7 @@ mod tests {
         Ok(vendor)
     }
 
-    /// Returns class, count and cost of the lines of a day and a model.
+    /// Returns the rate class, count and cost of all rows for a day and a model.
     pub(super) fn reported(
         vendor: &VendorUsage,
         day: u64,
@@ -483,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_may_be_concatenated_or_in_an_array_but_none_may_be_missing() {
+    fn pages_of_a_vendor_file_may_be_concatenated_or_in_an_array_but_none_may_be_missing() {
         let (first, last) = (page("a", true), page("b", false));
         for file in [
             format!("{first}\n{last}\n"),
@@ -500,9 +505,9 @@ mod tests {
             assert_eq!(vendor.covered, Some(DAY * DAY_MS..(DAY + 1) * DAY_MS));
         }
         let error = read(&first.to_string()).unwrap_err();
-        assert!(error.starts_with("has_more: is true"), "{error}");
+        assert!(error.starts_with("has_more is true"), "{error}");
         let error = read(&json!([last, first]).to_string()).unwrap_err();
-        assert!(error.starts_with("page 2: has_more: is true"), "{error}");
+        assert!(error.starts_with("page 2: has_more is true"), "{error}");
     }
 
     #[test]
@@ -516,7 +521,7 @@ mod tests {
         let mut broken = page("a", false).to_string();
         broken.truncate(80);
         for (file, says) in [
-            (String::new(), "it is empty"),
+            (String::new(), "the file is empty"),
             (
                 "{\"data\":\n [}".into(),
                 "not JSON: expected value at line 2 column 3",
@@ -524,17 +529,17 @@ mod tests {
             (broken, "not JSON: EOF while parsing"),
             (
                 "{\"date\": []}".into(),
-                "data: it is missing; is it date that was meant?",
+                "data: the field is missing; did you mean date?",
             ),
-            ("[1]".into(), "must be an object"),
-            ("{\"data\": [7]}".into(), "data[0]: must be an object"),
+            ("[1]".into(), "must be a JSON object"),
+            ("{\"data\": [7]}".into(), "data[0]: must be a JSON object"),
             (
                 no_time.to_string(),
                 "data[0]: has neither start_time (OpenAI) nor starting_at (Anthropic)",
             ),
             (
                 long.to_string(),
-                "data[0]: the bucket does not lie within one day of UTC",
+                "data[0]: the bucket is not within one UTC day",
             ),
         ] {
             let error = read(&file).unwrap_err();

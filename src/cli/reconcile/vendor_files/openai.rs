@@ -1,11 +1,11 @@
-//! OpenAI's usage and costs (`GET /v1/organization/usage/completions` with `group_by=model`, and
-//! `GET /v1/organization/costs` with `group_by=line_item`).
+//! OpenAI's reports of usage and costs (`GET /v1/organization/usage/completions` with `group_by=model`, and `GET
+//! /v1/organization/costs` with `group_by=line_item`).
 //!
-//! The fields are those of <https://platform.openai.com/docs/api-reference/usage>, read on 2026-11-23. `input_tokens`
-//! includes cached and written tokens; `input_uncached_tokens` and the counts of audio and images include neither. The
-//! reference does not describe the form of a `line_item`: the forms below are those that organisations have received,
-//! `"gpt-5-mini-2025-08-07, cached input"`, `"gpt-5.6-terra, cache writes"`, `"gpt-image-1 image, output"` and
-//! `"priority | gpt-5.6-sol, output, long context"` among them.
+//! The fields are described at <https://platform.openai.com/docs/api-reference/usage>, read on 2026-11-23.
+//! `input_tokens` includes cached tokens and cache writes. `input_uncached_tokens` and the counts of audio and images
+//! include neither. The reference does not describe the form of a `line_item`. The code below reads forms that
+//! organisations have received, for example `"gpt-5-mini-2025-08-07, cached input"`, `"gpt-5.6-terra, cache writes"`,
+//! `"gpt-image-1 image, output"` and `"priority | gpt-5.6-sol, output, long context"`.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use super::{CALLS, Kind, OTHER, Object, VendorUsage};
 const USAGE: &str = "organization.usage.completions.result";
 const COSTS: &str = "organization.costs.result";
 
-/// The fields with counts that are read, and fields with counts that are parts of these.
+/// All known fields with counts: the fields that this module reads, and the fields that count a part of another field.
 const KNOWN: &[&str] = &[
     "input_tokens",
     "input_cached_tokens",
@@ -34,7 +34,7 @@ const KNOWN: &[&str] = &[
     "num_model_requests",
 ];
 
-/// The begin and end of a bucket, in Unix milliseconds.
+/// Returns the begin and end of a bucket, in Unix milliseconds.
 pub(super) fn bucket(bucket: &Object<'_>) -> Result<Range<u64>, String> {
     let ms = |field: &str| Ok::<_, String>(bucket.required_count(field)?.saturating_mul(1000));
     Ok(ms("start_time")?..ms("end_time")?)
@@ -50,9 +50,9 @@ pub(super) fn result(
         Some(COSTS) => costs(result, day, vendor),
         Some(object) => Err(result.wrong(
             "object",
-            format!("is {object}; only {USAGE} and {COSTS} can be read"),
+            format!("is {object}, but only {USAGE} and {COSTS} can be read"),
         )),
-        None => Err(result.wrong("object", "it is missing")),
+        None => Err(result.wrong("object", "the field is missing")),
     }
 }
 
@@ -72,7 +72,9 @@ fn usage(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
         let rest = parts
             .iter()
             .try_fold(all, |rest, part| rest.checked_sub(*part));
-        rest.ok_or_else(|| result.wrong(field, format!("is {all}, but {what} within it are more")))
+        rest.ok_or_else(|| {
+            result.wrong(field, format!("is {all}, but {what} in it add up to more"))
+        })
     };
     let uncached = match result.count("input_uncached_tokens")? {
         Some(uncached) => uncached,
@@ -80,20 +82,20 @@ fn usage(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
             all_input,
             &[cached, written, written_12h],
             "input_tokens",
-            "the cached and written tokens",
+            "the cached and cache-written tokens",
         )?,
     };
     let input = less(
         uncached,
         &[audio, image],
         "input_tokens",
-        "the tokens of audio and images",
+        "the audio and image tokens",
     )?;
     let output = less(
         all_output,
         &[audio_out, image_out],
         "output_tokens",
-        "the tokens of audio and images",
+        "the audio and image tokens",
     )?;
     for (class, count) in [
         ("input", input),
@@ -109,7 +111,7 @@ fn usage(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
     ] {
         vendor.count(day, model, class, count)?;
     }
-    result.tell_unknown(KNOWN, vendor);
+    result.report_unknown(KNOWN, vendor);
     Ok(Kind::OpenAiUsage)
 }
 
@@ -117,7 +119,7 @@ fn costs(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
     let Some(item) = result.text("line_item")? else {
         return Err(result.wrong(
             "line_item",
-            "it is missing; request the report with group_by=line_item",
+            "the field is missing; request the report with group_by=line_item",
         ));
     };
     let amount = Object::new(result.required("amount")?, &result.path("amount"))?;
@@ -127,15 +129,15 @@ fn costs(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
     Ok(Kind::OpenAiCosts)
 }
 
-/// Returns the model and the class of a line of the invoice. If the line has none of our classes, the whole line is
-/// taken as the model.
+/// Returns the model and the rate class of a line on the bill. If the line belongs to none of our rate classes, the
+/// whole line is returned as the model.
 fn line_item(item: &str) -> (&str, &'static str) {
-    // The service tier comes first, unless it is the standard tier.
+    // A `line_item` begins with the service tier, unless it is the standard tier.
     let bare = item.split_once(" | ").map_or(item, |(_, bare)| bare);
     let Some((model, way)) = bare.split_once(", ") else {
         return (item, OTHER);
     };
-    // A condition of the price may follow the class: "long context".
+    // After the class there may be a condition of the price, such as "long context".
     let way = way.split_once(", ").map_or(way, |(way, _)| way);
     let (model, kind) = match model.rsplit_once(' ') {
         Some((model, kind @ ("text" | "audio" | "image"))) => (model, kind),
@@ -164,7 +166,7 @@ mod tests {
         *,
     };
 
-    /// The day 2024-11-01, of the example in the vendor's reference.
+    /// The day 2024-11-01, which the example in the vendor's reference uses.
     const DAY: u64 = 20_028;
 
     fn page(result: &Value) -> String {
@@ -178,7 +180,7 @@ mod tests {
         .to_string()
     }
 
-    /// The reference's "Completions usage object", with fields that were added later.
+    /// Returns the "Completions usage object" of the vendor's reference, with fields that were added later.
     fn usage() -> Value {
         json!({
             "object": "organization.usage.completions.result", "input_tokens": 5000, "output_tokens": 1000,
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn openai_file_error_names_its_field() {
+    fn error_in_an_openai_file_names_the_field_at_fault() {
         type Edit = fn(&mut Value);
         let cases: [(Edit, &str); 8] = [
             (
@@ -232,23 +234,23 @@ mod tests {
                         .unwrap();
                     result["output_tokenz"] = count;
                 },
-                "data[0].results[0].output_tokens: it is missing; is it output_tokenz that was meant?",
+                "data[0].results[0].output_tokens: the field is missing; did you mean output_tokenz?",
             ),
             (
                 |result| result["model"] = Value::Null,
-                "data[0].results[0].model: it is missing; request the report with group_by=model",
+                "data[0].results[0].model: the field is missing; request the report with group_by=model",
             ),
             (
                 |result| result["input_cached_tokens"] = json!(9000),
-                "data[0].results[0].input_tokens: is 5000, but the cached and written tokens within it are more",
+                "data[0].results[0].input_tokens: is 5000, but the cached and cache-written tokens in it add up to more",
             ),
             (
                 |result| result["output_audio_tokens"] = json!(9000),
-                "data[0].results[0].output_tokens: is 1000, but the tokens of audio",
+                "data[0].results[0].output_tokens: is 1000, but the audio and image tokens",
             ),
             (
                 |result| result["object"] = json!("organization.usage.images.result"),
-                "data[0].results[0].object: is organization.usage.images.result; only",
+                "data[0].results[0].object: is organization.usage.images.result, but only",
             ),
             (
                 |result| {
@@ -257,7 +259,7 @@ mod tests {
                         "amount": {"value": 1, "currency": "eur"},
                     });
                 },
-                "data[0].results[0].amount.currency: must be USD, and is eur",
+                "data[0].results[0].amount.currency: must be USD, but is eur",
             ),
         ];
         for (edit, says) in cases {
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_count_in_an_openai_file_is_reported() {
+    fn unknown_count_field_of_an_openai_file_is_reported_if_it_is_not_zero() {
         let mut result = usage();
         result["output_video_tokens"] = json!(7);
         result["input_smell_tokens"] = json!(0);
@@ -341,7 +343,9 @@ mod tests {
         ungrouped["line_item"] = Value::Null;
         let error = read(&page(&ungrouped)).unwrap_err();
         assert!(
-            error.ends_with("line_item: it is missing; request the report with group_by=line_item"),
+            error.ends_with(
+                "line_item: the field is missing; request the report with group_by=line_item"
+            ),
             "{error}"
         );
     }
