@@ -1,6 +1,4 @@
-//! Stores answers for calls with an idempotency key, and reads from the ledger the charges of these calls.
-
-use std::{ffi::OsString, path::Path};
+//! Stores the responses of calls with an idempotency key, and reads from the ledger what such a call was charged.
 
 use tollgate_layers::{
     error::BoxError,
@@ -18,11 +16,12 @@ use tollgate_ledger::{
 
 use crate::{
     config::{Config, LedgerUrl},
-    ledger::AnyLedger,
+    ledger::{AnyLedger, side::side_file},
     observe::metrics::idempotency::Idempotency,
 };
 
-/// A store of answers, of the same kind as the ledger. Clones share it.
+/// Stores the responses of calls with an idempotency key in the same kind of store as the ledger: memory, SQLite or
+/// Redis. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) enum AnyAnswers {
     Memory(MemoryAnswers),
@@ -38,7 +37,7 @@ impl AnyAnswers {
                 Self::Redis(RedisAnswers::new(outbox.ledger().conn().clone(), bounds))
             }
             (AnyLedger::Sqlite(_), LedgerUrl::Sqlite(path)) => {
-                Self::Sqlite(SqliteAnswers::new(beside(path).as_ref(), bounds))
+                Self::Sqlite(SqliteAnswers::new(&side_file(path, "answers"), bounds))
             }
             (AnyLedger::Memory(_) | AnyLedger::Sqlite(_), _) => {
                 Self::Memory(MemoryAnswers::new(bounds))
@@ -47,45 +46,37 @@ impl AnyAnswers {
     }
 }
 
-/// Returns the path of the ledger's file with `.answers` appended.
-fn beside(path: &Path) -> OsString {
-    let mut path = path.as_os_str().to_owned();
-    path.push(".answers");
-    path
+/// Calls a method on the store that the enum contains.
+macro_rules! answers {
+    ($answers:expr, $store:ident => $call:expr) => {
+        match $answers {
+            AnyAnswers::Memory($store) => $call,
+            AnyAnswers::Sqlite($store) => $call,
+            AnyAnswers::Redis($store) => $call,
+        }
+    };
 }
 
 impl AnswerStore for AnyAnswers {
     async fn claim(&self, claim: &Claim, from: Option<RequestNumber>) -> Result<Claimed, BoxError> {
-        match self {
-            Self::Memory(store) => store.claim(claim, from).await,
-            Self::Sqlite(store) => store.claim(claim, from).await,
-            Self::Redis(store) => store.claim(claim, from).await,
-        }
+        answers!(self, store => store.claim(claim, from).await)
     }
 
     async fn renew(&self, claim: &Claim) -> Result<bool, BoxError> {
-        match self {
-            Self::Memory(store) => store.renew(claim).await,
-            Self::Sqlite(store) => store.renew(claim).await,
-            Self::Redis(store) => store.renew(claim).await,
-        }
+        answers!(self, store => store.renew(claim).await)
     }
 
     async fn finish(&self, claim: &Claim, outcome: Outcome<'_>) -> Result<Finished, BoxError> {
-        match self {
-            Self::Memory(store) => store.finish(claim, outcome).await,
-            Self::Sqlite(store) => store.finish(claim, outcome).await,
-            Self::Redis(store) => store.finish(claim, outcome).await,
-        }
+        answers!(self, store => store.finish(claim, outcome).await)
     }
 }
 
-/// The ledger, which determines the outcome of a call with an idempotency key.
+/// Looks up in the ledger whether a call with an idempotency key was charged.
 #[derive(Clone, Debug)]
 pub(crate) struct Books {
     pub(crate) store: AnyLedger,
-    /// Whether gateways grant holds from leases. If so, a call that a lease of another gateway pays for may still be
-    /// charged when that gateway is back.
+    /// Whether any gateway grants holds from leases. If so, a call that was paid from another gateway's lease may still
+    /// be charged when that gateway is reachable again.
     pub(crate) leased: bool,
 }
 
@@ -96,18 +87,18 @@ impl Money for Books {
         account: &AccountId,
         key: &KeyId,
     ) -> Result<Fate, BoxError> {
-        // The release decides the outcome: a hold that it ends is never charged, and a hold that was charged before
-        // stays charged. The release bypasses the outbox, which would send it later.
+        // This release decides the outcome: if it ends the hold, the call can never be charged; if the call was charged
+        // before, it stays charged. The release bypasses the outbox, which would send it only later.
         let mut leased = self.leased;
         match &self.store {
             AnyLedger::Memory(ledger) => ledger.release(number, account, key).await?,
             AnyLedger::Sqlite(ledger) => ledger.release(number, account, key).await?,
             AnyLedger::Redis(outbox) => {
                 let ledger = outbox.ledger();
-                // Another gateway may use leases even if this gateway does not.
+                // If this gateway uses no leases, another gateway may still use some.
                 leased = leased || !ledger.leases_of(account).await?.is_empty();
                 if leased {
-                    // A call with a hold of its own is paid by no lease.
+                    // If the call has its own hold, it is not paid from a lease.
                     leased = !ledger.forbid_held(number, account).await?;
                 } else {
                     ledger.forbid(number, account).await?;
@@ -125,27 +116,27 @@ impl Money for Books {
     async fn permits(&self, account: &AccountId, key: &KeyId) -> Result<bool, BoxError> {
         match self.store.probe(account, key).await {
             Err(LedgerError::Refused(Refusal::Unknown | Refusal::Disabled)) => Ok(false),
-            // An answer that was paid for is sent again even if the key has no money left for another call.
+            // A response that was already paid for is sent again, even if the key has no money left for another call.
             Ok(()) | Err(LedgerError::Refused(_)) => Ok(true),
             Err(LedgerError::Unavailable(cause)) => Err(cause),
         }
     }
 }
 
-/// Counts outcomes of calls with an idempotency key, and logs the outcomes that no receipt shows.
+/// Counts the outcomes of calls with an idempotency key, and logs the outcomes that leave no receipt.
 pub(crate) fn report(metrics: &Idempotency) -> impl Fn(Event) + Send + Sync + use<> {
     let metrics = metrics.clone();
     move |event| {
         metrics.count(event);
         match event {
             Event::Replayed(number, of) => {
-                tracing::info!(%number, %of, "an answer was repeated; nothing was charged");
+                tracing::info!(%number, %of, "repeated call: sent the stored response again, charged nothing");
             }
             Event::Joined(number, of) => {
-                tracing::info!(%number, %of, "a running answer was joined; nothing was charged");
+                tracing::info!(%number, %of, "repeated call: joined the earlier, running call; charged nothing");
             }
             Event::NotWritten => {
-                tracing::warn!("the end of a call with an idempotency key could not be recorded");
+                tracing::warn!("the outcome of a call with an idempotency key could not be stored");
             }
             _ => {}
         }

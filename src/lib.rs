@@ -38,6 +38,6 @@ mod floors_tests;
 
 pub use node::Gateway;
 
-/// The commit of a release build, which `deploy/build` passes. `None` in other builds, so that a new commit alone does
-/// not cause a rebuild.
+/// The commit from which a release was built; `deploy/build` passes it at compile time. `None` in all other builds, so
+/// that they are not rebuilt whenever the commit changes.
 pub const COMMIT: Option<&str> = option_env!("TOLLGATE_COMMIT");

@@ -9,13 +9,15 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Only the first provider that is installed counts, so no code before this line may start a TLS connection.
+    // Rustls accepts only the first provider that a process installs, so no code before this line may start a TLS
+    // connection.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let cli = match tollgate::cli::parse() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    // The log's guard is declared first, so it is dropped last: its drop writes what is still buffered.
+    // Values are dropped in reverse order of their declaration. The log's guard is declared first, so it is dropped
+    // last, and its drop writes the log lines that are still buffered.
     let _log = cli.start_log();
     no_core_dumps();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
@@ -29,13 +31,13 @@ fn main() -> ExitCode {
         }
     };
     let code = cli.run(&runtime);
-    // By now the command has drained everything that it must. The time limit keeps a DNS lookup that hangs on a
-    // blocking thread from keeping the process alive.
+    // The command has already drained all calls. The time limit is for a DNS lookup that hangs on a blocking thread:
+    // without the limit, it would keep the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
 }
 
-/// Disables core dumps: this process has keys and prompts in memory, and a dump would write them to a disk.
+/// Disables core dumps. This process has keys and prompts in memory, and a core dump would write them to disk.
 fn no_core_dumps() {
     let none = Rlimit {
         current: Some(0),

@@ -1,5 +1,5 @@
-//! Parses the values of fields: in bodies of the admin API, in requests by which owners make keys, and in imported
-//! files. An error describes a valid value; the caller adds the field's name.
+//! Parses the values of fields in requests to the admin API, in requests by owner keys, and in imported files. An error
+//! describes the valid values; the caller puts the name of the field before it.
 
 use std::{fmt, net::IpAddr};
 
@@ -14,15 +14,16 @@ const CALLS_MAX: u32 = 100_000;
 const TOKENS_MAX: u32 = 1_000_000_000;
 const PREFIX_LEN_MAX: usize = 16;
 
-/// Decimal rubles as a string, because many programs convert JSON numbers to floats.
+/// Parses an amount of rubles from a decimal string. A JSON number is refused, because many programs convert JSON
+/// numbers to floats.
 pub(crate) fn amount(value: &Value) -> Result<MicroRub, String> {
     let text = value
         .as_str()
-        .ok_or("must be a string of decimal rubles, like \"100.00\"")?;
+        .ok_or("must be a string of decimal rubles, for example \"100.00\"")?;
     text.parse::<MicroRub>().map_err(|error| error.to_string())
 }
 
-/// Parses an amount that is not negative.
+/// Parses an amount of rubles that must not be negative.
 pub(crate) fn ceiling(value: &Value) -> Result<MicroRub, String> {
     match amount(value)? {
         amount if amount < MicroRub::ZERO => Err("must not be negative".into()),
@@ -30,7 +31,7 @@ pub(crate) fn ceiling(value: &Value) -> Result<MicroRub, String> {
     }
 }
 
-/// Parses one line of text, at most 200 characters, possibly empty.
+/// Parses one line of text that has at most 200 characters and may be empty.
 pub(crate) fn line(value: &Value) -> Result<String, String> {
     let text = value.as_str().ok_or("must be a string")?;
     if text.chars().count() > 200 || text.chars().any(char::is_control) {
@@ -38,14 +39,14 @@ pub(crate) fn line(value: &Value) -> Result<String, String> {
     }
     if text.chars().any(is_invisible) {
         return Err(
-            "must not have invisible characters, or characters that reverse the text".into(),
+            "must not contain invisible characters, or characters that reverse the direction of text".into(),
         );
     }
     Ok(text.to_owned())
 }
 
-/// Returns whether a character is zero-width, bidirectional or a tag (Unicode TR 36): such characters make one name
-/// look like another.
+/// Returns whether a character is zero-width, bidirectional or a tag (Unicode TR 36). With such characters, two
+/// different names can look equal.
 const fn is_invisible(letter: char) -> bool {
     matches!(
         letter,
@@ -59,7 +60,7 @@ const fn is_invisible(letter: char) -> bool {
     )
 }
 
-/// Parses one line of text that is not empty.
+/// Parses one line of text that must not be empty.
 pub(crate) fn words(value: &Value) -> Result<String, String> {
     let text = line(value)?;
     if text.trim().is_empty() || text.trim() != text {
@@ -68,7 +69,7 @@ pub(crate) fn words(value: &Value) -> Result<String, String> {
     Ok(text)
 }
 
-/// Parses an id of any type, such as an account's or a key's.
+/// Parses an id, such as the id of an account or a key.
 pub(crate) fn id<T: std::str::FromStr<Err: fmt::Display>>(value: &Value) -> Result<T, String> {
     value
         .as_str()
@@ -77,7 +78,7 @@ pub(crate) fn id<T: std::str::FromStr<Err: fmt::Display>>(value: &Value) -> Resu
         .map_err(|error| error.to_string())
 }
 
-/// Parses the SHA-256 of a key, in hexadecimal digits.
+/// Parses the SHA-256 digest of a key, written as 64 hexadecimal digits.
 pub(crate) fn sha256(value: &Value) -> Result<KeyDigest, String> {
     let text = value.as_str().unwrap_or_default();
     let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -89,50 +90,48 @@ pub(crate) fn sha256(value: &Value) -> Result<KeyDigest, String> {
     }
 }
 
-/// Parses a key's prefix, by which people recognize the key; it is too short to be a whole key.
+/// Parses the prefix of a key, by which people recognize the key. A prefix has at most `PREFIX_LEN_MAX` characters, so
+/// it cannot be a whole key.
 pub(crate) fn prefix(value: &Value) -> Result<String, String> {
     let text = words(value)?;
     if text.chars().count() > PREFIX_LEN_MAX {
         return Err(format!(
-            "must be the first characters of the key, {PREFIX_LEN_MAX} at most"
+            "must be the first characters of the key, at most {PREFIX_LEN_MAX} of them"
         ));
     }
     Ok(text)
 }
 
-/// Parses a CIDR block or a single address.
 pub(crate) fn address(value: &Value) -> Result<IpNet, String> {
     parse_address(value.as_str().ok_or("must be a string")?)
 }
 
-/// Parses a CIDR block or a single address. A block with host bits set is refused, because it is ambiguous.
+/// Parses a CIDR block or a single address. A block whose host bits are not all zero is refused, because it is
+/// ambiguous.
 pub(crate) fn parse_address(text: &str) -> Result<IpNet, String> {
     let block = text
         .parse::<IpNet>()
         .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
-        .map_err(|_| "must be an address or a block, like 203.0.113.7 or 203.0.113.0/24")?;
+        .map_err(|_| "must be an address such as 203.0.113.7, or a block such as 203.0.113.0/24")?;
     let network = block.trunc();
     if block == network {
         Ok(network)
     } else {
         let address = block.addr();
         Err(format!(
-            "{block} has host bits: send {network} for the whole network, or {address} for that address"
+            "{block} has host bits set: send {network} for the whole network, or {address} for that address"
         ))
     }
 }
 
-/// Returns a number of requests per period, at least one.
 pub(crate) fn requests(value: &Value) -> Result<u32, String> {
     up_to(REQUESTS_MAX, value)
 }
 
-/// Parses a number of concurrent calls, at least one.
 pub(crate) fn calls(value: &Value) -> Result<u32, String> {
     up_to(CALLS_MAX, value)
 }
 
-/// Returns a number of tokens per period, at least one.
 pub(crate) fn tokens(value: &Value) -> Result<u32, String> {
     up_to(TOKENS_MAX, value)
 }
@@ -144,18 +143,18 @@ fn up_to(max: u32, value: &Value) -> Result<u32, String> {
         .ok_or_else(|| format!("must be a whole number from 1 to {max}"))
 }
 
-/// Parses `true` or `false`.
 pub(crate) fn flag(value: &Value) -> Result<bool, String> {
     value
         .as_bool()
         .ok_or_else(|| "must be true or false".into())
 }
 
-/// Returns a parser of times after `now_ms` to Unix milliseconds.
+/// Returns a parser for times. A time must be after `now_ms`; the parser returns it in Unix milliseconds.
 pub(crate) fn time_after(now_ms: u64) -> impl Fn(&Value) -> Result<u64, String> {
     move |value: &Value| match value.as_str().and_then(parse_rfc3339_ms) {
         None => Err(
-            "must be a time like \"2027-01-31T12:00:00Z\", or a date like \"2027-01-31\"".into(),
+            "must be a time such as \"2027-01-31T12:00:00Z\", or a date such as \"2027-01-31\""
+                .into(),
         ),
         Some(ms) if ms <= now_ms => Err("is in the past".into()),
         Some(ms) => Ok(ms),
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn address_or_block_is_parsed_as_a_network() {
+    fn ip_address_or_address_block_is_parsed_as_a_network() {
         for (text, block) in [
             ("10.0.0.0/8", "10.0.0.0/8"),
             ("203.0.113.7", "203.0.113.7/32"),

@@ -1,11 +1,11 @@
-//! Ids of keys that the gateway makes.
+//! Creates ids of keys.
 
 use tollgate_layers::{error::BoxError, key::KeyId};
 
-/// Returns an id of `k` and 15 random letters and digits: 89 bits, so that ids do not collide.
+/// Returns a new key id: `k`, and then 15 random letters and digits. These are 89 random bits, so ids do not collide.
 ///
 /// # Errors
-/// If the operating system returns no random bytes.
+/// An error if the operating system returns no random bytes.
 pub(crate) fn new_key_id() -> Result<KeyId, BoxError> {
     const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
@@ -13,14 +13,15 @@ pub(crate) fn new_key_id() -> Result<KeyId, BoxError> {
     while id.len() < 16 {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(|error| error.to_string())?;
-        // 248 = 4 × 62: larger bytes are dropped, because they would make some characters more likely.
+        // 248 is the largest multiple of 62 that a byte can hold. Larger bytes are skipped, because they would make
+        // some characters more likely than others.
         let letters = bytes
             .iter()
             .filter(|byte| **byte < 248)
             .map(|byte| char::from(LETTERS[usize::from(*byte % 62)]));
         id.extend(letters.take(16 - id.len()));
     }
-    Ok(id.parse().expect("letters and digits are a valid id"))
+    Ok(id.parse().expect("an id of letters and digits is valid"))
 }
 
 #[cfg(test)]

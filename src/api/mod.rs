@@ -1,5 +1,4 @@
-//! Values and names that several parts share: the admin API, the endpoints for owner keys, the console, and the
-//! commands.
+//! Parsers and names of fields that the admin API, the endpoints for owner keys, the console and the commands share.
 
 pub(crate) mod ceilings;
 pub(crate) mod fields;

@@ -1,11 +1,6 @@
-//! Reads a request's body only when a handler requests it. Bounds the body's size and the time to receive it.
+//! Reads a request's body only when a handler requests it, and limits the body's size and the time to receive it.
 
-use std::{
-    fmt,
-    future::ready,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{fmt, future::ready, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -13,79 +8,32 @@ use http::Request;
 use http_body::Body;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tollgate_layers::{Error, error::BoxError};
-use tower::{Layer, Service};
 
-const BYTES_MAX: usize = 64 * 1024;
-const TIME_MAX: Duration = Duration::from_secs(10);
-
-/// Turns `Request<B>` into `Request<UnreadBody>`.
+/// The maximum size of a request's body, and the maximum time to receive it.
 #[derive(Clone, Copy, Debug)]
-pub struct BodyLimitLayer {
+struct Limits {
     bytes_max: usize,
     time_max: Duration,
 }
 
-impl BodyLimitLayer {
-    /// Limits a body to `bytes_max` bytes, which must arrive within `time_max`.
-    #[must_use]
-    pub const fn new(bytes_max: usize, time_max: Duration) -> Self {
-        Self {
-            bytes_max,
-            time_max,
-        }
-    }
-}
+const LIMITS: Limits = Limits {
+    bytes_max: 64 * 1024,
+    time_max: Duration::from_secs(10),
+};
 
-/// Limits bodies to 64 KiB within 10 seconds.
-impl Default for BodyLimitLayer {
-    fn default() -> Self {
-        Self::new(BYTES_MAX, TIME_MAX)
-    }
-}
-
-impl<S> Layer<S> for BodyLimitLayer {
-    type Service = BodyLimit<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        BodyLimit {
-            inner,
-            limits: *self,
-        }
-    }
-}
-
-/// The service of [`BodyLimitLayer`].
-#[derive(Clone, Debug)]
-pub struct BodyLimit<S> {
-    inner: S,
-    limits: BodyLimitLayer,
-}
-
-impl<S, B> Service<Request<B>> for BodyLimit<S>
+/// Limits a request's body to 64 KiB within 10 seconds. The body is read only if a handler requests it.
+pub(crate) fn limit_body<B>(req: Request<B>) -> Request<UnreadBody>
 where
-    S: Service<Request<UnreadBody>>,
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, req: Request<B>) -> Self::Future {
-        let limits = self.limits;
-        self.inner
-            .call(req.map(|body| UnreadBody::new(body, limits)))
-    }
+    req.map(|body| UnreadBody::new(body, LIMITS))
 }
 
 /// A body that no handler has requested yet. The time limit starts when a handler begins to read the body.
 pub struct UnreadBody(BoxFuture<'static, Result<Bytes, BodyError>>);
 
 impl UnreadBody {
-    fn new<B>(body: B, limits: BodyLimitLayer) -> Self
+    fn new<B>(body: B, limits: Limits) -> Self
     where
         B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
@@ -107,7 +55,7 @@ impl UnreadBody {
         Self(Box::pin(ready(Ok(body))))
     }
 
-    /// Reads the whole body, within its limits.
+    /// Reads the whole body, within its limits of size and time.
     ///
     /// # Errors
     /// [`BodyError`] if a limit is exceeded, or if the connection ends first.
@@ -116,7 +64,7 @@ impl UnreadBody {
     }
 }
 
-/// The reason why a body was not read.
+/// The reason why a request's body was not read to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyError {
     TooLarge {
@@ -134,7 +82,7 @@ impl From<BodyError> for Error {
                 bytes_max: bytes_max as u64,
             },
             BodyError::TooSlow => Self::BodyTooSlow,
-            BodyError::Broken => Self::BodyBroken("it broke off".into()),
+            BodyError::Broken => Self::BodyBroken("the request body ended too early".into()),
         }
     }
 }
@@ -151,10 +99,13 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: BodyLimitLayer = BodyLimitLayer::new(100, Duration::from_secs(10));
+    const LIMITS: Limits = Limits {
+        bytes_max: 100,
+        time_max: Duration::from_secs(10),
+    };
 
     #[tokio::test(start_paused = true)]
-    async fn limit_of_the_body_size_is_enforced() {
+    async fn body_that_is_too_large_or_arrives_too_slowly_is_refused() {
         let of = |bytes: usize| Full::new(Bytes::from(vec![b' '; bytes]));
         let whole = UnreadBody::new(of(100), LIMITS).whole().await;
         assert_eq!(whole.unwrap().len(), 100);

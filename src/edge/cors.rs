@@ -1,6 +1,6 @@
-//! Lets web pages read answers. Pages of any origin may read the price list and the other public documents; pages of
-//! configured origins may read all answers. Without CORS headers, a browser hides the answer's body, status and headers
-//! from the page.
+//! Adds CORS headers, which let web pages read responses. Pages of any origin may read the price list and the other
+//! public documents. Pages of configured origins may read all responses. Without CORS headers, a browser hides the
+//! response's body, status and headers from the page.
 
 use std::{
     convert::Infallible,
@@ -29,16 +29,16 @@ use super::routes::{Route, Routes};
 
 const ANY: HeaderValue = HeaderValue::from_static("*");
 
-/// Headers of an answer that a page's script may read.
+/// The response headers that a page's script may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "retry-after, x-should-retry, x-request-id, request-id, x-cost-rub, x-estimated, idempotent-replayed, \
      idempotent-stored, x-original-request-id",
 );
 
-/// The time for which a browser may cache the answer to a preflight, in seconds.
+/// How long a browser may cache the response to a preflight request, in seconds.
 const PREFLIGHT_SECONDS: HeaderValue = HeaderValue::from_static("600");
 
-/// Origins of web pages that may use keys from a browser.
+/// The origins of web pages that may send requests with a key from a browser.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origins(Arc<[HeaderValue]>);
 
@@ -53,17 +53,19 @@ impl Origins {
 }
 
 impl FromIterator<HeaderValue> for Origins {
-    /// Creates the set from origins as browsers send them, or `*` for any.
+    /// Creates the set of origins, each as browsers send it in the header `origin`. The item `*` allows any origin.
     fn from_iter<I: IntoIterator<Item = HeaderValue>>(origins: I) -> Self {
         Self(origins.into_iter().collect())
     }
 }
 
-/// Request extension that marks an allowed preflight: the router answers it with the path's methods.
+/// Request extension that marks an allowed preflight request. The router answers such a request with the methods of its
+/// path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Preflight;
 
-/// Answer to a preflight of a path with these methods. The layer adds the origin.
+/// Returns the response to a preflight request for a path with these methods. [`CorsLayer`] adds the header for the
+/// origin.
 pub(super) fn preflight(methods: &'static str, requested: &HeaderMap) -> Response<AnswerBody> {
     let mut res = Response::new(full(Bytes::new()));
     *res.status_mut() = StatusCode::NO_CONTENT;
@@ -72,8 +74,8 @@ pub(super) fn preflight(methods: &'static str, requested: &HeaderMap) -> Respons
         ACCESS_CONTROL_ALLOW_METHODS,
         HeaderValue::from_static(methods),
     );
-    // All requested headers are allowed, because clients send various headers of their own. The request itself is
-    // checked when it arrives.
+    // All requested headers are allowed, because clients send various headers of their own. The request that follows
+    // the preflight is checked when it arrives.
     if let Some(names) = requested.get(ACCESS_CONTROL_REQUEST_HEADERS) {
         headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
     }
@@ -83,7 +85,7 @@ pub(super) fn preflight(methods: &'static str, requested: &HeaderMap) -> Respons
     res
 }
 
-/// Adds CORS headers to answers that pages may read.
+/// Layer that adds CORS headers to responses that web pages may read.
 #[derive(Clone, Debug)]
 pub struct CorsLayer {
     routes: Arc<Routes>,
@@ -91,7 +93,8 @@ pub struct CorsLayer {
 }
 
 impl CorsLayer {
-    /// Lets pages of any origin read the public `routes`, and pages of `origins` read all answers.
+    /// Creates a layer that lets pages of any origin read the responses of the public `routes`, and pages of `origins`
+    /// read all responses.
     pub(crate) fn new(routes: Routes, origins: impl Into<Setting<Origins>>) -> Self {
         Self {
             routes: Arc::new(routes),
@@ -99,8 +102,8 @@ impl CorsLayer {
         }
     }
 
-    /// Returns the value of `access-control-allow-origin` for the answer to this request, if the page may read the
-    /// answer.
+    /// Returns the value of `access-control-allow-origin` for the response to this request; `None` if the page must not
+    /// read the response.
     fn allow<B>(&self, req: &Request<B>) -> Option<HeaderValue> {
         match self
             .routes
@@ -131,7 +134,7 @@ impl<S> Layer<S> for CorsLayer {
     }
 }
 
-/// The service of [`CorsLayer`].
+/// The service that [`CorsLayer`] creates.
 #[derive(Clone, Debug)]
 pub struct Cors<S> {
     inner: S,
@@ -163,7 +166,7 @@ where
 }
 
 pin_project! {
-    /// The future of an answer that may need CORS headers.
+    /// The future of [`Cors`], which adds CORS headers if the page may read the response.
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
@@ -201,7 +204,8 @@ mod tests {
 
     const PAGE: &str = "https://app.example";
 
-    /// Sends a request from a page of `origin`; returns the answer and whether the request was an allowed preflight.
+    /// Sends a request from a page of `origin`. Returns the headers of the response, and whether the request was an
+    /// allowed preflight.
     async fn requested(
         origins: &[&'static str],
         (method, path, origin): (&str, &str, Option<&str>),
@@ -229,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn public_documents_are_readable_from_any_origin_and_others_only_from_allowed_ones() {
+    async fn pages_of_any_origin_read_public_documents_and_only_allowed_origins_read_the_rest() {
         const CHAT: &str = "/v1/chat/completions";
         for (origins, path, origin, allowed) in [
             (&[][..], "/v1/tollgate/models", None, Some("*")),

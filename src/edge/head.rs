@@ -1,8 +1,8 @@
-//! Bounds a request's head before any layer uses it. Refuses a request whose target is too long (414), whose headers
-//! are too many or too large (431), or whose length, transfer coding or host is ambiguous (400).
+//! Limits a request's head before any other layer uses it. Refuses a request whose target is too long (414), whose
+//! headers are too many or too large (431), or whose length, transfer coding or host is ambiguous (400).
 //!
-//! hyper itself refuses heads far beyond these limits, and input that is not an HTTP request. Its refusal has the same
-//! status but no body, and hyper then closes the connection.
+//! A head far beyond the limits of this layer is refused by hyper itself, as is input that is not an HTTP request. A
+//! refusal by hyper has the same status but no body, and closes the connection.
 
 use std::task::{Context, Poll};
 
@@ -13,28 +13,28 @@ use tower::{Layer, Service};
 
 use crate::edge::host::{self, HostFault};
 
-/// Request extension: why the end of the request is ambiguous. Inserted by the server.
+/// Request extension that the server inserts if it is ambiguous where the request ends. Its value is the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FramingFault {
     /// The head had both `content-length` and `transfer-encoding`.
     TwoLengths,
-    /// `transfer-encoding` was not exactly `chunked`, once.
+    /// The header `transfer-encoding` had another value than a single `chunked`.
     Coding,
 }
 
-/// The limits of a request's head.
+/// The limits on the size of a request's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// The largest length of path and query, in bytes.
+    /// The maximum length of path and query, in bytes.
     pub uri_bytes_max: usize,
-    /// The largest number of header lines.
+    /// The maximum number of header lines.
     pub headers_max: usize,
-    /// The largest length of all header names and values together, in bytes.
+    /// The maximum total length of all header names and values, in bytes.
     pub bytes_max: usize,
 }
 
 impl HeadLimits {
-    /// No limits in addition to those that hyper enforces when it reads a head.
+    /// No limits on a head, except those that hyper enforces when it reads the head.
     pub const OF_THE_SERVER: Self = Self {
         uri_bytes_max: usize::MAX,
         headers_max: usize::MAX,
@@ -42,14 +42,14 @@ impl HeadLimits {
     };
 }
 
-/// Refuses requests whose heads exceed the limits.
+/// Layer that refuses requests whose heads exceed the limits.
 #[derive(Clone, Debug)]
 pub struct HeadLayer {
     limits: Setting<HeadLimits>,
 }
 
 impl HeadLayer {
-    /// Creates a layer that refuses heads beyond `limits`.
+    /// Creates a layer that refuses heads that exceed `limits`.
     #[must_use]
     pub fn new(limits: impl Into<Setting<HeadLimits>>) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl<S> Layer<S> for HeadLayer {
     }
 }
 
-/// The service of [`HeadLayer`].
+/// The service that [`HeadLayer`] creates.
 #[derive(Clone, Debug)]
 pub struct Head<S> {
     inner: S,
@@ -83,7 +83,7 @@ where
 {
     type Response = S::Response;
     type Error = Error;
-    // The refusal is boxed: few requests are refused, but every future reserves room for a refusal.
+    // The refusal is boxed to keep the future small: every future has space for a refusal, but few are refused.
     type Future = Either<S::Future, BoxFuture<'static, Result<S::Response, Error>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -133,7 +133,7 @@ impl HeadLimits {
     }
 }
 
-/// Refuses a request whose host is ambiguous.
+/// Refuses a request if it is ambiguous which host it is for.
 fn one_host<B>(req: &Request<B>) -> Result<(), Error> {
     let (field, problem) = match host::check(req.version(), req.uri(), req.headers()) {
         Ok(()) => return Ok(()),
@@ -160,7 +160,7 @@ mod tests {
     };
 
     #[test]
-    fn oversized_request_head_is_refused_with_the_exceeded_limit() {
+    fn refusal_of_an_oversized_request_head_names_the_exceeded_limit() {
         let check = |uri: &str, headers: &[(&str, &str)]| {
             let req = headers
                 .iter()
@@ -170,7 +170,7 @@ mod tests {
             LIMITS.check(&req.body(()).unwrap())
         };
         assert!(check("/123456789", &[("a", "1"), ("a", "2")]).is_ok());
-        // The host does not count towards the length of path and query.
+        // The host in an absolute request target does not count towards the length of path and query.
         assert!(check("http://some.host.example/123456789", &[]).is_ok());
         for uri in ["/1234567890", "/?123456789", "http://h/1234567890"] {
             let refused = check(uri, &[]);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_request_framing_is_refused_with_its_fault() {
+    fn refusal_of_ambiguous_request_framing_names_the_header_at_fault() {
         for (fault, name) in [
             (FramingFault::TwoLengths, "content-length"),
             (FramingFault::Coding, "transfer-encoding"),

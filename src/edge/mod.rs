@@ -1,5 +1,5 @@
-//! Where requests enter the gateway: sockets, TLS, limits of heads and bodies, client addresses, panics, and the router
-//! of the callers' paths.
+//! The edge, where requests enter the gateway: sockets, TLS, limits on heads and bodies, client addresses, handling of
+//! panics, and the router for callers' paths.
 
 pub mod body_limit;
 pub mod cors;

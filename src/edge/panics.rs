@@ -1,11 +1,10 @@
-//! Catches panics in a request and in its answer's body: the caller gets 500 or an error event, and the connection
-//! continues. Guards that are dropped with the call release what the call held.
+//! Catches panics in a request and in the body of its response. The caller receives status 500 or an error event, and
+//! the connection continues. When the call is dropped, guards release everything that it holds.
 //!
-//! Background tasks run in rounds. A panic in a round is caught and logged, and the next round runs.
+//! Background tasks run in rounds. If a round panics, the panic is caught and logged, and the next round runs as usual.
 
 use std::{
     any::Any,
-    fmt,
     marker::PhantomData,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
@@ -24,21 +23,20 @@ use tower::{Layer, Service};
 /// The pause before a background task that panicked is started again.
 pub(crate) const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
-/// Turns a panic into an [`Error::Internal`] whose cause is [`Panicked`].
+/// Layer that turns a panic below it into an [`Error::Internal`] with the cause [`Panicked`].
 ///
-/// A layer above logs the panic, or a [`Witness`] does. A witness remembers facts of the request that are otherwise
-/// lost when the request panics.
+/// A layer above logs the panic. If that layer would lack facts about the request, a [`Witness`] logs it instead.
 #[derive(Debug)]
 pub struct PanicsLayer<W = ()>(PhantomData<fn() -> W>);
 
 impl PanicsLayer {
-    /// Turns panics into errors, without logging them.
+    /// Creates a layer that turns panics into errors and does not log them.
     #[must_use]
     pub const fn new() -> Self {
         Self(PhantomData)
     }
 
-    /// Makes the layer also report each panic to a witness of the request.
+    /// Makes the layer report each panic to a [`Witness`] of the request, too.
     #[must_use]
     pub const fn witnessed_by<W: Witness>(self) -> PanicsLayer<W> {
         PanicsLayer(PhantomData)
@@ -59,46 +57,38 @@ impl<W> Clone for PanicsLayer<W> {
 
 impl<W> Copy for PanicsLayer<W> {}
 
-/// Remembers facts of a request, to log them if the request panics.
+/// Facts about a request that are logged if the request panics.
 pub trait Witness: Clone {
-    /// Remembers facts of the request before the layers below receive it.
-    fn of<B>(req: &Request<B>) -> Self;
+    /// Copies the facts from the request, before the layers below receive the request.
+    fn from_request<B>(req: &Request<B>) -> Self;
 
-    /// Logs a panic of the request or of its answer's body.
-    fn tell(&self, panicked: &Panicked);
+    /// Logs a panic in the request or in its response's body, with the facts.
+    fn log(&self, panicked: &Panicked);
 }
 
-/// Does not log the panic, because a layer above logs it.
+/// Logs nothing, because a layer above logs the panic.
 impl Witness for () {
-    fn of<B>(_: &Request<B>) -> Self {}
+    fn from_request<B>(_: &Request<B>) -> Self {}
 
-    fn tell(&self, _: &Panicked) {}
+    fn log(&self, _: &Panicked) {}
 }
 
-/// The cause of an [`Error::Internal`] that was a panic, with the panic's message.
-#[derive(Debug)]
+/// The cause of an [`Error::Internal`] that was caused by a panic. Contains the panic's message.
+#[derive(Debug, thiserror::Error)]
+#[error("panicked: {0}")]
 pub struct Panicked(String);
 
 impl Panicked {
-    /// Creates the error with the message of `panic`.
-    fn of(panic: &(dyn Any + Send)) -> Self {
+    fn new(panic: &(dyn Any + Send)) -> Self {
         Self(panic_message(panic).to_owned())
     }
 
-    /// Returns the message of the panic.
+    /// Returns the message with which the code panicked.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0
     }
 }
-
-impl fmt::Display for Panicked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "panicked: {}", self.0)
-    }
-}
-
-impl std::error::Error for Panicked {}
 
 impl<S, W> Layer<S> for PanicsLayer<W> {
     type Service = Panics<S, W>;
@@ -111,7 +101,7 @@ impl<S, W> Layer<S> for PanicsLayer<W> {
     }
 }
 
-/// The service of [`PanicsLayer`].
+/// The service that [`PanicsLayer`] creates.
 #[derive(Debug)]
 pub struct Panics<S, W = ()> {
     inner: S,
@@ -138,7 +128,7 @@ where
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        let witness = W::of(&req);
+        let witness = W::from_request(&req);
         match caught(&witness, || self.inner.call(req)) {
             Ok(inner) => ResponseFuture {
                 inner: Some(inner),
@@ -155,12 +145,12 @@ where
 }
 
 pin_project! {
-    /// The future of [`Panics`].
+    /// The future of [`Panics`], which turns a panic into an error.
     #[derive(Debug)]
     pub struct ResponseFuture<F, W = ()> {
         #[pin]
         inner: Option<F>,
-        // The error is boxed to keep the future small: few calls are refused, but every call's future is moved.
+        // The error is boxed to keep the future small: every call's future is moved, but few calls are refused.
         refused: Option<Box<Error>>,
         witness: W,
     }
@@ -176,13 +166,17 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let Some(inner) = this.inner.as_mut().as_pin_mut() else {
-            let error = this.refused.take().expect("polled after it was ready");
+            let error = this
+                .refused
+                .take()
+                .expect("a completed future must not be polled again");
             return Poll::Ready(Err(*error));
         };
         let res = match caught(this.witness, || inner.poll(cx)) {
             Ok(polled) => ready!(polled)?,
             Err(error) => {
-                // The inner future is dropped here and not together with this future, because its guards must run now.
+                // The inner future is dropped now, and not later together with this future, because its guards must
+                // release without delay what they hold.
                 drop(caught(&(), || this.inner.set(None)));
                 return Poll::Ready(Err(error));
             }
@@ -196,10 +190,10 @@ where
 }
 
 pin_project! {
-    /// An answer's body whose panics become errors.
+    /// The body of a response. A panic in it becomes an error.
     #[derive(Debug)]
     pub struct ResponseBody<A, W = ()> {
-        // `None` after a panic, because the body must not be polled again.
+        // `None` after a panic, because a body that has panicked must not be polled again.
         #[pin]
         inner: Option<A>,
         witness: W,
@@ -238,26 +232,27 @@ impl<A: Body<Data = Bytes, Error = Error>, W: Witness> Body for ResponseBody<A, 
     }
 }
 
-/// Returns the result of `run`. If it panics, reports the panic to the witness and returns an error.
+/// Calls `run` and returns its result. If `run` panics, reports the panic to the witness and returns an error.
 fn caught<T>(witness: &impl Witness, run: impl FnOnce() -> T) -> Result<T, Error> {
-    // If a panic has left a state half-changed, that state is dropped and never used again.
+    // A panic may leave the state of `run` half-changed. That is acceptable, because the state is dropped and never
+    // used again.
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
-        let panicked = Panicked::of(&*panic);
-        witness.tell(&panicked);
+        let panicked = Panicked::new(&*panic);
+        witness.log(&panicked);
         Error::Internal(BoxError::from(panicked))
     })
 }
 
-/// Returns the message of a panic.
+/// Returns the message with which the code panicked.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("a panic without a text")
+        .unwrap_or("a panic without a message")
 }
 
-/// Runs a round of a background task. Returns `None` if the round panicked; the log then names the task.
+/// Runs one round of a background task. If the round panics, logs the panic with the task's name and returns `None`.
 pub(crate) async fn catch_round<T>(part: &str, round: impl Future<Output = T>) -> Option<T> {
     match AssertUnwindSafe(round).catch_unwind().await {
         Ok(done) => Some(done),
@@ -268,7 +263,7 @@ pub(crate) async fn catch_round<T>(part: &str, round: impl Future<Output = T>) -
     }
 }
 
-/// Runs a background task until it ends. After a panic, starts it again.
+/// Runs a background task until it ends. If it panics, starts it again after a pause.
 pub(crate) async fn restarted<F: Future>(part: &str, task: impl Fn() -> F) -> F::Output {
     loop {
         if let Some(done) = catch_round(part, task()).await {
@@ -278,7 +273,7 @@ pub(crate) async fn restarted<F: Future>(part: &str, task: impl Fn() -> F) -> F:
     }
 }
 
-/// Logs a panic of a background task.
+/// Logs a panic in the part of the gateway that `part` names.
 pub(crate) fn log(part: &str, panic: &(dyn Any + Send)) {
     tracing::error!(
         part,

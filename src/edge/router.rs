@@ -1,5 +1,5 @@
-//! Sends requests to the services of their routes; any other request is refused before its body is read. A service is
-//! boxed once, when the stack is built.
+//! Sends each request to the service of its route. A request for an unknown path or with a wrong method is refused
+//! before its body is read. Each service is boxed once, when the stack is built.
 
 use std::{
     fmt,
@@ -23,56 +23,57 @@ use super::{
     routes::{Route, Routes},
 };
 
-/// A service at some position of the stack, boxed so that services of different types have one type. Clones share the
-/// service: otherwise each layer above would clone it together with everything below it.
-pub(crate) struct BoxedService<B, A = AnswerBody, E = Error>(Arc<dyn Answers<B, A, E>>);
+/// A service of the stack, boxed so that services of different types have the same type. Clones share the service.
+/// Without sharing, each layer above would clone the service together with everything below it.
+pub(crate) struct BoxedService<B, A = AnswerBody, E = Error>(Arc<dyn SharedService<B, A, E>>);
 
-/// The body of an answer to a caller: `in_flight` is the outermost layer of nearly all paths.
+/// The body of a response to a caller. Its type comes from the `in_flight` layer, the outermost layer of nearly all
+/// paths.
 pub(crate) type PathBody = in_flight::ResponseBody<AnswerBody>;
 
-pub(crate) type Answering<A, E> = BoxFuture<'static, Result<Response<A>, E>>;
+pub(crate) type ResponseFuture<A, E> = BoxFuture<'static, Result<Response<A>, E>>;
 
-/// A service that is called through a shared reference.
-trait Answers<B, A, E>: Send + Sync {
-    fn answer(&self, req: Request<B>) -> Answering<A, E>;
+/// A service that can be called through a shared reference.
+trait SharedService<B, A, E>: Send + Sync {
+    fn answer(&self, req: Request<B>) -> ResponseFuture<A, E>;
 }
 
-/// A service that all threads share. A clone per call would change every reference count in the service twice, and the
-/// threads would compete for these counts.
+/// A service that all threads share, so that a call need not clone it. A clone per call would change every reference
+/// count in the service twice, and the threads would compete for these counts.
 struct Shared<S, F> {
-    /// The service, lent to one call at a time while that call creates its future.
+    /// The service, locked for one call at a time while the call creates its future.
     lent: Mutex<S>,
-    /// Cloned for a call if `lent` is in use, or was poisoned by a panic.
+    /// This copy is cloned for a call if `lent` is locked by another call, or was poisoned by a panic.
     spare: S,
-    boxes: F,
+    box_future: F,
 }
 
-impl<S, F, B, A, E> Answers<B, A, E> for Shared<S, F>
+impl<S, F, B, A, E> SharedService<B, A, E> for Shared<S, F>
 where
     S: Service<Request<B>, Response = Response<A>, Error = E> + Clone + Send + Sync + 'static,
     S::Future: Send + 'static,
-    F: Fn(S::Future) -> Answering<A, E> + Send + Sync,
+    F: Fn(S::Future) -> ResponseFuture<A, E> + Send + Sync,
     B: Send + 'static,
     A: 'static,
     E: Send + 'static,
 {
-    fn answer(&self, req: Request<B>) -> Answering<A, E> {
+    fn answer(&self, req: Request<B>) -> ResponseFuture<A, E> {
         let (mut lent, mut clone) = (self.lent.try_lock(), None);
         let service = match &mut lent {
             Ok(service) => &mut **service,
             Err(_) => clone.insert(self.spare.clone()),
         };
-        // No layer below makes a caller wait for readiness, so the service takes the request immediately. Only the
-        // resulting future is boxed, not the layers and the request.
+        // The service is ready now, because no layer below makes a caller wait. So the service takes the request
+        // immediately, and only its future is boxed, not the layers together with the request.
         match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(())) => (self.boxes)(service.call(req)),
+            Poll::Ready(Ok(())) => (self.box_future)(service.call(req)),
             Poll::Ready(Err(error)) => Box::pin(async { Err(error) }),
             Poll::Pending => Box::pin(self.spare.clone().oneshot(req)),
         }
     }
 }
 
-/// Boxes a service inside the stack, and the bodies of its answers.
+/// Boxes a service, its futures and the bodies of its responses, for use inside the stack.
 pub(crate) fn boxed_with_body<S, B, A>(service: S) -> BoxedService<B>
 where
     S: Service<Request<B>, Response = Response<A>, Error = Error> + Clone + Send + Sync + 'static,
@@ -83,7 +84,7 @@ where
     boxed(service.map_response(|res: Response<A>| res.map(body::boxed)))
 }
 
-/// Boxes a service and its futures.
+/// Boxes a service and its futures. The bodies of its responses keep their type.
 pub(crate) fn boxed<S, B, A, E>(service: S) -> BoxedService<B, A, E>
 where
     S: Service<Request<B>, Response = Response<A>, Error = E> + Clone + Send + Sync + 'static,
@@ -92,15 +93,15 @@ where
     A: 'static,
     E: Send + 'static,
 {
-    shared::<S, B, A, E, _>(service, |future: S::Future| -> Answering<A, E> {
+    shared::<S, B, A, E, _>(service, |future: S::Future| -> ResponseFuture<A, E> {
         Box::pin(future)
     })
 }
 
-/// Boxes a service whose futures are boxed already.
+/// Boxes a service whose futures are already boxed.
 pub(crate) fn from_boxed<S, B, A, E>(service: S) -> BoxedService<B, A, E>
 where
-    S: Service<Request<B>, Response = Response<A>, Error = E, Future = Answering<A, E>>
+    S: Service<Request<B>, Response = Response<A>, Error = E, Future = ResponseFuture<A, E>>
         + Clone
         + Send
         + Sync
@@ -112,11 +113,11 @@ where
     shared::<S, B, A, E, _>(service, |future| future)
 }
 
-fn shared<S, B, A, E, F>(service: S, boxes: F) -> BoxedService<B, A, E>
+fn shared<S, B, A, E, F>(service: S, box_future: F) -> BoxedService<B, A, E>
 where
     S: Service<Request<B>, Response = Response<A>, Error = E> + Clone + Send + Sync + 'static,
     S::Future: Send + 'static,
-    F: Fn(S::Future) -> Answering<A, E> + Send + Sync + 'static,
+    F: Fn(S::Future) -> ResponseFuture<A, E> + Send + Sync + 'static,
     B: Send + 'static,
     A: 'static,
     E: Send + 'static,
@@ -124,7 +125,7 @@ where
     BoxedService(Arc::new(Shared {
         lent: Mutex::new(service.clone()),
         spare: service,
-        boxes,
+        box_future,
     }))
 }
 
@@ -143,36 +144,33 @@ impl<B, A, E> fmt::Debug for BoxedService<B, A, E> {
 impl<B, A, E> Service<Request<B>> for BoxedService<B, A, E> {
     type Response = Response<A>;
     type Error = E;
-    type Future = Answering<A, E>;
+    type Future = ResponseFuture<A, E>;
 
-    /// Always ready: the boxed service is polled for readiness when it is called.
+    /// Always ready: when the boxed service is called, it is first polled for readiness.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), E>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, req: Request<B>) -> Answering<A, E> {
+    fn call(&mut self, req: Request<B>) -> ResponseFuture<A, E> {
         self.0.answer(req)
     }
 }
 
-/// Sends each request to the service of its path's route.
+/// The service that sends each request to the service of its route.
 #[derive(Debug)]
 pub(crate) struct Router<B>(Arc<Inner<B>>);
 
 #[derive(Debug)]
 struct Inner<B> {
     routes: Routes,
-    /// The services, indexed by the route.
-    services: [BoxedService<B, PathBody>; Route::ALL.len()],
+    services: Services<B>,
 }
 
+/// The services of all routes. The index is the route.
+pub(crate) type Services<B> = [BoxedService<B, PathBody>; Route::ALL.len()];
+
 impl<B> Router<B> {
-    /// Creates a router with the service that `service_of` returns for each route.
-    pub(crate) fn new(
-        routes: Routes,
-        service_of: impl Fn(Route) -> BoxedService<B, PathBody>,
-    ) -> Self {
-        let services = Route::ALL.map(service_of);
+    pub(crate) fn new(routes: Routes, services: Services<B>) -> Self {
         Self(Arc::new(Inner { routes, services }))
     }
 }
@@ -186,9 +184,10 @@ impl<B> Clone for Router<B> {
 impl<B> Service<Request<B>> for Router<B> {
     type Response = Response<PathBody>;
     type Error = Error;
-    type Future = Answering<PathBody, Error>;
+    type Future = ResponseFuture<PathBody, Error>;
 
-    /// Always ready: the service of a request's path is polled for readiness when the path is known.
+    /// Always ready, because it is not yet known which route's service the request is for. That service is polled for
+    /// readiness when the path is known.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }
@@ -228,12 +227,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn service_that_panicked_answers_the_next_request() {
-        let branch: BoxedService<bool> = boxed(service_fn(|req: Request<bool>| {
+    async fn service_that_panicked_handles_the_next_request() {
+        let service: BoxedService<bool> = boxed(service_fn(|req: Request<bool>| {
             assert!(req.into_body(), "in the call");
             ready(Ok::<_, Error>(Response::new(full("an answer"))))
         }));
-        let ask = |well| branch.0.answer(Request::new(well));
+        let ask = |well| service.0.answer(Request::new(well));
         ask(true).await.unwrap();
         assert!(catch_unwind(AssertUnwindSafe(|| ask(false))).is_err());
         ask(true).await.unwrap();
@@ -242,7 +241,7 @@ mod tests {
     #[tokio::test]
     async fn boxed_service_can_call_itself_recursively() {
         static SERVICE: OnceLock<BoxedService<u8>> = OnceLock::new();
-        let within = |req: Request<u8>| -> Answering<AnswerBody, Error> {
+        let within = |req: Request<u8>| -> ResponseFuture<AnswerBody, Error> {
             match req.into_body() {
                 0 => Box::pin(ready(Ok(Response::new(full("an answer"))))),
                 n => SERVICE.get().unwrap().0.answer(Request::new(n - 1)),

@@ -1,22 +1,24 @@
-//! The table of the callers' paths. The router, CORS and the counters of requests find a request's [`Route`] in it.
+//! The table of the callers' paths. The router, the CORS layer and the request counters look up the [`Route`] of a
+//! request in it.
 
 use http::{Method, Request};
 use tollgate_layers::Error;
 
-/// Declares the routes: a name, the methods as an `Allow` header lists them, and the pattern.
+/// Declares the routes. A row contains the route's name, its methods as in an `Allow` header, and the pattern of its
+/// path.
 macro_rules! routes {
     ($($name:ident $methods:literal $pattern:literal)*) => {
-        /// A path of the callers' listener.
+        /// A route of the callers' listener.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Route {
             $($name),*
         }
 
         impl Route {
-            /// The routes, each at its own index.
+            /// All routes, in the order of their indexes.
             pub(crate) const ALL: [Self; [$($pattern),*].len()] = [$(Self::$name),*];
 
-            /// Methods that the path takes, as an `Allow` header lists them.
+            /// Returns the methods that the route accepts, separated by commas as in an `Allow` header.
             pub(crate) const fn methods(self) -> &'static str {
                 match self {
                     $(Self::$name => $methods),*
@@ -32,7 +34,7 @@ macro_rules! routes {
     };
 }
 
-// `{service}` is the configured name; `{*model}` matches slashes, too, because a model's name may contain them.
+// `{service}` is the configured service name. `{*model}` also matches slashes, because a model's name may contain them.
 routes! {
     Chat          "POST"               "/v1/chat/completions"
     Messages      "POST"               "/v1/messages"
@@ -58,20 +60,22 @@ routes! {
     UsagePageFile "GET, HEAD"          "/usage/{file}"
     Cabinet       "GET, HEAD, POST"    "/cabinet"
     CabinetPage   "GET, HEAD, POST"    "/cabinet/{*page}"
+    PlayCall      "POST"               "/cabinet/playground/call"
+    PlayEstimate  "POST"               "/cabinet/playground/estimate"
     Page          "GET, HEAD"          "/"
     Hello         "GET, HEAD"          "/api/hello"
     OpenApi       "GET, HEAD"          "/openapi.yaml"
 }
 
 impl Route {
-    /// Returns the path's pattern for people: `/v1/tollgate/receipts/{number}`.
+    /// Returns the pattern of the path for documents and logs, for example `/v1/tollgate/receipts/{number}`.
     pub(crate) fn path(self, service: &str) -> String {
         self.pattern()
             .replace("{service}", service)
             .replace('*', "")
     }
 
-    /// Returns whether web pages of any origin may read the route's answers.
+    /// Returns whether web pages of any origin may read the responses of this route.
     pub(crate) const fn is_public(self) -> bool {
         matches!(
             self,
@@ -79,31 +83,32 @@ impl Route {
         )
     }
 
-    /// Returns whether a model answers requests to this route.
+    /// Returns whether requests to this route are answered by a model.
     pub(crate) const fn is_of_inference(self) -> bool {
         matches!(
             self,
-            Self::Chat | Self::Messages | Self::Responses | Self::Embeddings
+            Self::Chat | Self::Messages | Self::Responses | Self::Embeddings | Self::PlayCall
         )
     }
 
-    /// Returns whether requests to this route are calls of models.
+    /// Returns whether requests to this route count as calls: requests that a model answers, and requests to count
+    /// tokens.
     pub(crate) const fn is_of_calls(self) -> bool {
         self.is_of_inference() || matches!(self, Self::CountTokens)
     }
 
-    /// Returns whether the path takes this method.
+    /// Returns whether the route accepts this method.
     pub(super) fn takes(self, method: &Method) -> bool {
         self.methods().split(", ").any(|known| method == known)
     }
 }
 
-/// Finds the route of a path.
+/// The table that finds the route of a path.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes(matchit::Router<Route>);
 
 impl Routes {
-    /// Creates the routes, with the service's name in their paths.
+    /// Creates the table. `service` is the service name in the paths.
     pub(crate) fn new(service: &str) -> Self {
         let mut routes = matchit::Router::new();
         for route in Route::ALL {
@@ -113,12 +118,12 @@ impl Routes {
         Self(routes)
     }
 
-    /// Returns the route of a path.
+    /// Returns the route of a path; `None` if the path is unknown.
     pub(crate) fn find(&self, path: &str) -> Option<Route> {
         Some(*self.0.at(path).ok()?.value)
     }
 
-    /// Returns the route of a path, with the text that the braces of its pattern match.
+    /// Returns the route of a path, with the part of the path that the braces in the route's pattern match.
     pub(super) fn matched(&self, path: &str) -> Option<Matched> {
         let found = self.0.at(path).ok()?;
         Some(Matched {
@@ -128,19 +133,19 @@ impl Routes {
     }
 }
 
-/// Request extension with the route that the router found. Requests that call models do not have it.
+/// Request extension with the route that the router found. Requests that call a model do not carry it.
 #[derive(Clone, Debug)]
 pub(crate) struct Matched {
     pub(crate) route: Route,
-    /// The text that the braces of the pattern match, as it was received; it is not empty.
+    /// The part of the path that the braces in the route's pattern match, as it was received. It is not empty.
     pub(crate) parameter: Option<Box<str>>,
 }
 
 impl Matched {
-    /// Returns the route of a request.
+    /// Returns the route that the router found for this request.
     ///
     /// # Errors
-    /// [`Error::PathUnknown`] if no router has seen the request.
+    /// [`Error::PathUnknown`] if the request has not passed through the router.
     pub(crate) fn from_request<B>(req: &Request<B>) -> Result<&Self, Error> {
         req.extensions().get().ok_or(Error::PathUnknown)
     }
@@ -152,10 +157,10 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// The paths, with their methods.
+    /// The methods of each path.
     type Paths = BTreeMap<String, BTreeSet<String>>;
 
-    /// Returns the paths of an OpenAPI document.
+    /// Returns the paths in an OpenAPI document, with their methods.
     pub(crate) fn described(document: &str) -> Paths {
         let mut paths = Paths::new();
         let mut path = String::new();
@@ -184,7 +189,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn drawing_in_the_architecture_page_has_each_path_of_the_route_table() {
+    fn architecture_diagram_contains_every_path_of_the_route_table() {
         let page = include_str!("../../docs/architecture.md");
         for route in Route::ALL {
             let path = route.path("<service>");
@@ -207,7 +212,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn service_name_may_equal_a_segment_of_its_paths() {
+    fn service_name_may_equal_other_segments_of_the_path() {
         let routes = Routes::new("connect");
         let found = routes.matched("/v1/connect/connect/connect").unwrap();
         assert_eq!(found.route, Route::ConnectClient);
@@ -217,86 +222,69 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn route_paths_match_exactly() {
+    fn request_path_must_match_a_route_pattern_exactly() {
         let routes = Routes::new("tollgate");
         let found = |method: Method, path: &str| match routes.find(path) {
             None => "unknown".to_owned(),
             Some(route) if route.takes(&method) => format!("{route:?}"),
             Some(route) => route.methods().to_owned(),
         };
-        for (method, path, place) in [
-            (Method::POST, "/v1/chat/completions", "Chat"),
-            (Method::POST, "/v1/messages", "Messages"),
-            (Method::POST, "/v1/embeddings", "Embeddings"),
-            (Method::GET, "/v1/embeddings", "POST"),
-            (Method::POST, "/v1/messages/count_tokens", "CountTokens"),
-            (Method::GET, "/v1/messages", "POST"),
-            (Method::GET, "/v1/tollgate/models", "Catalog"),
-            (Method::HEAD, "/v1/tollgate/models", "Catalog"),
-            (Method::POST, "/v1/tollgate/models", "GET, HEAD"),
-            (Method::GET, "/v1/models", "Models"),
-            (Method::GET, "/v1/models/m", "Model"),
-            (Method::GET, "/v1/models/a/b%2Fc", "Model"),
-            (Method::HEAD, "/v1/models/m", "GET"),
-            (Method::GET, "/v1/models/", "unknown"),
-            (Method::GET, "/v1/modelsm", "unknown"),
-            (Method::GET, "/v1/tollgate/key", "Key"),
-            (Method::POST, "/v1/tollgate/estimate", "Estimate"),
-            (Method::GET, "/v1/tollgate/estimate", "POST"),
-            (Method::GET, "/v1/tollgate/receipts/n", "Receipt"),
-            (Method::POST, "/v1/tollgate/receipts/n", "GET"),
-            (Method::GET, "/v1/tollgate/receipts", "Receipts"),
-            (Method::GET, "/v1/tollgate/usage", "Spending"),
-            (Method::GET, "/v1/tollgate/usage/", "unknown"),
-            (Method::GET, "/v1/tollgate/payments", "Payments"),
-            (Method::POST, "/v1/tollgate/payments", "Payments"),
-            (Method::HEAD, "/v1/tollgate/payments", "GET, POST"),
-            (Method::PUT, "/v1/tollgate/payments/auto", "AutoTopup"),
-            (
-                Method::POST,
-                "/v1/tollgate/payments/auto",
-                "GET, PUT, DELETE",
-            ),
-            (Method::GET, "/v1/tollgate/payments/x", "unknown"),
-            (Method::POST, "/payments/yookassa", "Notification"),
-            (Method::GET, "/payments/yookassa", "POST"),
-            (Method::POST, "/payments/", "unknown"),
-            (Method::POST, "/payments/yookassa/x", "unknown"),
-            (Method::POST, "/v1/tollgate/keys", "OwnKeys"),
-            (Method::DELETE, "/v1/tollgate/keys", "GET, POST"),
-            (Method::PATCH, "/v1/tollgate/keys/k", "OwnKey"),
-            (Method::POST, "/v1/tollgate/keys/k", "GET, PATCH, DELETE"),
-            (Method::GET, "/v1/tollgate/keys/k/k", "unknown"),
-            (Method::GET, "/usage", "UsagePage"),
-            (Method::HEAD, "/usage/page.js", "UsagePageFile"),
-            (Method::POST, "/usage", "GET, HEAD"),
-            (Method::GET, "/usage/", "unknown"),
-            (Method::GET, "/usage/page.js/x", "unknown"),
-            (Method::GET, "/cabinet", "Cabinet"),
-            (Method::POST, "/cabinet/keys/k", "CabinetPage"),
-            (Method::PUT, "/cabinet/keys", "GET, HEAD, POST"),
-            (Method::GET, "/cabinet/", "unknown"),
-            (Method::GET, "/v1/tollgate/receipts/", "unknown"),
-            (Method::GET, "/v1/tollgate/receipts/n/n", "unknown"),
-            (Method::GET, "/v1/tollgate/connect", "Connect"),
-            (Method::HEAD, "/v1/tollgate/connect/zed", "ConnectClient"),
-            (Method::POST, "/v1/tollgate/connect/zed", "GET, HEAD"),
-            (Method::GET, "/v1/tollgate/connect/", "unknown"),
-            (Method::GET, "/v1/tollgate/connect/zed/", "unknown"),
-            (Method::GET, "/v1/tollgate/connected", "unknown"),
-            (Method::HEAD, "/", "Page"),
-            (Method::HEAD, "/api/hello", "Hello"),
-            (Method::GET, "/api/hello", "Hello"),
-            (Method::POST, "/api/hello", "GET, HEAD"),
-            (Method::GET, "/api/hello/", "unknown"),
-            (Method::GET, "/openapi.yaml", "OpenApi"),
-            (Method::POST, "/openapi.yaml", "GET, HEAD"),
-            (Method::POST, "/v1/messages/", "unknown"),
-            (Method::POST, "/V1/messages", "unknown"),
-            (Method::POST, "//v1/messages", "unknown"),
-            (Method::GET, "/v1/other/models", "unknown"),
+        for case in [
+            "GET /v1/embeddings POST",
+            "GET /v1/messages POST",
+            "HEAD /v1/tollgate/models Catalog",
+            "POST /v1/tollgate/models GET, HEAD",
+            "GET /v1/models/m Model",
+            "GET /v1/models/a/b%2Fc Model",
+            "HEAD /v1/models/m GET",
+            "GET /v1/models/ unknown",
+            "GET /v1/modelsm unknown",
+            "GET /v1/tollgate/estimate POST",
+            "GET /v1/tollgate/receipts/n Receipt",
+            "POST /v1/tollgate/receipts/n GET",
+            "GET /v1/tollgate/usage/ unknown",
+            "HEAD /v1/tollgate/payments GET, POST",
+            "POST /v1/tollgate/payments/auto GET, PUT, DELETE",
+            "GET /v1/tollgate/payments/x unknown",
+            "POST /payments/yookassa Notification",
+            "GET /payments/yookassa POST",
+            "POST /payments/ unknown",
+            "POST /payments/yookassa/x unknown",
+            "DELETE /v1/tollgate/keys GET, POST",
+            "PATCH /v1/tollgate/keys/k OwnKey",
+            "POST /v1/tollgate/keys/k GET, PATCH, DELETE",
+            "GET /v1/tollgate/keys/k/k unknown",
+            "HEAD /usage/page.js UsagePageFile",
+            "POST /usage GET, HEAD",
+            "GET /usage/ unknown",
+            "GET /usage/page.js/x unknown",
+            "POST /cabinet/keys/k CabinetPage",
+            "PUT /cabinet/keys GET, HEAD, POST",
+            "GET /cabinet/playground CabinetPage",
+            "POST /cabinet/playground/call PlayCall",
+            "GET /cabinet/playground/estimate POST",
+            "GET /cabinet/ unknown",
+            "GET /v1/tollgate/receipts/ unknown",
+            "GET /v1/tollgate/receipts/n/n unknown",
+            "HEAD /v1/tollgate/connect/zed ConnectClient",
+            "POST /v1/tollgate/connect/zed GET, HEAD",
+            "GET /v1/tollgate/connect/ unknown",
+            "GET /v1/tollgate/connect/zed/ unknown",
+            "GET /v1/tollgate/connected unknown",
+            "HEAD / Page",
+            "HEAD /api/hello Hello",
+            "POST /api/hello GET, HEAD",
+            "GET /api/hello/ unknown",
+            "POST /openapi.yaml GET, HEAD",
+            "POST /v1/messages/ unknown",
+            "POST /V1/messages unknown",
+            "POST //v1/messages unknown",
+            "GET /v1/other/models unknown",
         ] {
-            assert_eq!(found(method.clone(), path), place, "{method} {path}");
+            let mut words = case.splitn(3, ' ');
+            let method = words.next().unwrap().parse().unwrap();
+            let (path, place) = (words.next().unwrap(), words.next().unwrap());
+            assert_eq!(found(method, path), place, "{case}");
         }
     }
 }

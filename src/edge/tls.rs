@@ -1,4 +1,4 @@
-//! TLS on the callers' listener, with a certificate that can be replaced without closing connections.
+//! TLS on the callers' listener. The certificate can be replaced without closing connections.
 
 use std::{fmt, sync::Arc};
 
@@ -15,10 +15,10 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::text::time::parse_rfc3339_ms;
 
-/// The protocols offered: HTTP/2 is preferred if the client supports both.
+/// The protocols that the server offers to clients. If a client supports both, HTTP/2 is used.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// TLS settings by which the server accepts connections. Clones share the certificate.
+/// The TLS settings with which the server accepts connections. Clones share the certificate.
 #[derive(Clone)]
 pub struct Tls {
     acceptor: TlsAcceptor,
@@ -26,7 +26,8 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Creates the TLS settings with this certificate: TLS 1.2 and 1.3, and no data before the handshake is complete.
+    /// Creates TLS settings with this certificate. They allow TLS 1.2 and 1.3, and accept no data before the handshake
+    /// is complete.
     #[must_use]
     pub fn new(identity: &Identity) -> Self {
         let certificate = Arc::new(Certificate(ArcSwap::new(Arc::clone(&identity.key))));
@@ -43,7 +44,7 @@ impl Tls {
         }
     }
 
-    /// Presents another certificate on new connections; open connections continue.
+    /// Replaces the certificate for new connections. Open connections continue.
     pub fn renew(&self, identity: &Identity) {
         self.certificate.0.store(Arc::clone(&identity.key));
     }
@@ -59,7 +60,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// The certificate for new connections, which can be replaced while the server runs.
+/// The certificate that new connections get. It can be replaced while the server runs.
 #[derive(Debug)]
 struct Certificate(ArcSwap<CertifiedKey>);
 
@@ -69,33 +70,34 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-/// A certificate with its chain and its private key.
+/// A certificate chain with its private key.
 #[derive(Clone)]
 pub struct Identity {
     key: Arc<CertifiedKey>,
     expires_at_ms: Option<u64>,
 }
 
-/// Which file is invalid, the certificate or the key, and the reason. The reason never quotes the file.
+/// Which file is invalid, the certificate or the key, and why. The text never quotes the content of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// The certificate file is invalid.
+    /// The certificate file is invalid. The text is the reason.
     Certificate(String),
-    /// The key file is invalid.
+    /// The key file is invalid. The text is the reason.
     Key(String),
 }
 
 impl Identity {
-    /// Parses a chain, the server's own certificate first, and its key; both in PEM.
+    /// Parses a certificate chain and its private key, both in PEM. The server's own certificate must be the first of
+    /// the chain.
     ///
     /// # Errors
-    /// [`Flaw::Certificate`] if the chain is invalid, [`Flaw::Key`] if the key is invalid or does not belong to the
+    /// [`Flaw::Certificate`] if the chain is invalid. [`Flaw::Key`] if the key is invalid or does not belong to the
     /// certificate.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, Flaw> {
         const NO_CHAIN: &str =
-            "has no certificate in PEM: put the server's own first, then its issuers";
+            "has no certificate in PEM: put the server's certificate first, then its issuers";
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
-        let chain = chain.map_err(|_| Flaw::Certificate("is broken PEM".to_owned()))?;
+        let chain = chain.map_err(|_| Flaw::Certificate("is not valid PEM".to_owned()))?;
         let Some(own) = chain.first() else {
             return Err(Flaw::Certificate(NO_CHAIN.to_owned()));
         };
@@ -111,9 +113,9 @@ impl Identity {
         let key = key.map_err(|error| {
             Flaw::Key(match error {
                 rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                    "is not the key of the certificate".to_owned()
+                    "is not the private key of the certificate".to_owned()
                 }
-                _ => "has a key of an unsupported kind: use RSA, ECDSA or Ed25519".to_owned(),
+                _ => "has an unsupported kind of key: use RSA, ECDSA or Ed25519".to_owned(),
             })
         })?;
         Ok(Self {
@@ -122,13 +124,13 @@ impl Identity {
         })
     }
 
-    /// Expiry of the certificate in Unix milliseconds; `None` if it cannot be parsed.
+    /// Returns when the certificate expires, in Unix milliseconds; `None` if this time cannot be parsed.
     #[must_use]
     pub const fn expires_at_ms(&self) -> Option<u64> {
         self.expires_at_ms
     }
 
-    /// Returns whether the certificate is valid for this host name or address.
+    /// Returns whether the certificate is valid for this host name or IP address.
     #[must_use]
     pub fn is_for(&self, host: &str) -> bool {
         let Ok(name) = ServerName::try_from(host) else {
@@ -141,7 +143,7 @@ impl Identity {
     }
 }
 
-/// Omits the private key from `Debug`.
+/// Does not print the private key.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity")
@@ -150,7 +152,8 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// `notAfter` of a certificate (RFC 5280, section 4.1); rustls checks it only as a client.
+/// Returns `notAfter` of a certificate, the time at which it expires (RFC 5280, section 4.1). It is parsed here because
+/// rustls checks `notAfter` only in clients.
 fn not_after_ms(certificate: &[u8]) -> Option<u64> {
     const VERSION: u8 = 0xa0;
     let (_, certificate, _) = element(certificate)?;
@@ -158,7 +161,7 @@ fn not_after_ms(certificate: &[u8]) -> Option<u64> {
     if to_be_signed.first() == Some(&VERSION) {
         (_, _, to_be_signed) = element(to_be_signed)?;
     }
-    // Skips the fields before the validity: the serial number, the algorithm and the issuer.
+    // The validity is preceded by the serial number, the algorithm and the issuer, which are skipped.
     for _ in 0..3 {
         (_, _, to_be_signed) = element(to_be_signed)?;
     }
@@ -168,7 +171,7 @@ fn not_after_ms(certificate: &[u8]) -> Option<u64> {
     time_ms(kind, std::str::from_utf8(time).ok()?)
 }
 
-/// Returns the first DER element: its tag, its content, and the remaining bytes.
+/// Splits off the first DER element. Returns its tag, its content, and the bytes after it.
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&[tag, length], rest) = der.split_first_chunk::<2>()?;
     let (length, rest) = if length < 0x80 {
@@ -185,7 +188,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// Parses a time like `YYMMDDHHMMSSZ`, or with a four-digit year.
+/// Parses a time in the format `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`.
 fn time_ms(kind: u8, text: &str) -> Option<u64> {
     const UTC_TIME: u8 = 0x17;
     let text = match kind {
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn expiry_of_a_certificate_is_read() {
+    fn expiry_time_of_a_certificate_is_parsed() {
         let text = |text: &str| text.as_bytes().to_vec();
         for (version, kind, not_after, expected) in [
             (true, 0x17, "270131120000Z", Some("2027-01-31T12:00:00Z")),

@@ -1,6 +1,6 @@
-//! Decides to which addresses events may be sent: public addresses only, unless the operator allows others. The
-//! connection is made to the address that was checked, so a host name that resolves to another address a moment later
-//! bypasses nothing.
+//! Decides to which addresses events may be sent. Only public addresses are allowed, unless the operator allows others.
+//! The connection is made to exactly the address that was checked, so a host name that resolves to another address a
+//! moment later cannot bypass the check.
 
 use std::{
     fmt, io,
@@ -13,7 +13,6 @@ use futures_util::future::BoxFuture;
 use hyper_util::client::legacy::connect::dns::Name;
 use tower::Service;
 
-/// Returns whether the address is a public one of the internet.
 pub(crate) fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
@@ -21,7 +20,8 @@ pub(crate) fn is_public(ip: IpAddr) -> bool {
     }
 }
 
-/// Returns whether an IPv4 address is outside of the special-purpose networks of RFC 6890 and its later updates.
+/// Returns whether an IPv4 address is public: outside the special-purpose networks of RFC 6890 and of its later
+/// updates.
 fn is_public_v4(ip: Ipv4Addr) -> bool {
     let [a, b, c, _] = ip.octets();
     let special = matches!(
@@ -40,8 +40,8 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
     !special
 }
 
-/// Returns whether an IPv6 address is global unicast, except documentation, tunnels and protocol ranges. An address
-/// with an embedded IPv4 address is public if the embedded address is public.
+/// Returns whether an IPv6 address is public: global unicast, except addresses for documentation, tunnels and
+/// protocols. If an IPv4 address is embedded in it, the embedded address decides.
 fn is_public_v6(ip: Ipv6Addr) -> bool {
     let segments = ip.segments();
     let [high, low] = [segments[6], segments[7]].map(u16::to_be_bytes);
@@ -58,7 +58,7 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
     }
 }
 
-/// Resolves host names, and returns only the addresses to which events may be sent.
+/// A resolver that returns only those addresses of a host name to which events may be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resolver {
     pub(crate) allow_private: bool,
@@ -83,13 +83,13 @@ impl Service<Name> for Resolver {
     }
 }
 
-/// The error if a host name resolves only to addresses to which events must not be sent.
+/// The error if all addresses of a host name are addresses to which events must not be sent.
 #[derive(Debug)]
 pub(crate) struct Private;
 
 impl fmt::Display for Private {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("its name resolves to a private, loopback or link-local address, and allow_private is not set")
+        f.write_str("the host name resolves to a private, loopback or link-local address, and allow_private is not set")
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_public_addresses_are_allowed() {
+    fn only_globally_routable_addresses_count_as_public() {
         for public in [
             "8.8.8.8",
             "1.1.1.1",
@@ -181,10 +181,10 @@ mod tests {
         ips.map(|ip| SocketAddr::new(ip, 0)).collect()
     }
 
-    /// A host name that has a public address when it is checked, and a private address when the connection is made,
-    /// bypasses nothing.
+    /// Even if a host name resolves to a public address when it is checked, and to a private address when the
+    /// connection is made, the connection goes only to a public address.
     #[test]
-    fn private_addresses_are_removed_or_refused() {
+    fn private_addresses_of_a_receiver_are_skipped_and_a_receiver_with_no_other_is_refused() {
         let mixed = addresses(&["10.0.0.1", "8.8.8.8", "::1"]);
         let stored = allowed(mixed.clone().into_iter(), false).unwrap();
         assert_eq!(stored, addresses(&["8.8.8.8"]));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn host_name_of_this_machine_is_refused() {
+    async fn event_receiver_on_localhost_is_refused() {
         let name: Name = "localhost".parse().unwrap();
         let mut resolver = Resolver {
             allow_private: false,

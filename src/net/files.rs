@@ -1,35 +1,37 @@
-//! Divides the files that this process may open into shares: one for each listener, one for vendors, and one for all
-//! other uses. So no listener uses up the files that another listener or an accepted call needs.
+//! Divides the number of files that this process may open into shares: one per listener, one for connections to
+//! vendors, and one for all other uses. Because of the shares, no listener can use up the files that another listener
+//! or an accepted call needs.
 
 use rustix::process::{Resource, getrlimit};
 
-/// The number of files that is assumed if the process has no limit.
+/// The number of open files to divide into shares if the process has no limit.
 const UNLIMITED: usize = 1 << 20;
 
-/// The number of files for each kind of connection, and for everything else.
+/// The number of open files for each kind of connection, and for all other uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// The share of callers' connections: all that the other shares leave.
+    /// Open files for callers' connections: all that the other shares leave.
     pub callers: usize,
-    /// The share of operators' connections.
+    /// Open files for operators' connections.
     pub operators: usize,
-    /// The share of connections to vendors.
+    /// Open files for connections to vendors.
     pub vendors: usize,
-    /// A tenth of the files, for everything else: the ledger, the outbox, rate sources, the log.
+    /// A tenth of the open files, for all other uses: the ledger, the outbox, rate sources, the log.
     pub own: usize,
 }
 
 impl Shares {
-    /// Returns the shares of this process' files, with vendors that may have `vendors_max` connections.
+    /// Divides the limit on open files of this process. `vendors_max` is the maximum number of connections to all
+    /// vendors together.
     #[must_use]
     pub fn of_process(vendors_max: usize) -> Self {
-        Self::of(files_max(), vendors_max)
+        Self::new(files_max(), vendors_max)
     }
 
-    /// Creates the shares of `files`. Vendors get `vendors_max`, but at most as many as callers: a call needs one file
-    /// on each side.
+    /// Divides `files` open files into shares. The share for vendors is `vendors_max`, but at most the callers' share,
+    /// because a call needs one file for its caller and one for its vendor.
     #[must_use]
-    pub fn of(files: usize, vendors_max: usize) -> Self {
+    pub fn new(files: usize, vendors_max: usize) -> Self {
         let own = (files / 10).max(32);
         let operators = (files / 32).clamp(8, 256);
         let rest = files.saturating_sub(own + operators);
@@ -42,8 +44,8 @@ impl Shares {
         }
     }
 
-    /// Warns if the shares add up to more files than the process may open: then some accepted calls could not connect
-    /// to a vendor.
+    /// Logs a warning if the shares add up to more files than the process may open. In this case, some accepted calls
+    /// could not connect to a vendor.
     pub fn warn_if_short(&self) {
         let files = files_max();
         let wanted = [self.callers, self.operators, self.vendors, self.own]
@@ -56,14 +58,13 @@ impl Shares {
                 vendors = self.vendors,
                 wanted,
                 files,
-                "connections_max of callers, operators and vendors are more than the files that this process may \
-                 open: raise its limit (ulimit -n, LimitNOFILE) or lower them"
+                "the connections_max of callers, operators and vendors add up to more files than this process may \
+                 open: raise its limit (ulimit -n, LimitNOFILE) or lower a connections_max"
             );
         }
     }
 }
 
-/// Returns how many files this process may open.
 pub(crate) fn files_max() -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     limit.map_or(UNLIMITED, |files| {
@@ -76,8 +77,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn open_file_shares_fit_the_limit_and_callers_get_the_largest() {
-        // The columns are `files`, `vendors_max`, and then each share.
+    fn open_file_limit_covers_all_its_shares_and_callers_get_no_fewer_files_than_vendors() {
+        // The columns are `files`, `vendors_max`, and then the four shares.
         for (files, vendors_max, callers, operators, vendors, own) in [
             (1024, 0, 890, 32, 0, 102),
             (1024, 100, 790, 32, 100, 102),
@@ -86,7 +87,7 @@ mod tests {
             (1 << 20, 5 * 1024, 938_343, 256, 5120, 104_857),
             (64, 1024, 12, 8, 12, 32),
         ] {
-            let shares = Shares::of(files, vendors_max);
+            let shares = Shares::new(files, vendors_max);
             let expected = Shares {
                 callers,
                 operators,
@@ -102,18 +103,18 @@ mod tests {
                     operators,
                     vendors,
                     own,
-                } = Shares::of(files, vendors_max);
+                } = Shares::new(files, vendors_max);
                 let all = callers + operators + vendors + own;
                 assert!(all <= files, "{files} {vendors_max}: {all}");
                 assert!(callers >= vendors && callers > 0, "{files} {vendors_max}");
             }
         }
-        // Even if no file is left to share, one caller can connect.
-        assert_eq!(Shares::of(0, 1).callers, 1);
+        // Even if the limit leaves no file for callers, one caller can connect.
+        assert_eq!(Shares::new(0, 1).callers, 1);
     }
 
     #[test]
-    fn limit_of_open_files_of_this_process_is_read() {
+    fn open_file_limit_of_this_process_is_read() {
         assert!(files_max() > 64);
     }
 }

@@ -1,4 +1,4 @@
-//! An HTTPS client for servers other than vendors: sources of exchange rates, collectors of traces.
+//! An HTTPS client for servers that are not vendors, such as sources of exchange rates and collectors of traces.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use rustls::{
 
 pub(crate) type HttpsClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
-/// Returns an HTTP/1.1 client, plain or over TLS, which trusts Mozilla's certificate authorities.
+/// Returns an HTTP/1.1 client for `http` and `https` URLs that trusts Mozilla's certificate authorities.
 pub(crate) fn client() -> HttpsClient {
     client_trusting(None)
 }
 
-/// Returns an HTTP client like [`client`]. If `authorities` are given, it trusts these instead; see [`tls`].
+/// Returns an HTTP/1.1 client that trusts the given `authorities`, or Mozilla's if none are given; see [`tls`].
 pub(crate) fn client_trusting(authorities: Option<&Bytes>) -> HttpsClient {
     let connector = HttpsConnectorBuilder::new()
         .with_tls_config(tls(authorities))
@@ -32,8 +32,8 @@ pub(crate) fn client_trusting(authorities: Option<&Bytes>) -> HttpsClient {
     Client::builder(TokioExecutor::new()).build(connector)
 }
 
-/// Returns a TLS configuration that trusts only these authorities (PEM, checked with the configuration), or Mozilla's
-/// list if there are none.
+/// Returns a TLS configuration that trusts only the given authorities, or Mozilla's list if none are given. The
+/// authorities are PEM, which was checked when the configuration was read.
 pub(crate) fn tls(authorities: Option<&Bytes>) -> ClientConfig {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

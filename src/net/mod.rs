@@ -1,5 +1,5 @@
-//! The network and the operating system: HTTPS clients, addresses that must not be called, the open files that
-//! connections share, and the replacement of files.
+//! The network and the operating system: HTTPS clients, a check of addresses that must not be called, a division of
+//! open files among connections, and atomic replacement of files.
 
 pub(crate) mod address;
 pub mod files;

@@ -1,4 +1,4 @@
-//! Writes files that other processes read at any time.
+//! Replaces files that other processes may read at any time.
 
 use std::{
     fs,
@@ -7,11 +7,11 @@ use std::{
     path::Path,
 };
 
-/// Replaces the file atomically: a reader gets the old file or the new one. A new file is readable by its owner only; an
-/// existing file keeps its owner and mode, because the gateway must still be able to read it.
+/// Replaces a file atomically: a reader gets either the old content or the new content. If the file is new, only its
+/// owner can read it. If it exists, its owner and mode are kept, because the gateway must still be able to read it.
 ///
 /// # Errors
-/// An error if the file cannot be written. The old file is then unchanged.
+/// An error if the file cannot be written. The old content is then unchanged.
 pub(crate) fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");

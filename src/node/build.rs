@@ -1,27 +1,31 @@
 //! Builds a gateway: opens the ledger, binds the ports, and starts all background tasks.
 
 use std::{
+    future::pending,
     net::{SocketAddr, TcpListener as StdListener},
     sync::Arc,
 };
 
 use anyhow::Context as _;
+use futures_util::future::BoxFuture;
 use tokio::{sync::watch, task::JoinSet};
 use tollgate_layers::{
     failover::Health,
+    rate_limit::shared::SharedRatesTask,
     reserve::{Event, Settler, SettlerSettings, ledger::LedgerAdmin},
     upstream::Upstream,
 };
 
 use super::{
-    Gateway, apart,
+    dedicated_thread,
     events::{reporting, take_tokens},
+    gateway::Gateway,
 };
 use crate::{
     admin::Admin,
-    cabinet::Cabinet,
+    cabinet::{Cabinet, Mails},
     catalog::{rate_feed::RateFeed, snapshot::Live, tariffs},
-    config::Config,
+    config::{CabinetConfig, Config, RateConfig},
     console::ConsoleLayer,
     edge::{
         panics::{RESTART_PAUSE, catch_round, restarted},
@@ -32,9 +36,9 @@ use crate::{
     events::{Dispatcher, Tail, Watcher},
     ledger::AnyLedger,
     observe::{
-        metrics::{Metrics, ledger::Measured},
+        metrics::{Metrics, ledger::InstrumentedLedger},
         record::Calls,
-        traces,
+        traces::{self, Exporter},
     },
     payments::Payments,
     stack::{self, Shared},
@@ -47,16 +51,17 @@ use crate::{
     },
 };
 
-/// The maximum number of calls that run or wait for their settlement, and so the highest value that a reload can give
-/// `limits.in_flight_max`.
+/// The maximum number of calls that are in flight or wait for their settlement. It is also the largest value that a
+/// reload can give `limits.in_flight_max`.
 const CALLS_MAX: usize = 1_000_000;
 
 impl Gateway {
-    /// Opens the ledger, binds the ports and serves. `report` gets an event for each settled or released call; see
-    /// [`log_event`](super::log_event). The log line of each call is written in any case.
+    /// Opens the ledger, binds the ports and serves requests. `report` receives an event for each settled or released
+    /// call; see [`log_event`](super::log_event). `report` need not log calls, because the gateway itself writes a log
+    /// line for each call.
     ///
     /// # Errors
-    /// An error if the ledger cannot be opened, or if a port cannot be bound. Its text names the ledger or the port.
+    /// An error if the ledger cannot be opened, or if a port cannot be bound. The error names the ledger or the port.
     pub async fn build(
         config: &Config,
         report: impl Fn(&Event<'_>) + Send + Sync + 'static,
@@ -64,207 +69,65 @@ impl Gateway {
         Self::build_on(config, InheritedSockets::default(), report).await
     }
 
-    /// Builds a gateway like [`Gateway::build`], but on inherited sockets. A port without an inherited socket is bound.
+    /// Builds a gateway like [`Gateway::build`], but listens on sockets inherited from the parent process. A port
+    /// without an inherited socket is bound by this process.
     ///
     /// # Errors
-    /// An error if the ledger cannot be opened, or if a port cannot be bound. Its text names the ledger or the port.
+    /// An error if the ledger cannot be opened, or if a port cannot be bound. The error names the ledger or the port.
     pub async fn build_on(
         config: &Config,
-        passed: InheritedSockets,
+        inherited: InheritedSockets,
         report: impl Fn(&Event<'_>) + Send + Sync + 'static,
     ) -> anyhow::Result<Self> {
-        let store = AnyLedger::open(&config.ledger).await?;
-        let fingerprint = config.live.fingerprint();
-        let version = store
-            .tariff_version(&fingerprint)
-            .await
-            .context("cannot read the tariff version")?;
-        tariffs::keep(&store, version, &config.live).await;
-        let limits = LiveLimits::new(config);
-        let live = Arc::new(Live::new(config, version, RENDERERS));
-        let metrics = Arc::new(Metrics::new(&config.service));
-        metrics.follow(&live.snapshot());
-        let (traces, exporter) = traces::start(config, &metrics.traces_dropped).unzip();
-        let calls = Calls::traced(Arc::clone(&metrics), traces);
-        let report = Arc::new(reporting(calls.clone(), report));
-        let mut settings = SettlerSettings::default();
-        settings.calls_max = CALLS_MAX;
-        // The settler sends the end of every call to the store at once: even if Redis cannot accept a charge now, the
-        // store may have an outbox that keeps the charge.
-        settings.under_way_max = CALLS_MAX;
-        let (rates_of_keys, counting) = KeyRates::of(&store);
-        let (settled, used) = (Arc::clone(&report), rates_of_keys.tokens.clone());
-        let health = Health::new();
-        follow(&health, &live);
-        let (watcher, margins) = Watcher::new(store.clone(), Arc::clone(&live), health.clone());
-        let ledger = Measured::new(store.clone(), Arc::clone(&metrics.ledger));
-        let (settler, settler_task) = Settler::new(ledger.clone(), settings, move |event| {
-            take_tokens(&used, event);
-            margins.note(event);
-            settled(event);
-        });
-        let upstream = Upstream::new(limits.call_time_max.clone());
-        let payments = Payments::of_gateway(
-            store.clone(),
-            config.payments.clone(),
-            config.language,
-            metrics.payments.clone(),
-            settler.calls(),
-        );
-        let cabinet = config.cabinet.as_ref();
-        let cabinet = cabinet.map(|config| Cabinet::new(config, &store, &live, &calls, &payments));
+        let (parts, tasks, exporter) = Parts::open(config, report).await?;
+        let mut loops = JoinSet::new();
+        let cabinet = config.cabinet.as_ref().map(|config| parts.cabinet(config));
         let (cabinet, mails) = cabinet.unzip();
-        let service = stack::callers(Shared {
-            config,
-            limits: &limits,
-            live: &live,
-            store: &store,
-            settler: &settler,
-            rates: &rates_of_keys,
-            health: &health,
-            upstream: &upstream,
-            calls: &calls,
-            payments: &payments,
-            cabinet: cabinet.as_ref(),
-        });
-
-        let (draining, drained) = watch::channel(false);
-        let tls = config.tls.as_ref().map(Tls::new);
-        if let Some(identity) = &config.tls {
-            tell_expiry(&metrics, identity);
-        }
-        let server_settings = ServerSettings {
-            trusted_proxies: limits.trusted_proxies.clone(),
-            connections: limits.connections.clone(),
-            open: OpenConnections::default(),
-            when_full: WhenFull::Refuse,
-            tls: None,
-        };
-        let readiness = Readiness::default();
-        let (mut servers, mut loops, mut settler_run) =
-            (JoinSet::new(), JoinSet::new(), JoinSet::new());
-        let tail = Tail::new(store.clone());
-        loops.spawn(tail.clone().run());
-        loops.spawn(watcher.run());
         if let Some(mails) = mails {
             loops.spawn(mails.run());
         }
-        let dispatcher = Dispatcher::new(tail, Arc::clone(&metrics));
-        let deliveries = dispatcher.replace(&config.receivers);
-        dispatcher.begin().await;
-        let mut admin_address = None;
+        let upstream = Upstream::new(parts.limits.call_time_max.clone());
+        let service = stack::callers(parts.shared(config, &upstream, cabinet.as_ref()));
+        let deliveries = parts.dispatcher.replace(&config.receivers);
+        parts.dispatcher.begin().await;
         let (admin_end, admin_open) = watch::channel(false);
         let (config_file, reloads) = ConfigFile::new(config.file.clone());
-        if let Some(admin) = &config.admin {
-            let listener = listen(
-                passed.admin,
-                admin.listen,
-                config.reuse_port,
-                "admin.listen",
-            )?;
-            admin_address = Some(listener.local_addr()?);
-            let sources = Sources {
-                calls,
-                live: Arc::clone(&live),
-                store: store.clone(),
-                rates: rates_of_keys,
-                health: health.clone(),
-                readiness: readiness.clone(),
-                connections: server_settings.open.clone(),
-            };
-            let api = Admin::new(
-                store.clone(),
-                Arc::clone(&live),
-                health.clone(),
-                readiness.clone(),
-                Scrape::new(Arc::clone(&metrics), sources),
-                dispatcher.clone(),
-                payments.clone(),
-            )
-            .with_configuration(config_file, stack::one_vendor)
-            .with_operators(admin.operators_file.clone());
-            let console = ConsoleLayer::new(admin, Arc::clone(&live));
-            let service = stack::operators(admin, &metrics, api, console);
-            let settings = ServerSettings {
-                connections: limits.admin_connections.clone(),
-                open: OpenConnections::default(),
-                when_full: WhenFull::ReplaceStrangers,
-                ..server_settings.clone()
-            };
-            loops.spawn(server::serve(listener, service, settings, admin_open));
-        } else if passed.admin.is_some() {
-            tracing::warn!(
-                "a socket for operators was passed, but the configuration has no [admin]"
-            );
-        }
-        settler_run.spawn(readiness::settle(settler_task.run(), readiness.clone()));
-        loops.spawn(readiness::watch(store.clone(), ledger, readiness.clone()));
-        if store.takes_leases() {
-            let leases = store.clone();
-            let tended = async move {
-                restarted("the renewal of leases", || leases.tend_leases()).await;
-            };
-            let running = apart::run("leases", tended).await;
-            loops.spawn(running.context("cannot start the thread for leases")?);
-        }
-        if let Some(mut counting) = counting {
-            loops.spawn(async move {
-                while catch_round("the rate limits over all gateways", counting.run())
-                    .await
-                    .is_none()
-                {
-                    tokio::time::sleep(RESTART_PAUSE).await;
-                }
-            });
-        }
-        let journals = store.clone();
-        loops.spawn(async move {
-            restarted("the roll-up", || journals.roll_up()).await;
-        });
-        loops.spawn(payments.clone().run(std::future::pending()));
-        loops.spawn(payments.keep_topped_up(std::future::pending()));
-        let earlier = store.clone();
-        loops.spawn(async move {
-            // If the recovery is started again, it skips the calls that it has already ended.
-            let recover = || earlier.recover(&*report);
-            restarted("the recovery of earlier calls", recover).await;
-        });
-        let mut rates = RateFeed::new(&config.live.rate);
-        // Fetch the exchange rate now, so that the first call has a price.
-        rates.refresh_into(&live).await;
-        let mut feed = JoinSet::new();
-        feed.spawn(rates.run(Arc::clone(&live), std::future::pending()));
-        // The port is bound last. If another process serves the same port meanwhile, the kernel assigns connections to
-        // this process only when it can serve them.
-        let listener = listen(passed.public, config.listen, config.reuse_port, "listen")?;
+        let admin_address =
+            parts.serve_operators(config, inherited.admin, config_file, admin_open, &mut loops)?;
+        let settler = parts.start(tasks, &mut loops).await?;
+        let feed = start_feed(&config.live.rate, &parts.live).await;
+        // The callers' port is bound last, when this process can serve requests. If another process listens on the same
+        // port, the kernel distributes connections between both as soon as the port is bound.
+        let listener = listen(inherited.public, config.listen, config.reuse_port, "listen")?;
         let address = listener.local_addr()?;
-        let server_settings = ServerSettings {
-            tls: tls.clone(),
-            ..server_settings
-        };
-        servers.spawn(server::serve(listener, service, server_settings, drained));
-        readiness.serving(true);
+        let tls = config.tls.as_ref().map(Tls::new);
+        let mut servers = JoinSet::new();
+        let (draining, drained) = watch::channel(false);
+        let settings = parts.server_settings(tls.clone());
+        servers.spawn(server::serve(listener, service, settings, drained));
+        parts.readiness.serving(true);
         Ok(Self {
             address,
             admin_address,
-            store,
-            live,
-            fingerprint,
-            limits,
+            store: parts.store,
+            live: parts.live,
+            fingerprint: config.live.fingerprint(),
+            limits: parts.limits,
             tls,
-            health,
+            health: parts.health,
             upstream,
-            metrics,
-            readiness,
+            metrics: parts.metrics,
+            readiness: parts.readiness,
             draining,
             _admin_end: admin_end,
-            calls: settler,
+            records: parts.calls,
+            calls: parts.settler,
             servers,
-            settler: settler_run,
+            settler,
             loops,
             outbox: config.ledger.outbox.path.clone(),
             feed,
-            dispatcher,
+            dispatcher: parts.dispatcher,
             deliveries,
             receivers: config.receivers.clone(),
             rate: config.live.rate.clone(),
@@ -274,28 +137,294 @@ impl Gateway {
     }
 }
 
-pub(super) fn tell_expiry(metrics: &Metrics, identity: &Identity) {
+/// The state that a gateway's listeners and background tasks share.
+struct Parts {
+    store: AnyLedger,
+    ledger: InstrumentedLedger<AnyLedger>,
+    live: Arc<Live>,
+    limits: LiveLimits,
+    rates: KeyRates,
+    metrics: Arc<Metrics>,
+    calls: Calls,
+    health: Health,
+    readiness: Readiness,
+    settler: Settler,
+    payments: Payments,
+    dispatcher: Dispatcher,
+    /// The number of open connections of callers.
+    open: OpenConnections,
+}
+
+type Report = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
+
+/// Background tasks that are created but not started yet.
+struct Tasks {
+    settling: BoxFuture<'static, ()>,
+    /// Handles the events of the settler, and the events from the recovery of an earlier process's calls.
+    report: Report,
+    watcher: Watcher,
+    tail: Tail,
+    shared_rates: Option<SharedRatesTask>,
+}
+
+impl Parts {
+    /// Opens the ledger, and creates the parts of the gateway that need it. This starts only one task, the export
+    /// of traces.
+    async fn open(
+        config: &Config,
+        report: impl Fn(&Event<'_>) + Send + Sync + 'static,
+    ) -> anyhow::Result<(Self, Tasks, Option<Exporter>)> {
+        let store = AnyLedger::open(&config.ledger).await?;
+        let version = store.tariff_version(&config.live.fingerprint()).await;
+        let version =
+            version.context("the ledger returned no tariff version for the configured prices")?;
+        tariffs::keep(&store, version, &config.live).await;
+        let live = Arc::new(Live::new(config, version, RENDERERS));
+        let metrics = Arc::new(Metrics::new(&config.service));
+        metrics.follow(&live.snapshot());
+        if let Some(identity) = &config.tls {
+            publish_expiry(&metrics, identity);
+        }
+        let (traces, exporter) = traces::start(config, &metrics.traces_dropped).unzip();
+        let refused = store.unbooked_store(&config.ledger);
+        let calls = Calls::stored(Arc::clone(&metrics), traces, refused);
+        let report: Report = Arc::new(reporting(calls.clone(), report));
+        let (rates, shared_rates) = KeyRates::new(&store);
+        let health = Health::new();
+        follow(&health, &live);
+        let (watcher, margins) = Watcher::new(store.clone(), Arc::clone(&live), health.clone());
+        let ledger = InstrumentedLedger::new(store.clone(), Arc::clone(&metrics.ledger));
+        let (used, settled) = (rates.tokens.clone(), Arc::clone(&report));
+        let (settler, settling) = Settler::new(ledger.clone(), settler_settings(), move |event| {
+            take_tokens(&used, event);
+            margins.check(event);
+            settled(event);
+        });
+        let payments = Payments::for_gateway(
+            store.clone(),
+            config.payments.clone(),
+            config.language,
+            metrics.payments.clone(),
+            settler.calls(),
+        );
+        let tail = Tail::new(store.clone());
+        let tasks = Tasks {
+            settling: Box::pin(settling.run()),
+            report,
+            watcher,
+            tail: tail.clone(),
+            shared_rates,
+        };
+        let parts = Self {
+            store,
+            ledger,
+            live,
+            limits: LiveLimits::new(config),
+            rates,
+            dispatcher: Dispatcher::new(tail, Arc::clone(&metrics)),
+            metrics,
+            calls,
+            health,
+            readiness: Readiness::default(),
+            settler,
+            payments,
+            open: OpenConnections::default(),
+        };
+        Ok((parts, tasks, exporter))
+    }
+
+    fn cabinet(&self, config: &CabinetConfig) -> (Cabinet, Mails) {
+        Cabinet::new(config, &self.store, &self.live, &self.calls, &self.payments)
+    }
+
+    /// Returns the part of the gateway's state that the stack of layers for callers uses.
+    const fn shared<'a>(
+        &'a self,
+        config: &'a Config,
+        upstream: &'a Upstream,
+        cabinet: Option<&'a Cabinet>,
+    ) -> Shared<'a> {
+        Shared {
+            config,
+            limits: &self.limits,
+            live: &self.live,
+            store: &self.store,
+            settler: &self.settler,
+            rates: &self.rates,
+            health: &self.health,
+            upstream,
+            calls: &self.calls,
+            payments: &self.payments,
+            cabinet,
+        }
+    }
+
+    fn server_settings(&self, tls: Option<Tls>) -> ServerSettings {
+        ServerSettings {
+            trusted_proxies: self.limits.trusted_proxies.clone(),
+            connections: self.limits.connections.clone(),
+            open: self.open.clone(),
+            when_full: WhenFull::Refuse,
+            tls,
+        }
+    }
+
+    /// Serves operators if `[admin]` is configured. Stops when `ended` becomes true, or when its sender is dropped.
+    fn serve_operators(
+        &self,
+        config: &Config,
+        inherited: Option<StdListener>,
+        config_file: ConfigFile,
+        ended: watch::Receiver<bool>,
+        loops: &mut JoinSet<()>,
+    ) -> anyhow::Result<Option<SocketAddr>> {
+        let Some(admin) = &config.admin else {
+            if inherited.is_some() {
+                tracing::warn!(
+                    "the parent process passed a socket named \"admin\", but the configuration has no section [admin]"
+                );
+            }
+            return Ok(None);
+        };
+        let listener = listen(inherited, admin.listen, config.reuse_port, "admin.listen")?;
+        let address = listener.local_addr()?;
+        let sources = Sources {
+            calls: self.calls.clone(),
+            live: Arc::clone(&self.live),
+            store: self.store.clone(),
+            rates: self.rates.clone(),
+            health: self.health.clone(),
+            readiness: self.readiness.clone(),
+            connections: self.open.clone(),
+        };
+        let api = Admin::new(
+            self.store.clone(),
+            Arc::clone(&self.live),
+            self.health.clone(),
+            self.readiness.clone(),
+            Scrape::new(Arc::clone(&self.metrics), sources),
+            self.dispatcher.clone(),
+            self.payments.clone(),
+        )
+        .with_configuration(config_file, stack::one_vendor)
+        .with_operators(admin.operators_file.clone());
+        let console = ConsoleLayer::new(admin, Arc::clone(&self.live));
+        let service = stack::operators(admin, &self.metrics, api, console);
+        let settings = ServerSettings {
+            connections: self.limits.admin_connections.clone(),
+            open: OpenConnections::default(),
+            when_full: WhenFull::ReplaceStrangers,
+            ..self.server_settings(None)
+        };
+        loops.spawn(server::serve(listener, service, settings, ended));
+        Ok(Some(address))
+    }
+
+    /// Starts the background tasks. Returns the settler's task separately from the others, because a drain waits until
+    /// it ends.
+    async fn start(&self, tasks: Tasks, loops: &mut JoinSet<()>) -> anyhow::Result<JoinSet<()>> {
+        let Self {
+            store,
+            readiness,
+            payments,
+            ..
+        } = self;
+        loops.spawn(tasks.tail.run());
+        loops.spawn(tasks.watcher.run());
+        let mut settler = JoinSet::new();
+        settler.spawn(readiness::settle(tasks.settling, readiness.clone()));
+        loops.spawn(readiness::watch(
+            store.clone(),
+            self.ledger.clone(),
+            readiness.clone(),
+        ));
+        if store.takes_leases() {
+            let leases = store.clone();
+            let renewal = async move {
+                restarted("the task that renews leases", || leases.tend_leases()).await;
+            };
+            let thread = dedicated_thread::run("leases", renewal).await;
+            loops.spawn(thread.context("cannot start the thread that renews leases")?);
+        }
+        if let Some(mut shared_rates) = tasks.shared_rates {
+            loops.spawn(async move {
+                while catch_round(
+                    "the task that counts rate limits in Redis",
+                    shared_rates.run(),
+                )
+                .await
+                .is_none()
+                {
+                    tokio::time::sleep(RESTART_PAUSE).await;
+                }
+            });
+        }
+        let refused = self.calls.clone();
+        loops.spawn(async move {
+            restarted("the task that stores refused calls", || {
+                refused.store_unbooked()
+            })
+            .await;
+        });
+        let journals = store.clone();
+        loops.spawn(async move {
+            restarted("the task that rolls up journals", || journals.roll_up()).await
+        });
+        loops.spawn(payments.clone().run());
+        loops.spawn(payments.clone().keep_topped_up());
+        let (earlier, report) = (store.clone(), tasks.report);
+        loops.spawn(async move {
+            // If the recovery panics and is started again, it skips the calls that it has already settled.
+            let recover = || earlier.recover(&*report);
+            restarted("the task that settles calls of an earlier process", recover).await;
+        });
+        Ok(settler)
+    }
+}
+
+fn settler_settings() -> SettlerSettings {
+    let mut settings = SettlerSettings::default();
+    settings.calls_max = CALLS_MAX;
+    // The settler sends each settlement to the store at once. If it waited for earlier settlements, later ones would
+    // not reach the store's outbox, which keeps charges while Redis cannot accept them.
+    settings.under_way_max = CALLS_MAX;
+    settings
+}
+
+/// Starts the task that reads the exchange rate. Waits for the first rate, so that even the first call has a price.
+async fn start_feed(config: &RateConfig, live: &Arc<Live>) -> JoinSet<()> {
+    let mut rates = RateFeed::new(config);
+    rates.refresh_into(live).await;
+    let mut feed = JoinSet::new();
+    feed.spawn(rates.run(Arc::clone(live), pending()));
+    feed
+}
+
+/// Publishes the expiry time of the callers' TLS certificate in the metrics.
+pub(super) fn publish_expiry(metrics: &Metrics, identity: &Identity) {
     if let Some(at_ms) = identity.expires_at_ms() {
         metrics.certificate_expires(at_ms / 1000);
     }
 }
 
-/// Returns the inherited socket, or a new one bound to the address.
+/// Returns the inherited socket if there is one, or else a new socket bound to the address.
 fn listen(
-    passed: Option<StdListener>,
+    inherited: Option<StdListener>,
     address: SocketAddr,
     reuse_port: bool,
     field: &str,
 ) -> anyhow::Result<Listener> {
-    match passed {
-        Some(socket) => Listener::passed(socket)
-            .with_context(|| format!("{field}: cannot listen on the socket that was passed")),
+    match inherited {
+        Some(socket) => Listener::inherited(socket).with_context(|| {
+            format!("{field}: cannot listen on the socket that the parent process passed")
+        }),
         None => Listener::bind(address, reuse_port)
             .with_context(|| format!("{field}: cannot listen on {address}")),
     }
 }
 
-/// Keeps the health records of configured routes, and drops the records of all other routes.
+/// Keeps the health records of the configured routes, and drops those of routes that were removed from the
+/// configuration.
 pub(super) fn follow(health: &Health, live: &Live) {
     let snapshot = live.snapshot();
     health.follow(snapshot.models().flat_map(|(model, _)| &model.routes));

@@ -1,5 +1,5 @@
-//! Handles the settler's events: counts and logs them, subtracts tokens from the key's limit, and passes them to the
-//! embedding program.
+//! Handles the settler's events: counts and logs them, counts used tokens against the key's limit, and passes the
+//! events to the program that embeds the gateway.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -7,8 +7,8 @@ use tollgate_layers::reserve::{Event, ledger::Booked};
 
 use crate::{observe::record::Calls, state::rates::KeyTokens};
 
-/// Returns a handler that counts and logs an event of the settler and passes it to `report`. A panic of `report` is
-/// caught.
+/// Returns a handler that counts and logs each event of the settler and passes it to `report`. If `report` panics, the
+/// panic is caught and logged.
 pub(super) fn reporting(
     calls: Calls,
     report: impl Fn(&Event<'_>) + Send + Sync + 'static,
@@ -16,12 +16,12 @@ pub(super) fn reporting(
     move |event: &Event<'_>| {
         calls.event(event);
         if catch_unwind(AssertUnwindSafe(|| report(event))).is_err() {
-            tracing::error!("the report of a call panicked");
+            tracing::error!("the handler that reports a call's events panicked");
         }
     }
 }
 
-/// Counts the tokens of a call against its key's limit.
+/// Counts the tokens that a settled call has used against its key's limit of tokens per minute.
 pub(super) fn take_tokens(tokens: &KeyTokens, event: &Event<'_>) {
     if let Event::Settled {
         settlement,
@@ -35,7 +35,7 @@ pub(super) fn take_tokens(tokens: &KeyTokens, event: &Event<'_>) {
     }
 }
 
-/// Logs an event that an operator should notice, if the call's own log line does not contain it.
+/// Logs those events of the settler that an operator should notice and that the call's own log line does not show.
 pub fn log_event(event: &Event<'_>) {
     match event {
         Event::Settled {
@@ -56,9 +56,15 @@ pub fn log_event(event: &Event<'_>) {
         }
         Event::Released { number } => tracing::debug!(%number, "released"),
         Event::Untended { cause } => {
-            tracing::warn!(%cause, "checkpoints or holds of running calls could not be updated yet");
+            tracing::warn!(%cause, "the settler could not update checkpoints or extend holds of running calls; it will try again");
         }
-        Event::Unavailable { number, cause } => tracing::warn!(%number, %cause, "not settled yet"),
+        Event::Unavailable { number, cause } => {
+            tracing::warn!(
+                %number,
+                %cause,
+                "a call is not settled yet: the ledger did not accept its charge or release"
+            );
+        }
         _ => {}
     }
 }

@@ -1,7 +1,7 @@
-//! Reloads the configuration of a running gateway: on SIGHUP, and when its files have changed.
+//! Reloads the configuration of a running gateway: on SIGHUP, and when the configuration's files have changed.
 //!
-//! A file is applied when two checks in a row have found the same content, so that a file is never applied while it is
-//! being written. A mistake in the file is logged once, and the old configuration stays in force.
+//! A changed file is applied when two consecutive checks have found the same content. So a file is never applied while
+//! it is being written. A mistake in the file is logged once, and the old configuration stays in force.
 
 use std::{
     panic::resume_unwind,
@@ -17,8 +17,8 @@ use tokio::{
 use tollgate_layers::reserve::ledger::{BookError, LedgerAdmin, TariffVersion};
 
 use super::{
-    Gateway,
-    build::{follow, tell_expiry},
+    build::{follow, publish_expiry},
+    gateway::Gateway,
 };
 use crate::{
     catalog::{rate_feed::RateFeed, tariffs},
@@ -26,31 +26,31 @@ use crate::{
     edge::panics::catch_round,
 };
 
-/// Pause between two checks of files that have just changed.
+/// The pause before files that have just changed are checked again.
 const SETTLE: Duration = Duration::from_secs(1);
-/// If files are not polled: the pause before a reload is tried again, because the ledger did not answer.
+/// The pause before a reload is repeated if the ledger did not respond. Used only if the files are not polled.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
-/// The configuration in force, and the state of the files that it was read from.
+/// The configuration in force, and the state of its files when they were last checked.
 #[derive(Debug)]
 pub struct Reload {
     file: PathBuf,
-    /// The configuration at the start of the process. Settings that a reload cannot apply stay in force until the
+    /// The configuration with which the process started. Settings that need a restart keep these values until the
     /// process ends.
     started: Config,
-    /// The interval between two checks of the files; `None` if only SIGHUP triggers a check.
+    /// The interval between checks of the files; `None` if the files are checked only on SIGHUP.
     every: Option<Duration>,
     next_look: Option<Instant>,
-    /// The files as they were last applied or rejected.
+    /// The state of the files when they were last applied or rejected.
     known: Files,
-    /// The files at the last check, if they differ from `known`.
+    /// The state of the files at the last check, if it differs from `known`.
     changed: Option<Files>,
-    /// Whether changed files still have to be applied, because the ledger did not answer.
+    /// Whether a reload is due again because the ledger did not respond.
     put_off: bool,
 }
 
 impl Reload {
-    /// Creates the state for a gateway that was started with `config`, which was read from these files.
+    /// Creates the state of reloads for a gateway that was started with `config`, which was read from `files`.
     #[must_use]
     pub fn new(file: &Path, config: Config, files: Files) -> Self {
         let every = config.reload_poll;
@@ -65,7 +65,7 @@ impl Reload {
         }
     }
 
-    /// Resolves when the next check of the files is due.
+    /// Completes when the next check of the files is due.
     pub async fn due(&self) {
         match self.next_look {
             Some(at) => sleep_until(at).await,
@@ -73,7 +73,7 @@ impl Reload {
         }
     }
 
-    /// Checks the files, and applies them if they have changed and are no longer being written.
+    /// Checks the files. If they have changed and are no longer being written, applies them.
     pub async fn look(&mut self, gateway: &mut Gateway) {
         self.next_look = self.every.map(|every| Instant::now() + every);
         let ended = catch_round("the reload", self.look_once(gateway)).await;
@@ -82,7 +82,8 @@ impl Reload {
         }
     }
 
-    /// Applies the files now, even if they are unchanged. Returns whether their content is in force.
+    /// Applies the files now, even if they are unchanged. Returns whether the content of the files is in force
+    /// afterwards.
     pub async fn now(&mut self, gateway: &mut Gateway) -> bool {
         self.put_off = false;
         let ended = catch_round("the reload", self.read(gateway, None)).await;
@@ -110,8 +111,8 @@ impl Reload {
         self.next_look = Some(Instant::now() + soon);
     }
 
-    /// Reads and applies the files. If the files differ from `found`, they are still being written, and are checked
-    /// again soon. Returns whether their content is in force.
+    /// Reads and applies the files. Files that differ from `found` are still being written; they are not applied now,
+    /// but checked again soon. Returns whether the content of the files is in force.
     async fn read(&mut self, gateway: &mut Gateway, found: Option<&Files>) -> bool {
         let file = self.file.clone();
         let Loaded { config, files } = off_thread(move || Config::read(&file)).await;
@@ -123,7 +124,7 @@ impl Reload {
             Ok(config) => config,
             Err(errors) => {
                 for error in errors.iter() {
-                    tracing::error!(file = %self.file.display(), "not reloaded: {error}");
+                    tracing::error!(file = %self.file.display(), "configuration not reloaded: {error}");
                 }
                 gateway.metrics().reloaded(false);
                 self.settled(files);
@@ -142,7 +143,7 @@ impl Reload {
                     let fields = fields.join(", ");
                     tracing::warn!(
                         needs_restart = fields,
-                        "changed in the file; applies after a restart"
+                        "some of the changed settings take effect only after a restart"
                     );
                 }
                 self.every = config.reload_poll;
@@ -153,7 +154,10 @@ impl Reload {
             Err(error) => {
                 if !self.put_off {
                     gateway.metrics().reloaded(false);
-                    tracing::error!(%error, "not reloaded yet: the tariff version cannot be read");
+                    tracing::error!(
+                        %error,
+                        "configuration not reloaded yet: the ledger returned no tariff version for the changed prices"
+                    );
                 }
                 self.put_off = true;
                 self.changed = Some(files);
@@ -171,13 +175,13 @@ impl Reload {
 }
 
 impl Gateway {
-    /// Applies models, prices, vendors, rate sources, limits and the certificate of another configuration;
-    /// [`need_restart`] lists the settings that it cannot apply. Running calls and open connections continue as they
-    /// began. If prices have changed, a tariff version is requested from the ledger. There is no other request to
-    /// another process.
+    /// Applies the models, prices, vendors, rate sources, limits and the certificate of another configuration.
+    /// [`need_restart`] lists the settings that a reload cannot apply. Calls in flight and open connections continue
+    /// under the old settings. If the prices have changed, their tariff version is requested from the ledger. A reload
+    /// changes only this process.
     ///
     /// # Errors
-    /// An error if the ledger returns no tariff version for the changed prices. Then nothing is applied.
+    /// An error if the ledger returns no tariff version for the changed prices. In this case, nothing is applied.
     pub async fn reload(&mut self, config: &Config) -> Result<TariffVersion, BookError> {
         let fingerprint = config.live.fingerprint();
         let version = if fingerprint == self.fingerprint {
@@ -197,19 +201,19 @@ impl Gateway {
         self.limits.replace(config);
         if let (Some(tls), Some(identity)) = (&self.tls, &config.tls) {
             tls.renew(identity);
-            tell_expiry(&self.metrics, identity);
+            publish_expiry(&self.metrics, identity);
         }
         if config.receivers != self.receivers {
             self.receivers.clone_from(&config.receivers);
-            // Deliveries in progress to the old receivers are dropped and sent again.
+            // Deliveries in progress to the old receivers are dropped, and their events are sent again.
             self.deliveries = self.dispatcher.replace(&self.receivers);
         }
         if config.live.rate != self.rate {
             self.rate.clone_from(&config.live.rate);
             self.live.unfix_rate();
             let (mut feed, live) = (RateFeed::new(&self.rate), Arc::clone(&self.live));
-            // Replacing the set of tasks ends the old task. A slow source delays nothing: the rate in force stays until
-            // the source answers.
+            // Replacing the set of tasks ends the old task. A slow source delays nothing: the old rate stays in force
+            // until the source responds.
             self.feed = JoinSet::new();
             self.feed.spawn(async move {
                 feed.refresh_into(&live).await;
@@ -220,7 +224,7 @@ impl Gateway {
     }
 }
 
-/// Runs work that waits for the disk on a blocking thread. Panics if `work` does.
+/// Runs `work`, which waits for the disk, on a thread for blocking work. Panics if `work` panics.
 async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|ended| resume_unwind(ended.into_panic()))

@@ -1,17 +1,17 @@
-//! The process: serves until it gets a signal to stop, and reloads changed files meanwhile.
+//! The gateway process: serves until a signal stops it, and meanwhile reloads changed files.
 
 use std::{collections::BTreeMap, path::Path};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Gateway, events::log_event, reload::Reload};
+use super::{events::log_event, gateway::Gateway, reload::Reload};
 use crate::{
     config::{Config, Files},
     edge::server::InheritedSockets,
     net::files::Shares,
 };
 
-/// Serves until SIGTERM or SIGINT, then drains. Reloads the files on SIGHUP, or when they change.
+/// Serves until SIGTERM or SIGINT, then drains. Meanwhile, reloads the files on SIGHUP and when they change.
 ///
 /// # Errors
 /// An error if the gateway cannot be built (see [`Gateway::build`]), if signals cannot be received, or if the drain
@@ -40,7 +40,7 @@ pub async fn serve(config: Config, file: &Path, files: Files) -> anyhow::Result<
             () = stop.next() => break,
             Some(()) = hangup.recv() => drop(reload.now(&mut gateway).await),
             Some(done) = gateway.reloads.recv() => {
-                // The operator may have stopped waiting.
+                // The sending fails if the operator no longer waits for the result.
                 let _ = done.send(reload.now(&mut gateway).await);
             }
             () = reload.due() => reload.look(&mut gateway).await,
@@ -48,23 +48,26 @@ pub async fn serve(config: Config, file: &Path, files: Files) -> anyhow::Result<
     }
     tracing::info!(
         seconds_max = gateway.drain_timeout().as_secs(),
-        "draining; send the signal again to cut running calls"
+        "draining: waiting for calls in flight; send the signal again to cut them"
     );
     tokio::select! {
         drained = gateway.drain() => drained?,
         () = stop.next() => {
-            anyhow::bail!("stopped by a second signal: running calls were cut; the next start charges their recorded checkpoints");
+            anyhow::bail!(
+                "stopped by a second signal: calls in flight were cut; the next start charges the costs recorded at \
+                 their last checkpoints"
+            );
         }
     }
     tracing::info!("stopped");
     Ok(())
 }
 
-/// Returns how many connections the configuration allows for callers, operators and vendors, which share the files that
-/// the process may open.
+/// Returns how many connections the configuration allows for callers, for operators and for vendors. All of them count
+/// towards the number of files that the process may open.
 fn shares(config: &Config, gateway: &Gateway) -> Shares {
     let snapshot = gateway.live.snapshot();
-    // The snapshot has a vendor once for each of its routes; the map removes the repetitions.
+    // The snapshot contains a vendor once per route of this vendor. The map keeps it once.
     let vendors: BTreeMap<_, _> = snapshot
         .vendors()
         .map(|vendor| (&*vendor.name, vendor.connections_max))
@@ -88,7 +91,7 @@ pub async fn until_told_to_stop() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// SIGTERM and SIGINT. If a signal arrives while no task waits for it, the next wait gets it.
+/// Receives SIGTERM and SIGINT. A signal that arrives while no task waits for it is returned by the next wait.
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,

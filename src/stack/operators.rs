@@ -1,4 +1,4 @@
-//! The path of an operator's request through the layers, from top to bottom.
+//! The layers that an operator's request passes through, from top to bottom.
 
 use std::convert::Infallible;
 
@@ -12,19 +12,19 @@ use crate::{
     config::AdminConfig,
     console::ConsoleLayer,
     edge::{
-        body_limit::BodyLimitLayer,
+        body_limit::limit_body,
         head::{HeadLayer, HeadLimits},
         panics::{self, PanicsLayer},
     },
     observe::metrics::{Metrics, requests::LimitedBy},
 };
 
-/// The answer of the outermost layer of the operators' stack.
+/// The response type of the outermost layer for operators.
 pub type OperatorsAnswer = Response<
     respond::ResponseBody<panics::ResponseBody<admin::AnswerBody, WhichCall>, OperatorsShape>,
 >;
 
-/// Builds the service for operators.
+/// Builds the service that handles operators' requests.
 #[rustfmt::skip] // A layer a line, with the statuses with which it refuses.
 pub fn operators<B>(
     config: &AdminConfig,
@@ -44,7 +44,7 @@ where
         .layer(HeadLayer::new(HeadLimits::OF_THE_SERVER)) // 400  one length, one host; only the server's limits
         .layer(AnswerRefusalsLayer) //                     Refusal → its answer. Above it an Error is a fault or a refused head
         .layer(AdminAuthLayer::new(config, metrics.requests.limited(LimitedBy::AdminKey))) // 401 403 429  the key if the route needs it, else the host; unknown paths get their 404 below
-        .layer(BodyLimitLayer::default()) //  408 413      Request<B> → Request<UnreadBody>: read on request of the handler
+        .map_request(limit_body::<B>) //         408 413      Request<B> → Request<UnreadBody>: read on request of the handler
         .layer(console) //                    303 401 403 429  pages for signed-in operators; they call the routes below
         .service(admin::Routes::new(admin)) // 404 405, and the ledger's errors
 }

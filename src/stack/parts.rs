@@ -1,22 +1,23 @@
-//! Creates the layers of the callers' stack from their settings. `stack` puts them in order.
+//! Creates the layers for callers' requests from their settings. The module `stack` puts the layers in order.
 
 use std::{net::IpAddr, sync::Arc};
 
-use http::Request;
+use http::{Request, Response};
 use tollgate_layers::{
     Error,
     auth::AuthLayer,
+    body::AnswerBody,
     error::Limit,
     facts::{Caller, ClientAddr},
     failover::{FailoverLayer, FailoverSettings, Health},
     idempotency::IdempotencyLayer,
-    in_flight::InFlightLayer,
+    in_flight::{self, InFlightLayer},
     key::KeyId,
     parse::ParseLayer,
     passthrough::PassthroughLayer,
     rate_limit::{Gcra, Quota, RateLimitLayer, RefusalLimitLayer},
     reserve::{LedgerFunds, ReserveLayer, Settler, tokens::ByTokens},
-    respond::RespondLayer,
+    respond::{self, RespondLayer},
     select::SelectLayer,
     setting::Setting,
     upstream::Upstream,
@@ -26,12 +27,12 @@ use crate::{
     cabinet::Cabinet,
     catalog::snapshot::Live,
     config::Config,
-    edge::{cors::CorsLayer, routes::Routes},
+    edge::{cors::CorsLayer, panics, routes::Routes},
     idempotency::{self, AnyAnswers, Books},
     ledger::AnyLedger,
     observe::{
-        metrics::{Metrics, ledger::Measured, requests::LimitedBy},
-        record::Calls,
+        metrics::{Metrics, ledger::InstrumentedLedger, requests::LimitedBy},
+        record::{self, Calls},
     },
     payments::Payments,
     state::{
@@ -41,43 +42,50 @@ use crate::{
     },
 };
 
-/// State that the layers share with the rest of the gateway.
+/// The response type of the outermost layer for callers.
+pub type Answer = Response<
+    respond::ResponseBody<
+        record::ResponseBody<panics::ResponseBody<in_flight::ResponseBody<AnswerBody>>>,
+    >,
+>;
+
+/// State of the gateway that the layers use.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared<'a> {
-    /// The configuration that a reload does not change.
+    /// The configuration. Layers read from it only settings that a reload does not change.
     pub config: &'a Config,
-    /// The limits that a reload changes.
+    /// The limits that a reload can change.
     pub limits: &'a LiveLimits,
     /// The models and prices in force.
     pub live: &'a Arc<Live>,
     /// The ledger in which calls are booked.
     pub store: &'a AnyLedger,
-    /// The settler, which ends holds.
+    /// The settler, which settles or releases holds when calls end.
     pub settler: &'a Settler,
-    /// The limits of requests and tokens per minute, per key.
+    /// Counters of requests and tokens per minute, per key.
     pub rates: &'a KeyRates,
-    /// The state of the vendors.
+    /// The record of which routes to vendors fail.
     pub health: &'a Health,
     /// The HTTP client for vendors.
     pub upstream: &'a Upstream,
-    /// The record that counts requests and writes their log lines.
+    /// Counts requests and writes a log line for each.
     pub calls: &'a Calls,
-    /// The payments at providers.
+    /// Payments of customers at payment providers.
     pub payments: &'a Payments,
-    /// The pages for members of accounts; `None`: there are no such pages.
+    /// The customer portal; `None` if it is not configured.
     pub cabinet: Option<&'a Cabinet>,
 }
 
-/// A limiter of requests per address, for callers' and for public paths.
+/// Counts requests per client address, on callers' paths and on public paths.
 type PerAddress = Counted<AddressLimiter>;
 
-/// Layers that more than one half-stack uses, and the values from which other layers are created.
+/// Layers that several half-stacks use, and the values from which the other layers are created.
 pub(super) struct Parts<'a> {
     shared: Shared<'a>,
     pub(super) in_flight: InFlightLayer,
     pub(super) parse: ParseLayer,
     pub(super) tariff: ByTokens,
-    books: Measured<AnyLedger>,
+    books: InstrumentedLedger<AnyLedger>,
     addresses: PerAddress,
     key_seconds: Counted<Gcra<KeyId>>,
 }
@@ -93,7 +101,7 @@ impl<'a> Parts<'a> {
                 .search_tokens(ledger.search_tokens)
                 .call_time_max(limits.call_time_max.clone())
                 .conversations_max(ledger.hold_conversations_max),
-            books: Measured::new(shared.store.clone(), Arc::clone(&metrics.ledger)),
+            books: InstrumentedLedger::new(shared.store.clone(), Arc::clone(&metrics.ledger)),
             addresses: counted(metrics, AddressLimiter::local(), LimitedBy::Address),
             key_seconds: counted(metrics, Gcra::new(KEYS_MAX), LimitedBy::Key),
             shared,
@@ -108,7 +116,7 @@ impl<'a> Parts<'a> {
         RespondLayer::new(self.shared.config.language).without_log()
     }
 
-    /// Returns the limit of requests per address, which shares its counts with [`Self::wrong_paths`].
+    /// Returns the layer that limits requests per address. It shares its counts with [`Self::wrong_paths`].
     pub(super) fn address_rate<B>(&self) -> RateLimitLayer<PerAddress, impl ByAddress<B> + use<B>> {
         RateLimitLayer::new(
             self.addresses.clone(),
@@ -116,7 +124,7 @@ impl<'a> Parts<'a> {
         )
     }
 
-    /// Returns the limit of requests that reach no service, per address.
+    /// Returns the layer that limits, per address, requests that reach no service.
     pub(super) fn wrong_paths<B>(
         &self,
     ) -> RefusalLimitLayer<PerAddress, impl ByAddress<B> + use<B>, fn(&Error) -> bool> {
@@ -127,8 +135,8 @@ impl<'a> Parts<'a> {
         )
     }
 
-    /// Returns the limit of requests for public documents, per address. Counts over all gateways, if they share a
-    /// Redis.
+    /// Returns the layer that limits requests for public documents per address. If gateways share a Redis, their
+    /// requests are counted together.
     pub(super) fn catalog_rate<B>(&self) -> RateLimitLayer<PerAddress, impl ByAddress<B> + use<B>> {
         let limiter = AddressLimiter::shared(self.shared.store);
         RateLimitLayer::new(
@@ -137,7 +145,7 @@ impl<'a> Parts<'a> {
         )
     }
 
-    /// Returns the limit of requests with unknown keys, per address.
+    /// Returns the layer that limits requests with an unknown key, per address.
     pub(super) fn guesses<B>(
         &self,
     ) -> RefusalLimitLayer<PerAddress, impl ByAddress<B> + use<B>, fn(&Error) -> bool> {
@@ -149,17 +157,17 @@ impl<'a> Parts<'a> {
         )
     }
 
-    pub(super) fn auth(&self) -> AuthLayer<Measured<AnyLedger>> {
+    pub(super) fn auth(&self) -> AuthLayer<InstrumentedLedger<AnyLedger>> {
         AuthLayer::new(self.books.clone())
     }
 
-    /// Returns the limit of requests per second, per key.
+    /// Returns the layer that limits requests per second, per key.
     pub(super) fn key_rate<B>(&self) -> RateLimitLayer<Counted<Gcra<KeyId>>, ByKey<B>> {
         RateLimitLayer::new(self.key_seconds.clone(), by_key_and_second as ByKey<B>)
             .named(Limit::KeyRequestsPerSecond)
     }
 
-    /// Returns the limit of requests per minute, per key.
+    /// Returns the layer that limits requests per minute, per key.
     pub(super) fn key_minute_rate<B>(&self) -> RateLimitLayer<Counted<KeyRequests>, ByKey<B>> {
         let limiter = self.shared.rates.requests.clone();
         let limiter = counted(self.metrics(), limiter, LimitedBy::Key);
@@ -167,15 +175,17 @@ impl<'a> Parts<'a> {
             .named(Limit::KeyRequestsPerMinute)
     }
 
-    /// Returns the limit of tokens per minute, per key; the settler reports what a call has used.
+    /// Returns the layer that limits tokens per minute, per key. The settler reports how many tokens each call has
+    /// used.
     pub(super) fn key_tokens<B>(&self) -> RateLimitLayer<Counted<KeyTokens>, ByKey<B>> {
         let limiter = self.shared.rates.tokens.clone();
         let limiter = counted(self.metrics(), limiter, LimitedBy::Key);
         RateLimitLayer::new(limiter, tokens_by_key as ByKey<B>).named(Limit::KeyTokensPerMinute)
     }
 
-    /// Returns a parser that shares the bound of all bodies with `parse`.
-    pub(super) fn parse_for_money(&self) -> ParseLayer<LedgerFunds<Measured<AnyLedger>>> {
+    /// Returns a parser of request bodies that does not read a large body if the key has no money. It shares with the
+    /// layer `parse` the limit on the total size of all bodies in memory.
+    pub(super) fn parse_for_money(&self) -> ParseLayer<LedgerFunds<InstrumentedLedger<AnyLedger>>> {
         self.parse
             .clone()
             .with_funds(LedgerFunds(self.books.clone()))
@@ -194,14 +204,16 @@ impl<'a> Parts<'a> {
         )
     }
 
-    pub(super) fn select(&self) -> SelectLayer<Arc<Live>, LedgerFunds<Measured<AnyLedger>>> {
+    pub(super) fn select(
+        &self,
+    ) -> SelectLayer<Arc<Live>, LedgerFunds<InstrumentedLedger<AnyLedger>>> {
         SelectLayer::new(
             Arc::clone(self.shared.live),
             LedgerFunds(self.books.clone()),
         )
     }
 
-    pub(super) fn reserve(&self) -> ReserveLayer<Measured<AnyLedger>, ByTokens> {
+    pub(super) fn reserve(&self) -> ReserveLayer<InstrumentedLedger<AnyLedger>, ByTokens> {
         ReserveLayer::new(
             self.books.clone(),
             self.tariff.clone(),
@@ -225,12 +237,12 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Counts refusals of `limiter` under `by`.
+/// Counts each refusal of `limiter` in the metrics, under the label `by`.
 fn counted<L>(metrics: &Metrics, limiter: L, by: LimitedBy) -> Counted<L> {
     Counted::new(limiter, metrics.requests.limited(by))
 }
 
-/// Chooses the address under which a request is counted, and its quota.
+/// Determines the client address under which a request is counted, and the quota of that address.
 pub(super) trait ByAddress<B>:
     Fn(&Request<B>) -> Option<(IpAddr, Quota)> + Clone + Send + Sync + 'static
 {
@@ -241,39 +253,41 @@ impl<B, F> ByAddress<B> for F where
 {
 }
 
-/// Chooses the key under which a request is counted, and its quota.
+/// Determines the key under which a request is counted, and the quota of that key.
 pub(super) type ByKey<B> = fn(&Request<B>) -> Option<(KeyId, Quota)>;
 
-/// Counts requests per client address; unlimited if no quota is configured.
+/// Counts requests per client address. Without a configured quota, requests are not limited.
 fn by_address<B>(quota: &Setting<Option<Quota>>) -> impl ByAddress<B> + use<B> {
     let quota = quota.clone();
     move |req: &Request<B>| Some((req.extensions().get::<ClientAddr>()?.block(), quota.get()?))
 }
 
-/// Returns whether an error means that an unknown key had to be looked up. A mistyped key of this gateway fails its
-/// checksum and does not count as a guess; a key in another issuer's form does.
+/// Returns whether the error is that a request with an unknown key was refused after a lookup of the key. A mistyped
+/// key of this gateway fails its checksum and is not looked up. A key in another issuer's format has no checksum and is
+/// looked up.
 const fn is_guess(error: &Error) -> bool {
     matches!(error, Error::KeyUnknown)
 }
 
-/// Returns whether the request reached no service, so that no other limit per address has counted it.
+/// Returns whether the error is that the request reached no service. No other limit per address has counted such a
+/// request.
 const fn is_wrong_path(error: &Error) -> bool {
     matches!(error, Error::PathUnknown | Error::MethodNotAllowed { .. })
 }
 
-/// Counts requests per key, by the key's rate per second.
+/// Counts requests per key against the key's limit per second.
 fn by_key_and_second<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
     let Caller(key) = req.extensions().get()?;
     Some((key.id.clone(), Quota::per_second(key.requests_per_second?)))
 }
 
-/// Counts requests per key, by the key's rate per minute.
+/// Counts requests per key against the key's limit per minute.
 fn by_key_and_minute<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
     let Caller(key) = req.extensions().get()?;
     Some((key.id.clone(), Quota::per_minute(key.requests_per_minute?)))
 }
 
-/// Counts tokens per key; a whole minute's tokens may be used at once.
+/// Counts tokens per key against the key's limit per minute. A key may use a minute's tokens all at once.
 fn tokens_by_key<B>(req: &Request<B>) -> Option<(KeyId, Quota)> {
     let Caller(key) = req.extensions().get()?;
     let tokens = key.tokens_per_minute?;

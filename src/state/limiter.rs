@@ -1,4 +1,5 @@
-//! Limits requests per address: over all gateways if the ledger is Redis, otherwise in this process.
+//! Limits requests per address. If the ledger is Redis, the requests to all gateways are counted together; otherwise
+//! this process counts only the requests that it receives itself.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -7,10 +8,10 @@ use tollgate_layers::rate_limit::{Gcra, Limiter, Quota, redis::RedisLimiter};
 
 use crate::ledger::AnyLedger;
 
-/// The largest number of addresses that are remembered.
+/// The maximum number of address blocks whose requests are counted.
 const ADDRESSES_MAX: usize = 100_000;
 
-/// Limits requests per address block.
+/// Limits requests per address block: an IPv4 address or an IPv6 /64.
 #[derive(Clone, Debug)]
 pub struct AddressLimiter {
     here: Gcra<IpAddr>,
@@ -18,7 +19,7 @@ pub struct AddressLimiter {
 }
 
 impl AddressLimiter {
-    /// Creates a limiter that counts in this process only.
+    /// Creates a limiter that counts the requests to this process only.
     #[must_use]
     pub fn local() -> Self {
         Self {
@@ -27,7 +28,8 @@ impl AddressLimiter {
         }
     }
 
-    /// Creates a limiter that counts over all gateways that share the store, if gateways can share this kind of store.
+    /// Creates a limiter that counts the requests to all gateways that share the store. If gateways cannot share this
+    /// kind of store, counts the requests to this process only.
     #[must_use]
     pub fn shared(store: &AnyLedger) -> Self {
         let everywhere = match store {
@@ -44,7 +46,7 @@ impl AddressLimiter {
     }
 }
 
-/// A limiter whose refusals are counted in metrics.
+/// Counts the refusals of a limiter in the metrics.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted<L> {
     limiter: L,
@@ -78,14 +80,15 @@ impl<K: Send + 'static, L: Limiter<K> + Sync> Limiter<K> for Counted<L> {
 impl Limiter<IpAddr> for AddressLimiter {
     async fn admit(&self, id: IpAddr, quota: Quota) -> Result<(), Duration> {
         if let Some(everywhere) = &self.everywhere {
-            // The future is boxed, because otherwise every call's future would reserve space for it, although most
-            // calls do not need it.
+            // The future is boxed because it is large. Unboxed, it would enlarge the future of every call, although
+            // most calls do not need it.
             match Box::pin(everywhere.check(&id.to_string(), quota)).await {
                 Ok(verdict) => return verdict,
-                // The catalog costs nothing, so callers can still read it while Redis is unavailable.
+                // If Redis is unavailable, requests are still admitted, because they read the price list, which costs
+                // nothing.
                 Err(error) => tracing::debug!(
                     error,
-                    "Redis did not answer: requests are counted only in this process"
+                    "Redis did not respond: requests per address are counted only in this process"
                 ),
             }
         }

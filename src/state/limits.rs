@@ -1,4 +1,4 @@
-//! The limits that a reload changes. Layers and servers share them, and each reads its limit at each request or
+//! The limits that a reload can change. Layers and servers share them, and read them again for each request or
 //! connection.
 
 use std::{sync::Arc, time::Duration};
@@ -11,43 +11,43 @@ use crate::{
     edge::{cors::Origins, head::HeadLimits, server::ConnectionLimits},
 };
 
-/// The values of `[limits]` in force, and other settings that a reload changes. Clones share them.
+/// The limits of `[limits]` in force, and other settings that a reload can change. Clones share them.
 #[derive(Clone, Debug)]
 pub struct LiveLimits {
-    /// The rate limit of catalog requests, per address.
+    /// The maximum rate of catalog requests per address.
     pub catalog: Setting<Option<Quota>>,
-    /// The rate limit of requests to all other paths, per address.
+    /// The maximum rate of requests to all paths except the catalog, per address.
     pub callers: Setting<Option<Quota>>,
-    /// The rate limit of requests with an unknown key, per address.
+    /// The maximum rate of requests with an unknown key, per address.
     pub unknown_keys: Setting<Option<Quota>>,
-    /// The size limits of a request's head.
+    /// The maximum size of a request's head.
     pub head: Setting<HeadLimits>,
-    /// The maximum number of requests in flight.
+    /// The maximum number of requests in flight at the same time.
     pub in_flight_max: Setting<usize>,
-    /// The size and time limits of a request's body.
+    /// The maximum size of a request's body, and the maximum time to receive it.
     pub parse: Setting<ParseLimits>,
-    /// The largest size of a plain answer, in bytes.
+    /// The maximum size of a plain response, in bytes.
     pub answer_bytes_max: Setting<usize>,
-    /// The largest total size of the plain answers that are buffered at the same time, in bytes.
+    /// The maximum total size of all plain responses that are buffered at the same time, in bytes.
     pub answers_bytes_max: Setting<u64>,
-    /// The longest time that a call may take.
+    /// The maximum duration of a call.
     pub call_time_max: Setting<Duration>,
-    /// How long a hold lasts if it is not extended.
+    /// How long a hold lasts unless it is extended.
     pub hold_ttl: Setting<Duration>,
-    /// The limits on callers' connections.
+    /// Limits and timeouts of callers' connections.
     pub connections: Setting<ConnectionLimits>,
-    /// The limits on operators' connections.
+    /// Limits and timeouts of operators' connections.
     pub admin_connections: Setting<ConnectionLimits>,
-    /// The peers whose `x-forwarded-for` is trusted.
+    /// The networks of proxies whose `x-forwarded-for` header is trusted.
     pub trusted_proxies: Setting<Arc<[IpNet]>>,
-    /// Origins of web pages that may use keys from a browser.
+    /// The origins of web pages that may send requests with a key from a browser.
     pub cors_origins: Setting<Origins>,
-    /// How long running calls may take after the process has got the signal to stop.
+    /// How long a drain waits for calls in flight after the process has received the signal to stop.
     pub drain_timeout: Setting<Duration>,
 }
 
 impl LiveLimits {
-    /// Returns the limits that `config` sets.
+    /// Returns the limits that the configuration `config` sets.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let limits = &config.limits;
@@ -90,35 +90,22 @@ impl LiveLimits {
         }
     }
 
-    /// Applies the limits of `config`. Requests and connections that have begun continue under the old limits.
+    /// Applies the limits of `config`. Requests and connections that have already begun continue under the old limits.
     pub fn replace(&self, config: &Config) {
-        let Self {
-            catalog,
-            callers,
-            unknown_keys,
-            head,
-            in_flight_max,
-            parse,
-            answer_bytes_max,
-            answers_bytes_max,
-            call_time_max,
-            hold_ttl,
-            connections,
-            admin_connections,
-            trusted_proxies,
-            cors_origins,
-            drain_timeout,
-        } = Self::new(config);
-        self.catalog.set(catalog.get());
-        self.callers.set(callers.get());
-        self.unknown_keys.set(unknown_keys.get());
-        self.head.set(head.get());
-        self.in_flight_max.set(in_flight_max.get());
-        self.parse.set(parse.get());
-        self.answer_bytes_max.set(answer_bytes_max.get());
-        self.answers_bytes_max.set(answers_bytes_max.get());
-        // A hold must always last longer than its call. So a longer hold time is set before the call time, and a
-        // shorter hold time after it.
+        // The pattern lists every field, so that the compiler reports a field that is not applied.
+        macro_rules! apply {
+            ($($field:ident)+, $($other:ident)+) => {
+                let Self { $($field,)+ $($other,)+ } = Self::new(config);
+                $(self.$field.set($field.get());)+
+            };
+        }
+        apply! {
+            catalog callers unknown_keys head in_flight_max parse answer_bytes_max answers_bytes_max connections
+            admin_connections trusted_proxies cors_origins drain_timeout,
+            hold_ttl call_time_max
+        }
+        // A hold must always last longer than its call. So if the hold time grows, it is set before the call time; if
+        // it shrinks, it is set after the call time.
         if hold_ttl.get() > self.hold_ttl.get() {
             self.hold_ttl.set(hold_ttl.get());
             self.call_time_max.set(call_time_max.get());
@@ -126,10 +113,5 @@ impl LiveLimits {
             self.call_time_max.set(call_time_max.get());
             self.hold_ttl.set(hold_ttl.get());
         }
-        self.connections.set(connections.get());
-        self.admin_connections.set(admin_connections.get());
-        self.trusted_proxies.set(trusted_proxies.get());
-        self.cors_origins.set(cors_origins.get());
-        self.drain_timeout.set(drain_timeout.get());
     }
 }

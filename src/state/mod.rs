@@ -1,6 +1,6 @@
-//! State that the listeners of one process share: the settings that a reload changes ([`limits`]), counts per key
-//! ([`rates`]) and per address ([`limiter`]), the readiness of this node ([`readiness`]), the values for a scrape
-//! ([`scrape`]), and the configuration file ([`config_file`]).
+//! State that the listeners of one process share. [`limits`] has the settings that a reload can change, [`rates`] the
+//! counts per key, and [`limiter`] the counts per address. [`readiness`] decides whether this node should get traffic,
+//! [`scrape`] reads the values for the metrics, and [`config_file`] applies the configuration file.
 
 pub mod config_file;
 pub mod limiter;

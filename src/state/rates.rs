@@ -1,5 +1,5 @@
-//! Keys' limits per minute. They are counted in Redis over all gateways if the ledger is Redis. Otherwise they are
-//! counted in this process, which is then the only gateway.
+//! Counts requests and tokens per minute, per key. If the ledger is Redis, requests and tokens of all gateways are
+//! counted together in Redis. Otherwise this process is the only gateway, and it counts in its memory.
 
 use std::time::Duration;
 
@@ -15,23 +15,23 @@ use tollgate_layers::{
 
 use crate::ledger::AnyLedger;
 
-/// The maximum number of keys whose rates are kept in memory.
+/// The maximum number of keys whose requests and tokens are counted in memory.
 pub(crate) const KEYS_MAX: usize = 100_000;
 
-/// The counters of keys' requests and tokens per minute. Clones share them.
+/// Counts requests and tokens per minute, per key. Clones share the counts.
 #[derive(Clone, Debug)]
 pub struct KeyRates {
-    /// The limit of requests per minute.
+    /// Counts requests per minute, per key.
     pub(crate) requests: KeyRequests,
-    /// The limit of tokens per minute.
+    /// Counts tokens per minute, per key.
     pub(crate) tokens: KeyTokens,
     shared: Option<SharedRates<RedisRates>>,
 }
 
 impl KeyRates {
-    /// Counts in Redis if the ledger is Redis, otherwise in this process. With Redis, the returned task sends the
-    /// requests to Redis.
-    pub(crate) fn of(store: &AnyLedger) -> (Self, Option<SharedRatesTask>) {
+    /// Creates counters in Redis if the ledger is Redis, otherwise in this process. With Redis, also returns the task
+    /// that sends the counters' requests to Redis.
+    pub(crate) fn new(store: &AnyLedger) -> (Self, Option<SharedRatesTask>) {
         match store {
             AnyLedger::Memory(_) | AnyLedger::Sqlite(_) => {
                 let rates = Self {
@@ -56,27 +56,27 @@ impl KeyRates {
         }
     }
 
-    /// Returns counts of the requests to Redis; all counts are zero without Redis.
+    /// Returns how many rate-limit requests were sent to Redis, and how they ended. All counts are zero without Redis.
     pub(crate) fn counts(&self) -> RateCounts {
         (self.shared.as_ref()).map_or_else(RateCounts::default, SharedRates::counts)
     }
 }
 
-/// A limit per key: counted by this gateway alone, or over all gateways by Redis.
+/// A limit per key, counted either by this gateway alone or by Redis for all gateways together.
 #[derive(Clone, Debug)]
 pub(crate) enum PerKey<H, E> {
     Here(H),
     Everywhere(E),
 }
 
-/// The limit of requests per minute, per key.
+/// Counts requests per minute against the limit of each key.
 pub(crate) type KeyRequests = PerKey<Gcra<KeyId>, SharedGcra<KeyId, RedisRates>>;
 
-/// The limit of tokens per minute, per key.
+/// Counts tokens per minute against the limit of each key.
 pub(crate) type KeyTokens = PerKey<PostPaid<KeyId>, SharedPostPaid<KeyId, RedisRates>>;
 
 impl KeyTokens {
-    /// Counts the tokens that a call of the key has used.
+    /// Adds the tokens that a call has used to the count of its key.
     pub(crate) fn take(&self, id: &KeyId, tokens: u64) {
         match self {
             Self::Here(limiter) => limiter.take(id, tokens),

@@ -1,51 +1,38 @@
-//! Whether this node should get traffic, and the reason if it should not. A task watches the node's ledger and its
-//! settler.
+//! Decides whether this node is ready to get traffic, and gives the reason if it is not. A task checks the node's
+//! ledger, and another runs its settler.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tollgate_layers::{error::BoxError, reserve::ledger::Ledger};
 
 use crate::{edge::panics::catch_round, ledger::AnyLedger, text::causes::chain};
 
-/// The interval at which the ledger is checked.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Expired holds are swept on every fifth check of the ledger.
-const LOOKS_PER_EXPIRY: u32 = 5;
+/// The interval between checks of the ledger.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// The number of ledger checks per sweep of expired holds.
+const CHECKS_PER_SWEEP: u32 = 5;
 
-/// The reasons why this node must not serve. If there is no reason, the node is ready.
-#[derive(Clone, Debug)]
+/// The reasons why this node must not get traffic. If there are none, the node is ready.
+#[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<Mutex<Reasons>>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Reasons {
     serving: bool,
     broken: Option<&'static str>,
     ledger: Option<String>,
 }
 
-impl Default for Readiness {
-    fn default() -> Self {
-        let reasons = Reasons {
-            serving: false,
-            broken: None,
-            ledger: None,
-        };
-        Self(Arc::new(Mutex::new(reasons)))
-    }
-}
-
 impl Readiness {
     /// Returns `Ok` if the node should get traffic.
     ///
     /// # Errors
-    /// An error with the reason why the node should not get traffic.
+    /// The reason why the node must not get traffic.
     pub fn check(&self) -> Result<(), String> {
-        let reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reasons = self.0.lock();
         match (&reasons.broken, &reasons.ledger) {
-            _ if !reasons.serving => Err("starting or draining".to_owned()),
+            _ if !reasons.serving => Err("the node is starting or draining".to_owned()),
             (Some(reason), _) => Err((*reason).to_owned()),
             (None, Some(reason)) => Err(reason.clone()),
             (None, None) => Ok(()),
@@ -53,74 +40,68 @@ impl Readiness {
     }
 
     pub(crate) fn serving(&self, serving: bool) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .serving = serving;
+        self.0.lock().serving = serving;
     }
 
-    /// Marks the process as unable to serve until it is restarted.
+    /// Marks the node as not ready until the process is restarted.
     pub(crate) fn broken(&self, reason: &'static str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).broken = Some(reason);
+        self.0.lock().broken = Some(reason);
     }
 
     pub(crate) fn is_broken(&self) -> bool {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .broken
-            .is_some()
+        self.0.lock().broken.is_some()
     }
 
-    /// Sets or clears the reason that concerns the ledger. Returns whether this changed the readiness.
+    /// Sets or removes the reason that concerns the ledger. Returns whether the node has become ready, or has stopped
+    /// being ready.
     fn ledger(&self, reason: Option<String>) -> bool {
-        let mut reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let news = reasons.ledger.is_some() != reason.is_some();
+        let mut reasons = self.0.lock();
+        let has_changed = reasons.ledger.is_some() != reason.is_some();
         reasons.ledger = reason;
-        news
+        has_changed
     }
 
-    /// Updates the readiness with the result of a check of the ledger.
-    fn looked(&self, looked: Result<(), BoxError>) {
-        let reason = looked.err().map(|error| chain(&*error));
+    /// Updates the readiness after a check of the ledger.
+    fn checked(&self, result: Result<(), BoxError>) {
+        let reason = result.err().map(|error| chain(&*error));
         if self.ledger(reason.clone()) {
             match reason {
                 Some(reason) => tracing::error!(reason, "not ready"),
-                None => tracing::info!("ready: the ledger is well"),
+                None => tracing::info!("ready: the ledger responds"),
             }
         }
     }
 }
 
-/// Checks periodically whether the ledger answers, whether it is the same ledger as before, and whether charges wait
-/// too long to be sent to it. Also sweeps expired holds.
+/// Periodically checks whether the ledger responds, whether it is still the same ledger, and whether charges have
+/// waited too long to be sent to it. Also sweeps expired holds.
 pub(crate) async fn watch(store: AnyLedger, ledger: impl Ledger, readiness: Readiness) {
-    let mut looks = 0;
+    let mut checks = 0;
     loop {
-        looks += 1;
-        let looked = look(store.check()).await;
-        if looks % LOOKS_PER_EXPIRY == 0
-            && looked.is_ok()
+        checks += 1;
+        let result = check(store.check()).await;
+        if checks % CHECKS_PER_SWEEP == 0
+            && result.is_ok()
             && let Some(Err(error)) =
-                catch_round("the sweep of expired holds", sweep(&ledger)).await
+                catch_round("the task that sweeps expired holds", sweep(&ledger)).await
         {
-            // Perhaps only one server of a Redis Cluster is out of reach. Calls on accounts of the other servers
-            // continue, so the node stays ready.
+            // The sweep can fail because one server of a Redis Cluster is unreachable. Calls of accounts on the other
+            // servers continue, so the node stays ready.
             tracing::warn!(reason = chain(&*error), "expired holds could not be swept");
         }
-        readiness.looked(looked);
-        tokio::time::sleep(LOOK_EVERY).await;
+        readiness.checked(result);
+        tokio::time::sleep(CHECK_EVERY).await;
     }
 }
 
-/// Makes one check of the ledger. If the check panics, the ledger's state is unknown, so the node is not ready until a
-/// check completes again.
-async fn look(check: impl Future<Output = Result<(), BoxError>>) -> Result<(), BoxError> {
-    let looked = catch_round("the check of the ledger", check).await;
-    looked.unwrap_or_else(|| Err("the check of the ledger panicked: see the log".into()))
+/// Checks the ledger once. If the check panics, the ledger's state is unknown, so the node is not ready until a later
+/// check succeeds.
+async fn check(check: impl Future<Output = Result<(), BoxError>>) -> Result<(), BoxError> {
+    let result = catch_round("the ledger check", check).await;
+    result.unwrap_or_else(|| Err("the ledger check panicked: see the log".into()))
 }
 
-/// Runs the settler. If the settler panics, this node can charge no call and must get no more calls.
+/// Runs the settler. If the settler panics, no call can be charged, so the node must not get any more calls.
 pub(crate) async fn settle(settling: impl Future<Output = ()>, readiness: Readiness) {
     if catch_round("the settler", settling).await.is_none() {
         readiness.broken("the settler has stopped and no call can be charged: restart this node");
@@ -163,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// A ledger whose `reserve` succeeds and whose other methods panic.
+    /// A ledger whose `reserve` succeeds, and whose other methods panic.
     #[derive(Clone, Default)]
     struct Brittle {
         books: MemoryLedger,
@@ -207,7 +188,7 @@ mod tests {
         }
     }
 
-    /// A tariff that holds this amount for each request.
+    /// A tariff that quotes and charges 100 micro-rubles for every request.
     #[derive(Clone)]
     struct Fee;
 
@@ -228,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn panicked_settler_makes_the_node_unready_and_admits_no_calls() {
+    async fn node_whose_settler_panicked_is_unready_and_admits_no_calls() {
         let ledger = Brittle::default();
         open(&ledger.books, 1000).await;
         let (settler, settling) = Settler::new(ledger.clone(), SettlerSettings::default(), |_| {});
@@ -251,13 +232,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn next_expiry_sweep_runs_after_one_that_panicked() {
+    async fn expiry_sweeps_continue_after_one_of_them_panicked() {
         let (ledger, readiness) = (Brittle::default(), Readiness::default());
         readiness.serving(true);
         let store = AnyLedger::Memory(ledger.books.clone());
         let mut tasks = JoinSet::new();
         tasks.spawn(watch(store, ledger.clone(), readiness.clone()));
-        tokio::time::sleep(LOOK_EVERY * LOOKS_PER_EXPIRY * 10).await;
+        tokio::time::sleep(CHECK_EVERY * CHECKS_PER_SWEEP * 10).await;
         assert!(ledger.swept.load(Ordering::Relaxed) >= 9);
         assert!(tasks.try_join_next().is_none());
         assert_eq!(readiness.check(), Ok(()));
@@ -267,10 +248,10 @@ mod tests {
     async fn panic_in_a_ledger_check_makes_the_node_unready_until_a_check_succeeds() {
         let readiness = Readiness::default();
         readiness.serving(true);
-        readiness.looked(look(async { panic!("panicked on purpose") }).await);
+        readiness.checked(check(async { panic!("panicked on purpose") }).await);
         let reason = readiness.check().unwrap_err();
-        assert_eq!(reason, "the check of the ledger panicked: see the log");
-        readiness.looked(look(async { Ok(()) }).await);
+        assert_eq!(reason, "the ledger check panicked: see the log");
+        readiness.checked(check(async { Ok(()) }).await);
         assert_eq!(readiness.check(), Ok(()));
     }
 

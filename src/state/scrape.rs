@@ -1,4 +1,4 @@
-//! Answers a scrape: reads the current state and renders all metrics.
+//! Reads the current state of the gateway when metrics are scraped, and renders all metrics.
 
 use std::{fmt, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// Sources of the current state. Reading them never waits for another machine.
+/// The parts of the gateway from which metrics are read. Reading them never waits for another machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Sources {
     pub(crate) calls: Calls,
@@ -55,7 +55,7 @@ impl Sources {
     }
 }
 
-/// Answers scrapes: reads the sources and renders the metrics.
+/// Renders the metrics for scrapes.
 #[derive(Clone, Debug)]
 pub struct Scrape {
     metrics: Arc<Metrics>,
@@ -67,12 +67,12 @@ impl Scrape {
         Self { metrics, sources }
     }
 
-    /// Returns the record of this gateway's requests.
+    /// Returns the records of this gateway's requests.
     pub(crate) const fn calls(&self) -> &Calls {
         &self.sources.calls
     }
 
-    /// Returns all metrics as text.
+    /// Returns all metrics as text in the given format.
     pub(crate) fn text(&self, format: Format) -> Result<String, fmt::Error> {
         self.metrics.text(self.sources.read(), format)
     }

@@ -1,12 +1,12 @@
-//! Determines the client's address: the socket's address, or the address that a trusted proxy reports.
+//! Determines a client's address: the address of the socket, or the address that a trusted proxy reports.
 
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderValue};
 use ipnet::IpNet;
 
-/// Returns the socket's address. If that is the address of a trusted proxy, returns the rightmost entry of
-/// `x-forwarded-for` that is not a trusted proxy.
+/// Returns the client's address. It is the address of the socket, unless that address belongs to a trusted proxy. Then
+/// it is the rightmost entry of `x-forwarded-for` that is not a trusted proxy.
 #[must_use]
 pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
@@ -20,14 +20,14 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> I
         .map(HeaderValue::as_bytes)
         .collect();
     let mut nearest = peer;
-    // Entries are read as bytes and not as text: an invalid byte sent by the client must not hide the entry that the
+    // Entries are split as bytes, not as text, so that an invalid byte from the client cannot hide the entry that the
     // proxy appended.
     let entries = lines
         .iter()
         .rev()
         .flat_map(|line| line.rsplit(|byte| *byte == b','));
     for entry in entries {
-        // Entries to the left of an invalid entry are not trusted.
+        // If an entry is invalid, the entries to its left are not trusted.
         let text = std::str::from_utf8(entry).unwrap_or_default();
         let Some(address) = parse_address(text.trim()) else {
             return nearest;
@@ -40,7 +40,7 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> I
     nearest
 }
 
-/// Parses an address that may have a port.
+/// Parses an IP address that a port may follow.
 fn parse_address(text: &str) -> Option<IpAddr> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     let address = bare.parse().ok().or_else(|| {
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_address_is_taken_only_from_trusted_proxies() {
+    fn forwarded_client_address_is_accepted_only_from_trusted_proxies() {
         let trusted: Vec<IpNet> = vec!["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()];
         for (peer, forwarded, client) in [
             ("192.0.2.1", &["203.0.113.9"][..], "192.0.2.1"),

@@ -1,4 +1,4 @@
-//! The body of a request, as the server receives it.
+//! The body of a request. The rest that nobody has read is discarded.
 
 use std::{
     pin::Pin,
@@ -10,32 +10,31 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tollgate_layers::self_wake::suppress_wakes;
 
-use super::{supervise::Activity, unread::Unread};
+use super::{activity::Activity, unread::Unread};
 
-/// The body of a request, as the connection delivers it. If this value is dropped before the body's end, the connection
-/// discards the rest.
+/// The body of a request. If it is dropped before its end, the connection reads and discards the rest.
 #[derive(Debug)]
 pub struct RequestBody {
     /// The body as hyper receives it; `None` after its end.
     incoming: Option<Incoming>,
-    /// Whether the task that answers the request also polls the connection, as on HTTP/1.
-    of_one_task: bool,
-    /// Whether reading of the body has begun, or the client waits for `100 Continue`.
+    /// Whether the same task handles the request and polls the connection, as on HTTP/1.
+    shares_task: bool,
+    /// Whether a task has begun to read the body, or the client waits for `100 Continue` before it sends the body.
     begun: bool,
     activity: Activity,
 }
 
 impl RequestBody {
-    /// Wraps a body. `awaited` means that the client sends the body only after `100 Continue`.
+    /// Wraps a body that hyper receives. `awaited` means that the client sends the body only after `100 Continue`.
     pub(super) const fn new(
         incoming: Incoming,
-        of_one_task: bool,
+        shares_task: bool,
         awaited: bool,
         activity: Activity,
     ) -> Self {
         Self {
             incoming: Some(incoming),
-            of_one_task,
+            shares_task,
             begun: awaited,
             activity,
         }
@@ -66,9 +65,9 @@ impl Body for RequestBody {
         };
         this.begun = true;
         let mut incoming = Pin::new(incoming);
-        let frame = if this.of_one_task {
+        let frame = if this.shares_task {
             let (frame, received) = suppress_wakes(|| incoming.as_mut().poll_frame(cx));
-            // The connection need not be woken if there is nothing left to read.
+            // If nothing is left to read, the connection need not be woken.
             if let Some(connection) = received
                 && !incoming.is_end_stream()
             {

@@ -1,5 +1,6 @@
-//! Limits HTTP/2 control frames that are cheap to send: PRIORITY and WINDOW_UPDATE cost the client nothing, and the
-//! gateway some work. If a client sends many more such frames than its answers justify, its connection is closed.
+//! Limits the number of HTTP/2 control frames. A PRIORITY or WINDOW_UPDATE frame costs the client almost nothing, but
+//! costs the gateway some work. If a client sends many more of these frames than its responses justify, its connection
+//! is closed.
 
 use std::io;
 
@@ -11,32 +12,32 @@ const HEAD_BYTES: usize = 9;
 const PRIORITY: u8 = 2;
 const WINDOW_UPDATE: u8 = 8;
 
-/// The number of control frames that every client may send. The next two constants allow further frames in proportion
-/// to the time and to the bytes of answers, because some clients enlarge both flow-control windows after each small
-/// piece of an answer.
+/// The number of control frames that every connection may send. `FRAMES_PER_SECOND` and `BYTES_PER_FRAME` allow further
+/// frames in proportion to the time and to the bytes of responses, because some clients enlarge both flow-control
+/// windows after each small piece of a response.
 const FRAMES_FREE: u64 = 10_000;
 const FRAMES_PER_SECOND: u64 = 100;
 const BYTES_PER_FRAME: u64 = 32;
 
-/// Counts control frames in the client's byte stream.
+/// Counts the control frames in the bytes that a client sends.
 #[derive(Debug)]
 pub(super) struct ControlFrames {
     state: State,
     began: Instant,
     count: u64,
-    /// The bytes of answers that were sent.
+    /// The number of bytes of responses that were sent.
     written: u64,
 }
 
 #[derive(Debug)]
 enum State {
-    /// The number of bytes of the preface that have arrived.
+    /// The number of bytes of the connection preface that have arrived.
     Preface(usize),
-    /// State: this many bytes of a frame's head have arrived.
+    /// The head of a frame, and the number of its bytes that have arrived.
     Head([u8; HEAD_BYTES], usize),
-    /// State: this many bytes of a frame's payload are still to arrive.
+    /// The number of bytes of the frame's payload that are still to arrive.
     Payload(usize),
-    /// The stream is not HTTP/2, so nothing is counted.
+    /// The connection does not speak HTTP/2, so nothing is counted.
     Off,
 }
 
@@ -50,16 +51,15 @@ impl ControlFrames {
         }
     }
 
-    /// Counts the bytes of answers that are sent.
     pub(super) const fn wrote(&mut self, bytes: usize) {
         self.written = self.written.saturating_add(bytes as u64);
     }
 
-    /// Parses received bytes, and counts the control frames in them.
+    /// Parses received bytes and counts the control frames in them.
     ///
     /// # Errors
     /// An error if the client has sent too many control frames.
-    pub(super) fn saw(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn received(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         let before = self.count;
         while !bytes.is_empty() {
             let taken = match &mut self.state {
@@ -98,7 +98,7 @@ impl ControlFrames {
         }
         if self.count > before && self.count > self.allowed() {
             return Err(io::Error::other(
-                "a flood of PRIORITY and WINDOW_UPDATE frames",
+                "the client sent too many PRIORITY or WINDOW_UPDATE frames",
             ));
         }
         Ok(())
@@ -126,10 +126,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn control_frames_are_counted_in_any_split_and_a_flood_is_refused() {
+    async fn control_frames_are_counted_in_any_split_of_the_bytes_and_a_flood_is_refused() {
         for (kind, piece) in [(PRIORITY, 1), (WINDOW_UPDATE, 7), (WINDOW_UPDATE, 100_000)] {
             let mut frames = ControlFrames::new();
-            // Bytes inside a DATA frame that look like a frame are not counted.
+            // A DATA frame is not counted, even if its payload looks like a control frame.
             let mut bytes = [PREFACE, &frame(0, &frame(PRIORITY, b"12345"))].concat();
             for _ in 0..FRAMES_FREE {
                 bytes.extend(frame(kind, b"1234"));
@@ -137,22 +137,22 @@ mod tests {
             }
             bytes
                 .chunks(piece)
-                .for_each(|piece| frames.saw(piece).unwrap());
+                .for_each(|piece| frames.received(piece).unwrap());
             assert_eq!(frames.count, FRAMES_FREE);
-            assert!(frames.saw(&frame(kind, b"1234")).is_err());
-            frames.saw(&frame(6, b"12345678")).unwrap();
+            assert!(frames.received(&frame(kind, b"1234")).is_err());
+            frames.received(&frame(6, b"12345678")).unwrap();
             frames.wrote(320);
-            frames.saw(&frame(kind, b"1234").repeat(5)).unwrap();
+            frames.received(&frame(kind, b"1234").repeat(5)).unwrap();
             tokio::time::advance(Duration::from_secs(1)).await;
-            frames.saw(&frame(kind, b"1234").repeat(100)).unwrap();
-            assert!(frames.saw(&frame(kind, b"1234").repeat(10)).is_err());
+            frames.received(&frame(kind, b"1234").repeat(100)).unwrap();
+            assert!(frames.received(&frame(kind, b"1234").repeat(10)).is_err());
         }
     }
 
     #[tokio::test]
     async fn control_frames_are_counted_on_http2_only() {
         let mut frames = ControlFrames::new();
-        frames.saw(b"PRI * HTTP/1.1\r\n").unwrap();
+        frames.received(b"PRI * HTTP/1.1\r\n").unwrap();
         assert!(matches!(frames.state, State::Off));
     }
 }

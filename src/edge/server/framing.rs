@@ -1,10 +1,11 @@
-//! Tracks where requests begin and end on an HTTP/1 connection, and records the first request with two lengths or an
-//! unsupported transfer coding.
+//! Tracks where requests begin and end on an HTTP/1 connection. Records the first request that has both
+//! `content-length` and `transfer-encoding`, or an unsupported transfer coding.
 //!
-//! If a request has `transfer-encoding` and `content-length`, hyper drops `content-length`. If it has several transfer
-//! codings, hyper checks only the last (RFC 9112, sections 6.1 and 6.3). A proxy in front of the gateway may have
-//! decided differently, and would then treat the rest of the body as another client's request. The gateway refuses such
-//! a request, and only the byte stream shows which request is ambiguous.
+//! By itself, hyper does not refuse a request whose end is ambiguous. If the request has both `content-length` and
+//! `transfer-encoding`, hyper drops `content-length`; if it has several transfer codings, hyper checks only the last
+//! one (RFC 9112, sections 6.1 and 6.3). A proxy in front of the gateway may decide differently, and would then treat
+//! the rest of the body as another client's request. So the gateway refuses the request. Because hyper changes the
+//! headers, only the byte stream shows which request is ambiguous.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,44 +13,44 @@ use memchr::memchr;
 
 use crate::edge::head::FramingFault;
 
-/// The maximum number of bytes of a line that are stored. No legitimate line that the parser needs is longer.
+/// The maximum number of bytes of a line that are stored. Valid lines that the parser needs are shorter.
 const LINE_BYTES_MAX: usize = 1024;
 
-/// The index of a connection's first ambiguous request, and the reason. Clones share it.
+/// The index of the connection's first ambiguous request, and the reason why it is ambiguous. Clones share the value.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AmbiguousFraming(Arc<OnceLock<(usize, FramingFault)>>);
 
 impl AmbiguousFraming {
-    /// Returns the fault of the `nth` request, counted from 1: its own, or that of an earlier request on the
-    /// connection.
-    pub(super) fn of(&self, nth: usize) -> Option<FramingFault> {
+    /// Returns the fault of the connection's `nth` request, counted from 1, or of an earlier request.
+    pub(super) fn at_request(&self, nth: usize) -> Option<FramingFault> {
         let (first, fault) = self.0.get()?;
         (*first <= nth).then_some(*fault)
     }
 }
 
-/// Follows the framing of the requests on a connection.
+/// Parses the framing of the requests on a connection.
 #[derive(Debug)]
 pub(super) struct Framing {
-    doubt: AmbiguousFraming,
+    ambiguous: AmbiguousFraming,
     state: State,
-    /// The incomplete line at the end of the bytes parsed so far.
+    /// The received bytes of a line whose end has not arrived yet.
     line: Vec<u8>,
-    /// The number of complete request heads so far.
+    /// The number of complete request heads that were parsed.
     heads: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
     Head(Head),
-    /// State: inside a body; the remaining bytes of the body, or of a chunk and its line end.
+    /// In a body: `bytes` remain of the body, or of a chunk and the line end after it.
     Body {
         bytes: u64,
         chunked: bool,
     },
     ChunkSize,
     Trailers,
-    /// HTTP/2, or input that neither this parser nor hyper understands; hyper closes the connection.
+    /// The connection speaks HTTP/2, or the input is neither valid for this parser nor for hyper, which then closes the
+    /// connection.
     Off,
 }
 
@@ -58,23 +59,23 @@ struct Head {
     begun: bool,
     length: Option<u64>,
     chunked: bool,
-    /// Whether the head has more than one transfer coding, or an unsupported one.
+    /// Whether the head has several transfer codings, or one that is not supported.
     coded: bool,
     too_long: bool,
 }
 
 impl Framing {
-    pub(super) fn new(doubt: AmbiguousFraming) -> Self {
+    pub(super) fn new(ambiguous: AmbiguousFraming) -> Self {
         Self {
-            doubt,
+            ambiguous,
             state: State::Head(Head::default()),
             line: Vec::new(),
             heads: 0,
         }
     }
 
-    /// Parses received bytes, and follows the requests in them.
-    pub(super) fn saw(&mut self, mut bytes: &[u8]) {
+    /// Parses bytes that the connection has received.
+    pub(super) fn received(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match &mut self.state {
                 State::Off => return,
@@ -104,7 +105,7 @@ impl Framing {
                         return;
                     };
                     bytes = &bytes[end + 1..];
-                    // Most lines arrive in one piece, and are parsed without a copy.
+                    // Most lines arrive in one piece, so they are parsed without a copy.
                     if self.line.is_empty() {
                         self.end_of_line(part);
                         continue;
@@ -119,7 +120,7 @@ impl Framing {
         }
     }
 
-    /// Returns whether the input so far is complete HTTP/1 requests, none of them ambiguous.
+    /// Returns whether the bytes so far are complete HTTP/1 requests, of which none is ambiguous.
     pub(super) fn is_between_requests(&self) -> bool {
         matches!(self.state, State::Head(head) if !head.begun) && self.line.is_empty()
     }
@@ -131,7 +132,7 @@ impl Framing {
             State::ChunkSize => match chunk_size(line) {
                 None => State::Off,
                 Some(0) => State::Trailers,
-                // The bytes to skip include the line end after the chunk.
+                // The bytes to skip include the line end that follows the chunk.
                 Some(bytes) => State::Body {
                     bytes: bytes.saturating_add(2),
                     chunked: true,
@@ -144,7 +145,7 @@ impl Framing {
 
     fn in_head(&mut self, mut head: Head, line: &[u8]) -> State {
         if !head.begun {
-            // Empty lines before a request are skipped (RFC 9112, section 2.2).
+            // Empty lines before a request are skipped, as RFC 9112, section 2.2 recommends.
             head.begun = !line.is_empty();
             if line == b"PRI * HTTP/2.0" {
                 return State::Off;
@@ -179,8 +180,8 @@ impl Framing {
             _ => None,
         };
         if let Some(fault) = fault {
-            // Parsing stops at the first fault, so no later fault is recorded.
-            let _ = self.doubt.0.set((self.heads, fault));
+            // Parsing stops at the first fault of a connection, so faults of later requests are not recorded.
+            let _ = self.ambiguous.0.set((self.heads, fault));
             return State::Off;
         }
         match head {
@@ -197,7 +198,8 @@ impl Framing {
     }
 }
 
-/// Returns the value of a header line with this name; empty if the line ends with the name.
+/// Returns the value of a header line if the header has this name. The value is empty if the line contains only the
+/// name.
 fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let (begin, rest) = line.split_at_checked(name.len())?;
     if !begin.eq_ignore_ascii_case(name) {
@@ -222,16 +224,16 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Returns the first ambiguous request in these bytes, and the reason. Asserts that the result does not depend on
-    /// how the bytes are split.
+    /// Returns the index of the first ambiguous request in these bytes, and the reason. Asserts that the result is the
+    /// same however the bytes are split.
     fn first(bytes: &[u8]) -> Option<(usize, FramingFault)> {
         let found = |pieces: &mut dyn Iterator<Item = &[u8]>| {
-            let doubt = AmbiguousFraming::default();
-            let mut framing = Framing::new(doubt.clone());
+            let ambiguous = AmbiguousFraming::default();
+            let mut framing = Framing::new(ambiguous.clone());
             for piece in pieces {
-                framing.saw(piece);
+                framing.received(piece);
             }
-            doubt.0.get().copied()
+            ambiguous.0.get().copied()
         };
         let whole = found(&mut std::iter::once(bytes));
         for size in [1, 2, 3, 7] {
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn first_request_with_two_lengths_is_found_after_valid_requests() {
+    fn request_with_both_length_and_transfer_encoding_is_found_after_valid_requests() {
         let both = "POST / HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n";
         let plain = "POST / HTTP/1.1\r\ncontent-length: 39\r\n\r\n\
                      content-length: 1\r\ntransfer-encoding: x";
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_single_chunked_coding_is_accepted() {
+    fn transfer_encoding_is_accepted_only_if_it_is_exactly_chunked() {
         for (lines, understood) in [
             ("transfer-encoding: chunked", true),
             ("Transfer-Encoding:\tCHUNKED ", true),
@@ -308,13 +310,13 @@ mod tests {
     }
 
     #[test]
-    fn complete_requests_are_distinguished_from_incomplete_ones() {
+    fn connection_is_between_requests_only_after_a_complete_request() {
         let whole = "POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\nab";
         let chunked = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n";
         for bytes in [whole, chunked] {
             for end in 1..=bytes.len() {
                 let mut framing = Framing::new(AmbiguousFraming::default());
-                framing.saw(&bytes.as_bytes()[..end]);
+                framing.received(&bytes.as_bytes()[..end]);
                 assert_eq!(framing.is_between_requests(), end == bytes.len(), "{end}");
             }
         }
@@ -324,7 +326,7 @@ mod tests {
             ("PRI * HTTP/2.0\r\n\r\n", false),
         ] {
             let mut framing = Framing::new(AmbiguousFraming::default());
-            framing.saw(bytes.as_bytes());
+            framing.received(bytes.as_bytes());
             assert_eq!(framing.is_between_requests(), between, "{bytes:?}");
         }
     }
@@ -350,10 +352,10 @@ mod tests {
 
     #[test]
     fn ambiguous_request_invalidates_later_requests_on_the_connection() {
-        let doubt = AmbiguousFraming::default();
-        assert_eq!(doubt.of(1), None);
-        doubt.0.set((2, FramingFault::Coding)).unwrap();
-        let found = [1, 2, 3].map(|nth| doubt.of(nth));
+        let ambiguous = AmbiguousFraming::default();
+        assert_eq!(ambiguous.at_request(1), None);
+        ambiguous.0.set((2, FramingFault::Coding)).unwrap();
+        let found = [1, 2, 3].map(|nth| ambiguous.at_request(nth));
         let fault = Some(FramingFault::Coding);
         assert_eq!(found, [None, fault, fault]);
     }

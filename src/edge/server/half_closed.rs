@@ -1,8 +1,8 @@
-//! Detects whether a client that has closed its sending side is still there while its answer is in progress.
+//! Detects whether a client that has closed the sending side of its connection still waits for its response.
 //!
-//! The client may have closed only its sending side and still read, or it may have closed its socket; both look the
-//! same. So the gateway probes the client with a few bytes that have no meaning. A client that reads ignores them; if
-//! the client is gone, its kernel answers with a reset.
+//! A client that has closed only its sending side, and still reads, looks the same as a client that has closed its
+//! socket. So the gateway sends a probe: a few bytes without meaning. A client that still reads ignores them. If the
+//! client is gone, its kernel answers with a reset.
 
 use std::{
     io,
@@ -16,34 +16,36 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-use super::{supervise::Stage, transport::Transport};
+use super::{activity::Stage, transport::Transport};
 
-/// The delay before the first probe. Most answers have been sent by then, so most clients are never probed.
+/// The pause before the first probe. Most responses have been sent by then, so most clients are never probed.
 const FIRST_CHECK: Duration = Duration::from_millis(250);
-/// Delay between the first and the second probe; each further delay is twice as long. A proxy in front of the gateway
-/// may notice only at the second write that the client is gone.
+/// The pause between the first and the second probe. Each further pause is twice as long. A second probe is needed
+/// because a proxy in front of the gateway may notice only at the second write that the client is gone.
 const CHECK_MIN: Duration = Duration::from_millis(100);
-/// The maximum delay between two probes. Probes continue, because a client that still reads may disconnect later.
+/// The maximum pause between two probes. Probes continue until the response is sent, because a client that still reads
+/// may disconnect later.
 const CHECK_MAX: Duration = Duration::from_secs(10);
 
-/// Probe sent before an answer: a client that does not expect `100 Continue` ignores it (RFC 9110, section 15.2).
+/// The probe before a response begins: an interim response, which a client that does not expect `100 Continue` ignores
+/// (RFC 9110, section 15.2).
 const BEFORE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// Probe sent between two chunks: a leading zero of the next chunk's size (RFC 9112, section 7.1).
+/// The probe between two chunks of a response: a leading zero of the next chunk's size (RFC 9112, section 7.1).
 const BETWEEN: &[u8] = b"0";
-/// The maximum number of probes, each a leading zero, before one chunk's size: with eight more digits that makes
-/// sixteen, which every client accepts.
+/// The maximum number of probes before one chunk; each adds a leading zero to the chunk's size. With the eight digits
+/// of the size itself, the client receives at most sixteen digits, which every client accepts.
 const BETWEEN_MAX: usize = 8;
 
-/// Probes whether a half-closed client is still there.
+/// Sends probes to find out whether a half-closed client is still there.
 #[derive(Debug)]
 pub(super) struct HalfClosed {
     next_check: Pin<Box<Sleep>>,
     wait: Duration,
-    /// Whether a part of the answer was written since the last check. Such a write serves as a probe.
+    /// Whether a part of the response was written since the last check. If so, that write served as a probe.
     written: bool,
-    /// The number of probes since the last write.
-    requested: usize,
-    /// Task that waits for input. It is woken when the answer has been sent, and then gets the end of the input.
+    /// The number of probes that were sent since the last part of the response.
+    probes: usize,
+    /// The task that waits for input. When the response has been sent, it is woken to read the end of the input.
     reader: Option<Waker>,
 }
 
@@ -53,28 +55,27 @@ impl Default for HalfClosed {
             next_check: Box::pin(tokio::time::sleep(FIRST_CHECK)),
             wait: CHECK_MIN,
             written: false,
-            requested: 0,
+            probes: 0,
             reader: None,
         }
     }
 }
 
 impl HalfClosed {
-    /// Records that a part of the answer was written.
     pub(super) const fn wrote(&mut self) {
         self.written = true;
-        self.requested = 0;
+        self.probes = 0;
     }
 
-    /// Wakes the reader when the answer has been sent.
+    /// Wakes the task that waits for input, because the response has been sent.
     pub(super) fn answered(&mut self) {
         if let Some(reader) = self.reader.take() {
             reader.wake();
         }
     }
 
-    /// Sends a probe when a probe is due, and resolves when the client is gone. Sends no probe if the answer's `stage`
-    /// does not allow one, or if data waits to be written.
+    /// Sends probes when they are due. Completes when the client is gone. `stage` is `None` while response data waits
+    /// to be written, because no probe can be sent then.
     pub(super) fn poll_gone(
         &mut self,
         cx: &mut Context<'_>,
@@ -86,16 +87,16 @@ impl HalfClosed {
             if let Ok(Some(error)) | Err(error) = client.take_error() {
                 return Poll::Ready(error);
             }
-            let question = match stage {
+            let probe = match stage {
                 _ if self.written => None,
                 Some(Stage::Awaited) => Some(BEFORE),
-                Some(Stage::InChunks) if self.requested < BETWEEN_MAX => Some(BETWEEN),
+                Some(Stage::InChunks) if self.probes < BETWEEN_MAX => Some(BETWEEN),
                 _ => None,
             };
             self.written = false;
-            if let Some(question) = question {
-                self.requested += 1;
-                if let Err(error) = ask(cx, client, question) {
+            if let Some(probe) = probe {
+                self.probes += 1;
+                if let Err(error) = send_probe(cx, client, probe) {
                     return Poll::Ready(error);
                 }
             }
@@ -106,11 +107,11 @@ impl HalfClosed {
     }
 }
 
-/// Sends a probe. If the send buffer is full, nothing is sent: the data in the buffer serves as the probe.
-fn ask(cx: &mut Context<'_>, client: &mut Transport, bytes: &[u8]) -> io::Result<()> {
+/// Sends a probe. If the send buffer is full, sends nothing, because the data in the buffer serves as a probe.
+fn send_probe(cx: &mut Context<'_>, client: &mut Transport, bytes: &[u8]) -> io::Result<()> {
     match Pin::new(&mut *client).poll_write(cx, bytes) {
         Poll::Ready(Ok(count)) if count == bytes.len() => {}
-        // A partly written probe would corrupt the next chunk, so the connection fails.
+        // A probe that was written only in part would corrupt the next chunk, so the connection must fail.
         Poll::Ready(Ok(_)) => return Err(io::ErrorKind::WriteZero.into()),
         Poll::Ready(Err(error)) => return Err(error),
         Poll::Pending => return Ok(()),

@@ -1,25 +1,26 @@
-//! Sockets that the parent process has passed to this process by systemd's protocol (`sd_listen_fds(3)`).
+//! Takes over sockets that the parent process passes by systemd's protocol (`sd_listen_fds(3)`).
 
 use std::net::TcpListener;
 
 use anyhow::{Context as _, bail, ensure};
 use listenfd::ListenFd;
 
-/// Listening sockets that existed before this process and stay open when it ends.
+/// Listening sockets that were opened before this process started, and stay open when it ends.
 #[derive(Debug, Default)]
 pub struct InheritedSockets {
-    /// The socket for callers.
+    /// The socket on which callers are served.
     pub public: Option<TcpListener>,
-    /// The socket for operators.
+    /// The socket on which operators are served.
     pub admin: Option<TcpListener>,
 }
 
 impl InheritedSockets {
-    /// Takes the sockets counted by `LISTEN_FDS`, if they are for this process (`LISTEN_PID`). `LISTEN_FDNAMES` names
-    /// their purposes: `public` and `admin`. A single socket with any other name is the public socket.
+    /// Takes over the sockets that the parent process passed. `LISTEN_FDS` is their number, and `LISTEN_PID` the
+    /// process that they are for. `LISTEN_FDNAMES` contains the purpose of each socket: `public` or `admin`. A single
+    /// socket may have any name, and is the public socket unless its name is `admin`.
     ///
     /// # Errors
-    /// An error if a name is unknown or repeated, or if a descriptor is not a TCP socket.
+    /// An error if a socket's name is unknown or repeated, or if a descriptor is not a TCP socket.
     pub fn from_env() -> anyhow::Result<Self> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut sockets = ListenFd::from_env();
@@ -43,7 +44,7 @@ enum Role {
     Admin,
 }
 
-/// Returns the purpose of each socket.
+/// Returns the purpose of each socket, in the order of the descriptors.
 fn roles(count: usize, names: &str) -> anyhow::Result<Vec<Role>> {
     let names: Vec<&str> = names.split(':').collect();
     if count == 1 && names != ["admin"] {
@@ -55,8 +56,8 @@ fn roles(count: usize, names: &str) -> anyhow::Result<Vec<Role>> {
             "public" => Role::Public,
             "admin" => Role::Admin,
             name => bail!(
-                "LISTEN_FDNAMES: {name:?}: name the sockets \"public\" and \"admin\" \
-                 (FileDescriptorName= of a systemd socket)"
+                "LISTEN_FDNAMES: unknown socket name {name:?}: a socket's name must be \"public\" or \"admin\" \
+                 (FileDescriptorName= in its systemd unit)"
             ),
         };
         ensure!(

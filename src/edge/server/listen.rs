@@ -1,4 +1,4 @@
-//! Opens and closes listening sockets.
+//! Opens listening sockets and closes them.
 
 use std::{
     io,
@@ -7,20 +7,20 @@ use std::{
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// The largest number of connections that wait to be accepted.
+/// The maximum number of connections that wait in the kernel to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// A listening socket.
+/// A socket on which the gateway listens.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
-    /// Whether another process will listen on the socket after this one.
-    passed: bool,
+    /// Whether another process continues to listen on this socket after this process has ended.
+    inherited: bool,
 }
 
 impl Listener {
-    /// Binds an address. With `reuse_port` another process of the same user may also listen on it, if it sets the same
-    /// option; the kernel distributes new connections among them.
+    /// Binds a socket to an address. With `reuse_port`, another process of the same user may bind the same address, if
+    /// it sets this option, too. The kernel then distributes new connections between the processes.
     ///
     /// # Errors
     /// An error if the address is in use, or is not an address of this machine.
@@ -38,22 +38,22 @@ impl Listener {
         Ok(Self::from(socket.listen(BACKLOG)?))
     }
 
-    /// Uses a socket that the parent process opened and keeps open.
+    /// Listens on a socket that the parent process has opened and keeps open.
     ///
     /// # Errors
     /// An error if the socket cannot be made non-blocking.
-    pub fn passed(socket: StdListener) -> io::Result<Self> {
+    pub fn inherited(socket: StdListener) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self {
             socket: TcpListener::from_std(socket)?,
-            passed: true,
+            inherited: true,
         })
     }
 
-    /// Returns the address of the socket.
+    /// Returns the address that the socket is bound to.
     ///
     /// # Errors
-    /// An error if the kernel does not return the address.
+    /// An error if the kernel cannot return the address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
@@ -62,15 +62,15 @@ impl Listener {
         self.socket.accept().await
     }
 
-    /// Stops listening. Returns the connections that wait to be accepted, because they would otherwise be reset. On an
-    /// inherited socket, waiting connections are left to the next process, and none are returned.
+    /// Stops listening. Returns the connections that wait to be accepted, because closing the socket would reset them.
+    /// If the socket is inherited, the waiting connections are left to the next process, and none are returned.
     pub(super) fn close(self) -> io::Result<Vec<(TcpStream, SocketAddr)>> {
         let mut waiting = Vec::new();
-        if self.passed {
+        if self.inherited {
             return Ok(waiting);
         }
         let socket = self.socket.into_std()?;
-        // The number of accepts is bounded, because further connections may arrive meanwhile.
+        // The number of accepted connections is bounded, because further connections may arrive meanwhile.
         for _ in 0..BACKLOG * 2 {
             match socket.accept() {
                 Ok((stream, peer)) => {
@@ -78,7 +78,8 @@ impl Listener {
                     waiting.push((TcpStream::from_std(stream)?, peer));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // The client has disconnected, or no file descriptor is free: the connection cannot be accepted.
+                // The connection cannot be accepted, because its client has disconnected or because no file descriptor
+                // is free.
                 Err(error) => tracing::debug!(%error, "cannot accept a connection"),
             }
         }
@@ -90,7 +91,7 @@ impl From<TcpListener> for Listener {
     fn from(socket: TcpListener) -> Self {
         Self {
             socket,
-            passed: false,
+            inherited: false,
         }
     }
 }
@@ -118,7 +119,7 @@ mod tests {
         assert!(TcpStream::connect(address).await.is_err());
         drop(waiting);
         for mut client in clients {
-            // The waiting client's connection is closed with FIN, not reset.
+            // The connection of the waiting client is closed with FIN, not with a reset.
             assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
         }
     }
@@ -138,11 +139,11 @@ mod tests {
     #[tokio::test]
     async fn pending_connections_of_an_inherited_socket_are_left_to_the_next_process() {
         let stored = StdListener::bind(any()).unwrap();
-        let passed = Listener::passed(stored.try_clone().unwrap()).unwrap();
-        let address = passed.local_addr().unwrap();
+        let inherited = Listener::inherited(stored.try_clone().unwrap()).unwrap();
+        let address = inherited.local_addr().unwrap();
         let client = TcpStream::connect(address).await.unwrap();
-        assert!(passed.close().unwrap().is_empty());
-        let next = Listener::passed(stored).unwrap();
+        assert!(inherited.close().unwrap().is_empty());
+        let next = Listener::inherited(stored).unwrap();
         let (_, peer) = next.accept().await.unwrap();
         assert_eq!(peer, client.local_addr().unwrap());
     }

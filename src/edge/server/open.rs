@@ -1,29 +1,29 @@
-//! Counts open connections, for metrics and shutdown.
+//! Counts open connections. The metrics and the drain read the count.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
-/// The count of open connections. Clones share it.
+/// The number of open connections. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct OpenConnections(Arc<AtomicUsize>);
 
 impl OpenConnections {
-    /// Returns the number of open connections.
+    /// Returns the number of connections that are open now.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts one more connection until the returned value is dropped.
+    /// Counts one more open connection, until the returned guard is dropped.
     pub(super) fn another(&self) -> Open {
         self.0.fetch_add(1, Ordering::Relaxed);
         Open(self.clone())
     }
 }
 
-/// An open connection, which counts until it is dropped.
+/// Guard of an open connection. The connection is counted until the guard is dropped.
 #[derive(Debug)]
 pub(super) struct Open(OpenConnections);
 

@@ -1,31 +1,27 @@
-//! Limits connections in total and per address block.
+//! Limits the number of open connections, in total and per address block.
 
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tollgate_layers::{facts::ClientAddr, setting::Setting};
 
-use super::ConnectionLimits;
+use super::limits::ConnectionLimits;
 
-/// The interval between two warnings that a limit is reached.
+/// The minimum time between two warnings that the limit on connections is reached.
 const WARN_EVERY: Duration = Duration::from_secs(1);
 
-/// Counts connections. The table has a row for each address block with a connection, so the total limit bounds the
-/// table.
+/// Counts open connections. The table has a row for each address block with at least one open connection, so the limit
+/// on all connections also bounds the table.
 #[derive(Clone, Debug)]
 pub(super) struct Peers(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     limits: Setting<ConnectionLimits>,
-    /// Networks of trusted proxies. Their connections are those of many clients, so no limit per address block applies
-    /// to them.
+    /// The networks of trusted proxies. A trusted proxy carries the connections of many clients, so the limit per
+    /// address block does not apply to it.
     unlimited: Setting<Arc<[IpNet]>>,
     counts: Mutex<Counts>,
 }
@@ -33,12 +29,12 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
-    /// The time at which the last warning about a reached limit was logged.
+    /// When the last warning about a reached limit was logged.
     warned: Option<Instant>,
     by_block: HashMap<IpAddr, usize>,
 }
 
-/// The right of a connection to be open. The connection counts until this value is dropped.
+/// Permission for a connection to be open. The connection is counted until this permit is dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     peers: Peers,
@@ -54,7 +50,7 @@ impl Peers {
         }))
     }
 
-    /// Admits a connection of `peer` if no limit is reached.
+    /// Admits a connection from `peer`, unless a limit is reached.
     pub(super) fn admit(&self, peer: IpAddr) -> Option<ConnectionPermit> {
         let peer = peer.to_canonical();
         let ConnectionLimits {
@@ -65,19 +61,19 @@ impl Peers {
         let proxies = self.0.unlimited.get();
         let is_proxy = proxies.iter().any(|net| net.contains(&peer));
         let block = ClientAddr(peer).block();
-        let mut counts = self.lock();
+        let mut counts = self.0.counts.lock();
         if counts.all >= max {
-            // The warning is rate-limited, so that a flood of connections does not flood the log.
+            // This warning is logged at intervals, so that a flood of connections does not flood the log.
             let now = Instant::now();
             if counts.warned.is_none_or(|at| now >= at + WARN_EVERY) {
                 counts.warned = Some(now);
-                tracing::warn!(max, "connection refused: limits.connections_max");
+                tracing::warn!(max, "connection refused: limits.connections_max is reached");
             }
             return None;
         }
         let count = counts.by_block.entry(block).or_default();
         if *count >= per_address_max && !is_proxy {
-            tracing::debug!(%peer, "connection refused: limits.connections_per_address_max");
+            tracing::debug!(%peer, "connection refused: limits.connections_per_address_max is reached");
             return None;
         }
         *count += 1;
@@ -87,15 +83,11 @@ impl Peers {
             block,
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.0.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut counts = self.peers.lock();
+        let mut counts = self.peers.0.counts.lock();
         counts.all -= 1;
         if let Some(count) = counts.by_block.get_mut(&self.block) {
             *count -= 1;
@@ -123,13 +115,13 @@ mod tests {
         let first = admit("192.0.2.1").unwrap();
         let _second = admit("::ffff:192.0.2.1").unwrap();
         assert!(admit("192.0.2.1").is_none());
-        // Two addresses of the same /64 are one block.
+        // Two IPv6 addresses of the same /64 belong to one address block.
         let _third = admit("2001:db8::1").unwrap();
         let _fourth = admit("2001:db8::2").unwrap();
         assert!(admit("198.51.100.7").is_none());
         drop(first);
         assert!(admit("198.51.100.7").is_some());
-        assert_eq!(peers.lock().by_block.len(), 2);
+        assert_eq!(peers.0.counts.lock().by_block.len(), 2);
     }
 
     #[test]

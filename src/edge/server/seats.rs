@@ -1,61 +1,64 @@
-//! Seats for connections of the operators' listener. Strangers, which have shown neither the admin key nor a session,
-//! share a part of the seats. If that part is taken, a new connection replaces the stranger that has been silent
-//! longest. So even if a stranger keeps many connections open, health probes are answered and operators can sign in.
+//! Limits the connections of the operators' listener. Each connection takes a seat. Connections that have not signed
+//! in, by the admin key or a session, share a part of the seats. When that part is full, a new connection replaces the
+//! connection in that part that has been idle longest. So a stranger who keeps many connections open cannot prevent
+//! health probes or operators' sign-ins.
 
 use std::{
     cmp::Reverse,
     collections::HashMap,
     net::IpAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate_layers::{facts::ClientAddr, setting::Setting};
 
-use super::ConnectionLimits;
+use super::limits::ConnectionLimits;
 
-/// The seats are divided into this many parts. One part is reserved for signed-in connections; the share of an address
-/// block is also one part.
+/// The seats are divided into this many parts. One part is reserved for connections that have signed in. The share of
+/// one address block has the size of one part.
 const PARTS: usize = 4;
 
-/// The seats of a listener. Clones share them.
+/// The seats of one listener. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Seats(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     limits: Setting<ConnectionLimits>,
-    /// Trusted proxies. Their connections are those of many clients, so an address block's share does not limit them.
+    /// The networks of trusted proxies. A proxy carries the connections of many clients, so the share of an address
+    /// block does not limit it.
     unlimited: Setting<Arc<[IpNet]>>,
-    /// Advances with each request and each connection, so that later ones get higher numbers.
+    /// Counts requests and new connections. Its value serves as a time by which seats are compared.
     clock: Arc<AtomicU64>,
     taken: Mutex<Vec<Arc<Seat>>>,
 }
 
-/// A connection's seat. Each request of the connection has it as an extension.
+/// The seat of one connection. Each request of the connection carries it as an extension.
 #[derive(Debug)]
 pub struct Seat {
     block: IpAddr,
     is_limited: bool,
     clock: Arc<AtomicU64>,
-    /// The clock value of the connection's last request.
+    /// The value of `clock` at the connection's last request.
     used: AtomicU64,
     has_signed_in: AtomicBool,
     replaced: Notify,
 }
 
 impl Seat {
-    /// Records that the connection has sent a request.
+    /// Records that the connection has sent a request, so it is not idle.
     pub(super) fn touch(&self) {
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
         self.used.store(now, Ordering::Relaxed);
     }
 
-    /// Marks the connection as signed in by the admin key or a session: it is no longer replaced.
+    /// Marks the connection as signed in, by the admin key or a session. New connections no longer replace it.
     pub fn sign_in(&self) {
         self.has_signed_in.store(true, Ordering::Relaxed);
     }
@@ -66,13 +69,13 @@ impl Seat {
         self.has_signed_in.load(Ordering::Relaxed)
     }
 
-    /// Resolves when a new connection takes over this seat.
+    /// Completes when a new connection takes over this seat.
     pub(super) async fn replaced(&self) {
         self.replaced.notified().await;
     }
 }
 
-/// The right of a connection to its seat. The seat is freed when this value is dropped.
+/// Permission for a connection to use its seat. The seat is freed when this permit is dropped.
 #[derive(Debug)]
 pub(super) struct SeatPermit {
     seats: Seats,
@@ -89,8 +92,8 @@ impl Seats {
         }))
     }
 
-    /// Takes a free seat, or the seat of a connection that has not signed in. Returns `None` if all connections have
-    /// signed in.
+    /// Returns a free seat, or the seat of a connection that has not signed in; that connection is then closed. Returns
+    /// `None` if all connections have signed in.
     pub(super) fn admit(&self, peer: IpAddr) -> Option<SeatPermit> {
         let peer = peer.to_canonical();
         let proxies = self.0.unlimited.get();
@@ -103,20 +106,23 @@ impl Seats {
             replaced: Notify::new(),
         });
         seat.touch();
-        let mut taken = self.lock();
+        let mut taken = self.0.taken.lock();
         match to_replace(&taken, &seat, self.0.limits.get().max) {
             Replace::Nobody => {}
-            Replace::At(place) => {
-                let stranger = taken.swap_remove(place);
-                tracing::debug!(address = %stranger.block, "connection closed for a newer one: admin.connections_max");
+            Replace::At(index) => {
+                let stranger = taken.swap_remove(index);
+                tracing::debug!(
+                    address = %stranger.block,
+                    "connection closed to admit a newer one: admin.connections_max is reached"
+                );
                 stranger.replaced.notify_one();
             }
             Replace::NobodyCan => {
-                // This happens only if every connection has signed in, so clients that have not signed in cannot cause
-                // this log line.
+                // This line is logged only if all open connections have signed in. So clients that have not signed in
+                // cannot fill the log.
                 tracing::warn!(
                     max = taken.len(),
-                    "connection refused: admin.connections_max"
+                    "connection refused: admin.connections_max is reached"
                 );
                 return None;
             }
@@ -124,10 +130,6 @@ impl Seats {
         taken.push(Arc::clone(&seat));
         let seats = self.clone();
         Some(SeatPermit { seats, seat })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Seat>>> {
-        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -137,8 +139,8 @@ enum Replace {
     NobodyCan,
 }
 
-/// Returns the seat that a new connection takes over. It is a seat of the connection's own address block if that block
-/// already has its share, otherwise a seat of the block with the most seats.
+/// Chooses the seat that a new connection takes over. If the new connection's address block already has its share of
+/// the seats, chooses a seat of that block; otherwise a seat of the block with the most seats.
 fn to_replace(taken: &[Arc<Seat>], newcomer: &Seat, max: usize) -> Replace {
     let share = (max / PARTS).max(1);
     let strangers = || {
@@ -149,27 +151,24 @@ fn to_replace(taken: &[Arc<Seat>], newcomer: &Seat, max: usize) -> Replace {
     };
     let mut by_block: HashMap<IpAddr, usize> = HashMap::new();
     strangers().for_each(|(_, seat)| *by_block.entry(seat.block).or_default() += 1);
-    let of_block = by_block.get(&newcomer.block).copied().unwrap_or_default();
-    let silent_longest = |(_, seat): &(usize, &Arc<Seat>)| seat.used.load(Ordering::Relaxed);
-    let found = if newcomer.is_limited && of_block >= share {
+    let taken_by_block = by_block.get(&newcomer.block).copied().unwrap_or_default();
+    let last_used = |(_, seat): &(usize, &Arc<Seat>)| seat.used.load(Ordering::Relaxed);
+    let found = if newcomer.is_limited && taken_by_block >= share {
         strangers()
             .filter(|(_, seat)| seat.block == newcomer.block)
-            .min_by_key(silent_longest)
+            .min_by_key(last_used)
     } else if strangers().count() >= (max - max / PARTS).max(1) || taken.len() >= max {
-        strangers().min_by_key(|seat| (Reverse(by_block[&seat.1.block]), silent_longest(seat)))
+        strangers().min_by_key(|seat| (Reverse(by_block[&seat.1.block]), last_used(seat)))
     } else {
         return Replace::Nobody;
     };
-    found.map_or(Replace::NobodyCan, |(place, _)| Replace::At(place))
+    found.map_or(Replace::NobodyCan, |(index, _)| Replace::At(index))
 }
 
 impl Drop for SeatPermit {
     fn drop(&mut self) {
-        let mut taken = self.seats.lock();
-        let place = taken.iter().position(|seat| Arc::ptr_eq(seat, &self.seat));
-        if let Some(place) = place {
-            taken.swap_remove(place);
-        }
+        let mut taken = self.seats.0.taken.lock();
+        taken.retain(|seat| !Arc::ptr_eq(seat, &self.seat));
     }
 }
 
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn address_beyond_its_share_loses_its_longest_silent_connection_without_a_key() {
+    fn new_connection_above_the_share_of_its_address_replaces_the_longest_idle_connection() {
         let seats = seats(16);
         let other = admit(&seats, "192.0.2.9").unwrap();
         let stored: Vec<_> = (0..4)
@@ -209,17 +208,17 @@ mod tests {
         let replaced: Vec<_> = stored.iter().map(is_replaced).collect();
         assert_eq!(replaced, [false, true, false, false]);
         assert!(!is_replaced(&other));
-        assert_eq!(seats.lock().len(), 5);
+        assert_eq!(seats.0.taken.lock().len(), 5);
         drop(stored);
         assert_eq!(
-            seats.lock().len(),
+            seats.0.taken.lock().len(),
             2,
             "a seat that was replaced is not freed twice"
         );
     }
 
     #[test]
-    fn connection_with_a_key_is_never_evicted_and_may_use_every_slot() {
+    fn signed_in_connection_is_never_replaced() {
         let seats = seats(8);
         let known: Vec<_> = (0..6)
             .map(|_| {
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_without_a_key_leave_a_quarter_of_all_slots_free() {
+    fn connections_without_a_key_leave_a_quarter_of_all_seats_free() {
         let seats = seats(16);
         let one = admit(&seats, "192.0.2.1").unwrap();
         let greedy: Vec<_> = (0..3)
@@ -250,14 +249,14 @@ mod tests {
         let _others: Vec<_> = (10..18)
             .map(|nth| admit(&seats, &format!("192.0.2.{nth}")).unwrap())
             .collect();
-        assert_eq!(seats.lock().len(), 12);
+        assert_eq!(seats.0.taken.lock().len(), 12);
         let _newest = admit(&seats, "192.0.2.3").unwrap();
-        assert_eq!(seats.lock().len(), 12);
+        assert_eq!(seats.0.taken.lock().len(), 12);
         assert!(!is_replaced(&one) && is_replaced(&greedy[0]));
     }
 
     #[test]
-    fn trusted_proxy_is_not_limited_to_an_addresss_share() {
+    fn trusted_proxy_may_have_more_connections_than_the_share_of_one_address() {
         let seats = seats(16);
         let stored: Vec<_> = (0..12)
             .map(|_| admit(&seats, "10.0.0.1").unwrap())

@@ -1,5 +1,5 @@
-//! A client's socket with timeouts: a client that accepts no data is disconnected. The socket distinguishes a client
-//! that has only ended its input from a client that is gone.
+//! The socket of a client's connection. It disconnects a client that reads no data. It distinguishes a client that has
+//! closed only its sending side from a client that is gone.
 
 use std::{
     io,
@@ -14,26 +14,27 @@ use tokio::{
 };
 
 use super::{
-    control_frames::ControlFrames, framing::Framing, half_closed::HalfClosed, supervise::Activity,
+    activity::Activity, control_frames::ControlFrames, framing::Framing, half_closed::HalfClosed,
     transport::Transport,
 };
 
-/// A socket that limits how long a write may stall and reports what arrives. On HTTP/1 the end of the input is withheld
-/// until running requests are answered, because hyper treats this end as a disconnect.
+/// A socket that limits how long a write may stall, and that records the received bytes. On HTTP/1, the end of the
+/// input is hidden from hyper until all requests in flight are answered, because hyper treats this end as a client
+/// disconnect.
 #[derive(Debug)]
 pub(super) struct Socket {
     inner: Transport,
     write_timeout: Duration,
-    /// Timer that runs while a write waits. Created at the first stalled write and then reused.
+    /// The timer for stalled writes. It is created when a write stalls for the first time, and then reused.
     stall: Option<Pin<Box<Sleep>>>,
     stalled: bool,
     activity: Activity,
     framing: Framing,
-    /// Whether the connection's HTTP version has been determined.
-    is_told: bool,
-    /// The counter of control frames, if the connection may be HTTP/2.
+    /// Whether it is known if the connection speaks HTTP/1 or HTTP/2.
+    is_version_known: bool,
+    /// The counter of HTTP/2 control frames; `None` if the connection cannot be HTTP/2.
     control_frames: Option<Box<ControlFrames>>,
-    /// Present once the client has ended its input and this end is withheld from hyper.
+    /// Present while the end of the client's input is hidden from hyper.
     half_closed: Option<Box<HalfClosed>>,
 }
 
@@ -51,23 +52,24 @@ impl Socket {
             stalled: false,
             activity,
             framing,
-            is_told: false,
+            is_version_known: false,
             control_frames: None,
             half_closed: None,
         }
     }
 
-    /// Returns whether a part of an answer is still to be produced or written.
+    /// Returns whether a response must still be produced or written, at least in part.
     fn is_answering(&self) -> bool {
-        self.stalled || self.activity.is_running()
+        self.stalled || self.activity.has_requests()
     }
 
-    /// Withholds the end of the input from hyper until all requests are answered or the client is gone.
+    /// Hides the end of the input from hyper until all requests are answered or the client is gone.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.is_answering() {
             return Poll::Ready(Ok(()));
         }
-        // If no write has stalled, hyper has written all of its data, up to the end of a head or a chunk.
+        // If no write has stalled, hyper has written all of its data. So the last bytes sent were the end of a head or
+        // of a chunk.
         let stage = (!self.stalled).then(|| self.activity.stage());
         let half_closed = self.half_closed.get_or_insert_with(Box::default);
         half_closed.poll_gone(cx, &mut self.inner, stage).map(Err)
@@ -86,7 +88,7 @@ impl Socket {
         }
     }
 
-    /// Returns the result of a write; an error if the write has stalled for too long.
+    /// Returns the result of a write. If the write has stalled for too long, the result is an error.
     fn within_time<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -117,13 +119,13 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.is_told {
+        if !self.is_version_known {
             let is_http1 = ready!(self.inner.poll_is_http1(cx))?;
-            self.is_told = true;
+            self.is_version_known = true;
             if is_http1 {
-                // hyper-util's `auto` first reads into a buffer of its own and looks for the HTTP/2 preface. This read
-                // returns no bytes, so `auto` chooses HTTP/1. If it returned bytes, hyper would copy them into its read
-                // buffer, which would grow by a page.
+                // The `auto` server of hyper-util first reads into its own buffer and looks for the HTTP/2 preface.
+                // This read returns no bytes, so `auto` chooses HTTP/1 at once. If the read returned bytes, hyper would
+                // copy them into its read buffer, which would grow by a page.
                 return Poll::Ready(Ok(()));
             }
             self.control_frames = Some(Box::new(ControlFrames::new()));
@@ -136,9 +138,9 @@ impl AsyncRead for Socket {
         if buf.filled().len() > before {
             let bytes = &buf.filled()[before..];
             self.activity.has_read(bytes);
-            self.framing.saw(bytes);
+            self.framing.received(bytes);
             if let Some(frames) = &mut self.control_frames {
-                frames.saw(bytes)?;
+                frames.received(bytes)?;
             }
         } else if matches!(read, Poll::Ready(Ok(())))
             && buf.remaining() > 0
@@ -186,7 +188,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // TLS still has to write its close notification, so the time for closing is limited too.
+        // After the shutdown, TLS must still write its close notification. So the time for closing is limited, too.
         let closed = Pin::new(&mut self.inner).poll_shutdown(cx);
         self.within_time(cx, closed)
     }

@@ -1,4 +1,4 @@
-//! Transport of a client's bytes: TCP, or TLS over TCP.
+//! Transports a client's bytes, either over TCP or over TLS.
 
 use std::{
     io,
@@ -12,10 +12,10 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-/// First bytes of an HTTP/2 connection; no HTTP/1 method begins like this (RFC 9113, section 3.4).
+/// The first bytes of every HTTP/2 connection. No HTTP/1 method begins like this (RFC 9113, section 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI";
 
-/// A connection ready for data; the TLS handshake is complete.
+/// A connection that is ready for data. If it uses TLS, the handshake is complete.
 #[derive(Debug)]
 pub(super) enum Transport {
     Plain(TcpStream),
@@ -23,8 +23,8 @@ pub(super) enum Transport {
 }
 
 impl Transport {
-    /// Returns whether the connection speaks HTTP/1: negotiated by TLS, or the first bytes cannot be HTTP/2 (RFC 9113,
-    /// section 3.4). Consumes no bytes. Returns false if this cannot be determined yet.
+    /// Returns whether the connection certainly speaks HTTP/1: TLS has negotiated it, or the first bytes cannot begin
+    /// HTTP/2 (RFC 9113, section 3.4). Returns false if this cannot be determined yet. Consumes no bytes.
     pub(super) fn poll_is_http1(&self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         Poll::Ready(Ok(match self {
             Self::Plain(socket) => {
@@ -37,7 +37,7 @@ impl Transport {
         }))
     }
 
-    /// Returns the socket's error since the last call.
+    /// Returns the error that the socket has reported since the last call, if any.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
         match self {
             Self::Plain(socket) => socket.take_error(),
@@ -46,7 +46,7 @@ impl Transport {
     }
 }
 
-/// Forwards a call to the variant of the transport.
+/// Calls a method on the stream that the transport contains.
 macro_rules! carry {
     ($transport:expr, $io:ident => $call:expr) => {
         match $transport.get_mut() {

@@ -1,7 +1,8 @@
-//! Reads and discards the rest of a request's body that the gateway no longer needs, within limits.
+//! Reads and discards the unread rest of a request's body, within limits.
 //!
-//! A client that is still sending does not read the answer yet. If the connection were closed, its next write would
-//! fail, and the kernel would discard the unread answer (RFC 9112, section 9.6).
+//! A body is discarded because a client that is still sending it has not read the response yet. If the gateway closed
+//! the connection, the client's next write would fail, and the client's kernel would discard the response (RFC 9112,
+//! section 9.6).
 
 use std::{
     pin::Pin,
@@ -13,30 +14,31 @@ use bytes::Buf;
 use http_body::Body;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// The maximum number of discarded bytes: twice the default limit of a body, so that a client whose body is refused for
-/// its size gets the answer.
+/// The maximum number of bytes that are discarded. It is twice the default limit of a body, so that a client whose body
+/// is refused for its size still receives the response.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// The maximum time for discarding. An idle connection may stay open for longer, so a client gains nothing by sending
-/// slowly.
+/// The maximum time for discarding a body. An idle connection may stay open for longer, so a client gains nothing by
+/// sending slowly.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// The longest time between two pieces of a body that is discarded.
-const SILENCE_MAX: Duration = Duration::from_secs(1);
-/// If a body is at most this large and no task has begun to read it, it arrives soon, so its connection is reused.
+/// The maximum time between two pieces of a body that is discarded.
+const IDLE_MAX: Duration = Duration::from_secs(1);
+/// If a body has at most this size and no task has begun to read it, the rest is expected soon, so the connection is
+/// reused.
 const SHORT_BYTES_MAX: u64 = 256 * 1024;
 
-/// The rest of a request's body that nobody has read.
+/// The rest of a request's body that no task has read.
 #[derive(Debug)]
 pub(super) struct Unread<B> {
     body: B,
     bytes_left: u64,
     until: Instant,
-    silence: Pin<Box<Sleep>>,
+    idle: Pin<Box<Sleep>>,
     ends_connection: bool,
 }
 
 impl<B: Body + Unpin> Unread<B> {
-    /// Takes the unread rest of a body. If reading has `begun`, or the client waits for `100 Continue`, the rest may
-    /// never arrive, so the connection is closed.
+    /// Takes the unread rest of a body. If a task has begun to read the body, or if the client waits for `100
+    /// Continue`, the rest may never arrive. In this case, the connection is closed.
     pub(super) fn new(body: B, begun: bool) -> Self {
         let is_short = body
             .size_hint()
@@ -46,17 +48,18 @@ impl<B: Body + Unpin> Unread<B> {
             body,
             bytes_left: BYTES_MAX,
             until: Instant::now() + TIME_MAX,
-            silence: Box::pin(sleep(SILENCE_MAX)),
+            idle: Box::pin(sleep(IDLE_MAX)),
             ends_connection: begun || !is_short,
         }
     }
 
-    /// Returns whether the connection must be closed; the answer then contains `connection: close`.
+    /// Returns whether the connection must be closed after the response. The response then contains `connection:
+    /// close`.
     pub(super) const fn ends_connection(&self) -> bool {
         self.ends_connection
     }
 
-    /// Reads and discards more of the body. Resolves at the end of the body, or when a limit is reached.
+    /// Reads and discards more of the body. Completes at the end of the body, or when a limit is reached.
     pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             let Some(Ok(frame)) = frame else {
@@ -68,10 +71,10 @@ impl<B: Body + Unpin> Unread<B> {
                 Some(left) if now < self.until => self.bytes_left = left,
                 _ => return Poll::Ready(()),
             }
-            let patience = self.until.min(now + SILENCE_MAX);
-            self.silence.as_mut().reset(patience);
+            let idle_until = self.until.min(now + IDLE_MAX);
+            self.idle.as_mut().reset(idle_until);
         }
-        self.silence.as_mut().poll(cx)
+        self.idle.as_mut().poll(cx)
     }
 }
 
@@ -98,7 +101,7 @@ mod tests {
         }))
     }
 
-    /// Returns the elapsed time, and the number of bytes discarded.
+    /// Returns how long discarding took, and how many bytes were discarded.
     async fn discarded<B: Body + Unpin>(body: B) -> (Duration, u64) {
         let begun = Instant::now();
         let mut unread = Unread::new(body, true);
@@ -107,23 +110,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn unread_body_is_discarded_within_limits_of_bytes_time_and_silence() {
+    async fn unread_body_is_discarded_within_limits_of_bytes_and_time() {
         let endless = StreamBody::new(pieces(Duration::ZERO));
         let (took, bytes) = discarded(endless).await;
         assert_eq!(bytes, BYTES_MAX);
         assert!(took < TIME_MAX, "{took:?}");
 
-        let dripping = StreamBody::new(pieces(SILENCE_MAX / 2));
+        let dripping = StreamBody::new(pieces(IDLE_MAX / 2));
         let (took, bytes) = discarded(dripping).await;
-        assert!(
-            (TIME_MAX..TIME_MAX + SILENCE_MAX).contains(&took),
-            "{took:?}"
-        );
+        assert!((TIME_MAX..TIME_MAX + IDLE_MAX).contains(&took), "{took:?}");
         assert!(bytes < BYTES_MAX);
 
         let silent = StreamBody::new(pieces(TIME_MAX));
         let (took, bytes) = discarded(silent).await;
-        assert!((SILENCE_MAX..2 * SILENCE_MAX).contains(&took), "{took:?}");
+        assert!((IDLE_MAX..2 * IDLE_MAX).contains(&took), "{took:?}");
         assert_eq!(bytes, 0);
 
         let (took, bytes) = discarded(Full::new(Bytes::from_static(b"whole"))).await;

@@ -1,11 +1,11 @@
-//! Runs a task on a thread of its own, so that this task and the calls do not delay each other.
+//! Runs a task on its own thread, so that the task does not delay calls and calls do not delay the task.
 
 use std::{io, thread};
 
 use tokio::{runtime::Builder, sync::oneshot};
 
-/// Starts `work` on a new thread with a runtime of its own. The work runs until the returned future is dropped; the
-/// future resolves when `work` has ended by itself.
+/// Starts `work` on a new thread that has its own runtime. Dropping the returned future stops the work. The future
+/// completes when the work has completed.
 pub(super) async fn run(
     name: &'static str,
     work: impl Future<Output = ()> + Send + 'static,
@@ -31,7 +31,7 @@ pub(super) async fn run(
     begun.await.map_err(io::Error::other)??;
     Ok(async move {
         let _stop = stop;
-        // The channel carries no message: its sender is dropped when the thread ends.
+        // No message is sent through the channel. Its sender is dropped when the thread ends, which wakes the receiver.
         let _ = end.await;
     })
 }
@@ -55,7 +55,7 @@ mod tests {
         assert_ne!(reported.recv().await.unwrap(), thread::current().id());
     }
 
-    /// The work is dropped together with its runtime, at any await.
+    /// Dropping the future drops the work and the work's runtime, whatever await point the work has reached.
     #[tokio::test]
     async fn dedicated_work_is_dropped_with_the_future_that_awaits_it() {
         let (held, mut dropped) = mpsc::channel::<()>(1);
