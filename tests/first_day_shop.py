@@ -1,6 +1,7 @@
-"""A fake YooKassa shop with the parts that a first day needs: version 3 of the payments API, and notifications, on a
-real socket."""
-import base64, http.server, json, threading, urllib.request
+"""A fake YooKassa shop: payments of version 3 of the API, and notifications."""
+import base64, json, urllib.request
+
+from first_day_http import JsonHandler, serve
 
 SHOP, SECRET = "100500", "test_secret_of_the_shop"
 
@@ -12,31 +13,14 @@ class Shop:
         self.payments, self.made = {}, {}
         shop = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(JsonHandler):
             def do_POST(self):
-                order = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                self.answer(*shop.make(self.path, self.headers, order))
+                self.respond(*shop.make(self.path, self.headers, json.loads(self.body())))
 
             def do_GET(self):
-                self.answer(*shop.show(self.path, self.headers))
+                self.respond(*shop.show(self.path, self.headers))
 
-            def answer(self, status, body):
-                body = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v3"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = serve(Handler) + "/v3"
 
     @staticmethod
     def known(headers):
@@ -69,10 +53,10 @@ class Shop:
         self.payments[number].update(status="succeeded", paid=True)
 
     def notify(self, gateway, number):
-        """Notifies the gateway, and returns its answer. The amount in the body is wrong, because the body is not trusted."""
+        """Notifies the gateway, and returns the status. The amount in the body is wrong: the gateway must not trust it."""
         body = {"type": "notification", "event": "payment.succeeded",
                 "object": {"id": number, "status": "succeeded", "amount": {"value": "999999.00", "currency": "RUB"}}}
-        asked = urllib.request.Request(f"{gateway}/payments/yookassa", json.dumps(body).encode(),
-                                       {"content-type": "application/json"})
-        with urllib.request.urlopen(asked, timeout=30) as answer:
-            return answer.status
+        req = urllib.request.Request(f"{gateway}/payments/yookassa", json.dumps(body).encode(),
+                                     {"content-type": "application/json"})
+        with urllib.request.urlopen(req, timeout=30) as res:
+            return res.status

@@ -1,12 +1,12 @@
-// Members of an account in the cabinet: sign-in by a mailed link, and every page in both languages. A small mail server
-// stores the mails. TOLLGATE_BIN is the gateway's binary.
+// Members of an account in the cabinet: sign-in by a mailed link, every page in both languages, and calls in the
+// playground. A small mail server stores the mails. TOLLGATE_BIN is the gateway's binary.
 
 import assert from 'node:assert/strict';
 import { createServer as createHttp } from 'node:http';
-import { createServer } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import { SCHEMES, SCREENS, complained, launch, sound, visitor } from './browser.mjs';
 import { accountWithKey, ask, config, leftovers, places, start } from './gateway.mjs';
+import { mailbox } from './mailbox.mjs';
 
 const VISITS = Object.keys(SCREENS).flatMap((screen) => SCHEMES.map((scheme) => ({ screen, scheme })));
 const COMPLETION = JSON.stringify({
@@ -15,48 +15,14 @@ const COMPLETION = JSON.stringify({
   usage: { prompt_tokens: 282, completion_tokens: 40, total_tokens: 322 },
 });
 
-/// Accepts every mail, and calls those who wait for the next one.
-function mailbox() {
-  const it = { mails: [], waiting: [] };
-  it.server = createServer((socket) => {
-    let [rest, data] = ['', null];
-    socket.setEncoding('utf8');
-    socket.on('error', () => {});
-    socket.write('220 mail.example\r\n');
-    socket.on('data', (piece) => {
-      rest += piece;
-      for (;;) {
-        const end = rest.indexOf('\r\n');
-        if (end < 0) return;
-        const line = rest.slice(0, end);
-        rest = rest.slice(end + 2);
-        if (data !== null && line !== '.') {
-          data += `${line}\n`;
-          continue;
-        }
-        if (data !== null) {
-          it.mails.push(data);
-          it.waiting.splice(0).forEach((wake) => wake());
-          data = null;
-        } else if (line === 'DATA') {
-          data = '';
-          socket.write('354 go on\r\n');
-          continue;
-        }
-        socket.write(line.startsWith('EHLO') ? '250-mail.example\r\n250 8BITMIME\r\n' : '250 ok\r\n');
-      }
-    });
-  });
-  it.next = async (count) => {
-    while (it.mails.length < count) await new Promise((wake) => it.waiting.push(wake));
-    const [head, ...body] = it.mails[count - 1].split('\n\n');
-    const text = head.includes('base64')
-      ? Buffer.from(body.join(''), 'base64').toString()
-      : body.join('\n').replaceAll('=\n', '').replaceAll('=3D', '=');
-    return text.match(/https?:\/\/\S+\/cabinet\/\w+\?token=\S+/)[0];
-  };
-  return it;
-}
+/// The text of the model's response to a streamed call.
+const MARKUP = '<img src=x onerror="alert(1)"> & <script>alert(2)</script>';
+const CHUNKS = [
+  ...MARKUP.match(/.{1,9}/g).map((content) => ({ choices: [{ index: 0, delta: { content }, finish_reason: null }] })),
+  { choices: [{ index: 0, delta: {}, finish_reason: 'stop' }] },
+  { choices: [], usage: { prompt_tokens: 282, completion_tokens: 40, total_tokens: 322 } },
+].map((chunk) => JSON.stringify({ id: 'c', object: 'chat.completion.chunk', created: 0, model: 'm', ...chunk }));
+const STREAM = [...CHUNKS, '[DONE]'].map((data) => `data: ${data}\n\n`).join('');
 
 describe('members of an account in the cabinet', () => {
   let browser;
@@ -69,8 +35,10 @@ describe('members of an account in the cabinet', () => {
   before(async () => {
     await new Promise((resolve) => box.server.listen(0, '127.0.0.1', resolve));
     const vendor = createHttp(async (req, res) => {
-      for await (const _ of req);
-      res.writeHead(200, { 'content-type': 'application/json' }).end(COMPLETION);
+      let body = '';
+      for await (const piece of req) body += piece;
+      const [kind, answer] = JSON.parse(body).stream ? ['text/event-stream', STREAM] : ['application/json', COMPLETION];
+      res.writeHead(200, { 'content-type': kind }).end(answer);
     });
     await new Promise((resolve) => vendor.listen(0, '127.0.0.1', resolve));
     left.add(() => box.server.close());
@@ -134,8 +102,8 @@ url = "http://127.0.0.1:9/v3"`;
     await page.getByRole('heading', { name: heading, level: 1 }).waitFor();
     return visit;
   }
-  const RUSSIAN = ['Почта', 'Отправить ссылку', 'Войти', 'ООО «Акме»'];
-  const ENGLISH = ['Mail address', 'Send the link', 'Sign in', 'ООО «Акме»'];
+  const RUSSIAN = ['Почта', 'Отправить ссылку для входа', 'Войти', 'ООО «Акме»'];
+  const ENGLISH = ['Email address', 'Send the sign-in link', 'Sign in', 'ООО «Акме»'];
 
   for (const { screen, scheme } of VISITS) {
     it(`owner sees every page in Russian: ${screen}, ${scheme}`, async () => {
@@ -147,9 +115,10 @@ url = "http://127.0.0.1:9/v3"`;
         ['Расходы', 'spending', 'По ключам'],
         ['Запросы', 'calls', 'Такой модели нет. Сверьте название с прайс-листом.'],
         ['Ключи', 'keys', 'Новый ключ'],
+        ['Песочница', 'playground', 'Наибольшая длина ответа, токены'],
         ['Платежи', 'payments', 'Пополнить баланс'],
         ['Выписки', 'statements', 'Баланс на конец'],
-        ['Участники', 'members', 'Владелец может всё и управляет участниками.'],
+        ['Участники', 'members', 'Владелец может всё, в том числе управлять участниками.'],
       ]) {
         await page.getByRole('navigation').getByRole('link', { name, exact: true }).click();
         await page.waitForURL(`**/cabinet/${path}`);
@@ -175,14 +144,14 @@ url = "http://127.0.0.1:9/v3"`;
       const visit = await signedIn(mail, { screen, scheme, locale: 'en-GB' }, ENGLISH);
       const { page } = visit;
       const links = await page.getByRole('navigation').getByRole('link').allInnerTexts();
-      assert.deepEqual(links, ['Overview', 'Spending', 'Calls', 'Keys']);
+      assert.deepEqual(links, ['Overview', 'Spending', 'Calls', 'Keys', 'Playground']);
       await page.getByRole('link', { name: 'Keys' }).click();
       await page.getByLabel('Name').fill(`ci-${screen}-${scheme}`);
       await page.getByLabel('Total ceiling, ₽').fill('10,50');
-      await page.getByRole('button', { name: 'Make the key' }).click();
+      await page.getByRole('button', { name: 'Create the key' }).click();
       assert.match(await page.locator('#secret').innerText(), /^tg-/);
       await sound(visit, 'cabinet-key-made');
-      await page.getByRole('link', { name: 'To the key' }).click();
+      await page.getByRole('link', { name: 'Open the key’s page' }).click();
       await page.getByRole('heading', { name: `Key ci-${screen}-${scheme}` }).waitFor();
       assert.equal(await page.getByLabel('Total ceiling, ₽').inputValue(), '10.50');
       await sound(visit, 'cabinet-key');
@@ -197,13 +166,46 @@ url = "http://127.0.0.1:9/v3"`;
       await visit.context.close();
     });
 
+    it(`developer sees the price, the response and the charge of a call: ${screen}, ${scheme}`, async () => {
+      const mail = `developer-${screen}-${scheme}@acme.example`;
+      const visit = await signedIn(mail, { screen, scheme, locale: 'en-GB' }, ENGLISH);
+      const { page } = visit;
+      page.on('dialog', (dialog) => visit.complaints.push(`dialog: ${dialog.message()}`));
+      await page.getByRole('navigation').getByRole('link', { name: 'Playground' }).click();
+      await page.getByLabel('Message').focus();
+      await page.keyboard.type('A message by keyboard');
+      await page.locator('#price', { hasText: /^Maximum cost: 0\.1\d+ ₽$/ }).waitFor();
+      await sound(visit, 'cabinet-playground');
+      await page.keyboard.press('Tab');
+      await page.keyboard.press('Enter');
+      await page.getByRole('link', { name: 'Open the call’s page' }).waitFor();
+      assert.equal(await page.locator('#response').innerText(), MARKUP);
+      assert.equal(await page.locator('#response *').count(), 0);
+      await page.locator('#charge p.sum', { hasText: '282 × 103.50 ₽/million + 40 × 103.50 ₽/million = 0.03 ₽' }).waitFor();
+      await sound(visit, 'cabinet-played');
+      assert.doesNotMatch(await page.content(), /tg-\w/, 'the page has no key');
+      assert.deepEqual(await page.evaluate(() => [localStorage.length, sessionStorage.length]), [0, 0]);
+      const other = visit.requests.filter((url) => !url.startsWith(at.url));
+      assert.deepEqual(other, [], 'no request to another origin');
+      await page.getByRole('link', { name: 'Open the call’s page' }).click();
+      await page.getByRole('heading', { name: /^Call / }).waitFor();
+      await visit.context.close();
+    });
+
     it(`member of an empty account is told what to do: ${screen}, ${scheme}`, async () => {
       const mail = `new-${screen}-${scheme}@poor.example`;
       await ask(at, 'POST', 'accounts/poor/members', { mail, role: 'owner' });
-      const visit = await signedIn(mail, { screen, scheme }, ['Почта', 'Отправить ссылку', 'Войти', 'Новый клиент']);
+      const visit = await signedIn(mail, { screen, scheme }, ['Почта', 'Отправить ссылку для входа', 'Войти', 'Новый клиент']);
       const { page } = visit;
       await page.getByRole('heading', { name: 'Что делать дальше' }).waitFor();
       await sound(visit, 'cabinet-empty');
+      await page.getByRole('link', { name: 'Песочница' }).click();
+      await page.getByLabel('Сообщение').fill('Привет');
+      await page.getByRole('button', { name: 'Отправить' }).click();
+      await page.getByRole('alert').filter({ hasText: 'Деньги на балансе кончились. Пополните баланс.' }).waitFor();
+      await complained(visit, 401);
+      await sound(visit, 'cabinet-play-refused');
+      await page.goto(`${at.url}/cabinet`);
       await page.getByRole('link', { name: 'Пополнить баланс' }).click();
       await page.waitForURL('**/cabinet/payments');
       await visit.context.close();
@@ -234,8 +236,13 @@ url = "http://127.0.0.1:9/v3"`;
       await page.goto(`${at.url}/cabinet/payments`);
       await page.locator('summary', { hasText: 'Промокод' }).click();
       await page.getByLabel('Промокод').fill(promo);
-      await page.getByRole('button', { name: 'Применить код' }).click();
-      await page.getByText('Код принят, баланс пополнен.').waitFor();
+      await page.getByRole('button', { name: 'Применить промокод' }).click();
+      await page.getByText('Промокод принят, баланс пополнен.').waitFor();
+      await page.locator('summary', { hasText: 'Промокод' }).click();
+      await page.getByLabel('Промокод').fill(promo);
+      await page.getByRole('button', { name: 'Применить промокод' }).click();
+      await page.getByRole('alert').filter({ hasText: 'Этот код уже применён к вашему счёту' }).waitFor();
+      await complained(visit, 422);
       await page.goto(`${at.url}/cabinet`);
       await page.getByText('150,00 ₽').first().waitFor();
       await visit.context.close();

@@ -2,11 +2,12 @@
 // another operator, a statement. TOLLGATE_BIN is the gateway's binary. The vendor is a fake that answers in the chat format.
 
 import assert from 'node:assert/strict';
+import { generateKeyPairSync } from 'node:crypto';
 import { readFileSync, readdirSync, statSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { SCREENS, launch, sound, visitor } from './browser.mjs';
+import { SCREENS, complained, launch, sound, visitor } from './browser.mjs';
 import { ADMIN_KEY, config, leftovers, places, start } from './gateway.mjs';
 
 const KEY = 'sk-typed-in-the-browser-0123456789';
@@ -62,6 +63,89 @@ describe('an operator without a terminal', () => {
   }
 });
 
+/// The key file of a service account, in several lines.
+const serviceAccount = () => JSON.stringify({
+  type: 'service_account',
+  private_key_id: '1',
+  private_key: generateKeyPairSync('rsa', { modulusLength: 2048 }).privateKey.export({ type: 'pkcs8', format: 'pem' }),
+  client_email: 'gate@p.iam.gserviceaccount.com',
+  token_uri: 'https://oauth2.googleapis.com/token',
+}, null, 2);
+
+/// Vendors whose presets need values or another login: what is chosen and typed, and what the file then has.
+const CLOUDS = [
+  { preset: 'azure', login: ['приложение Microsoft Entra', 'Microsoft Entra application'], key: KEY, wrong: 'a/b',
+    values: { 'Azure resource name': 'acme', 'Entra tenant ID': 't-1', 'Entra application ID': 'c-1' },
+    written: 'login = { preset = "entra", client_secret = "file:' },
+  { preset: 'vertex', key: serviceAccount(), values: { 'Google Cloud project ID': 'acme-prod-421' }, written: 'login = { key_file = "file:' },
+  { preset: 'bedrock', login: ['роль экземпляра EC2', 'role of the EC2 instance'], values: { 'AWS region': 'us-east-1' }, written: 'login = { preset = "role" }' },
+  { preset: 'yandexgpt', key: KEY, values: { 'Yandex Cloud folder ID': 'b1g' }, written: 'values = { folder = "b1g" }' },
+];
+const RUSSIAN = {
+  'Azure resource name': 'имя ресурса Azure', 'Entra tenant ID': 'ID клиента (tenant) Entra', 'Entra application ID': 'ID приложения Entra',
+  'Google Cloud project ID': 'ID проекта Google Cloud', 'AWS region': 'регион AWS', 'Yandex Cloud folder ID': 'ID каталога Yandex Cloud',
+};
+
+describe('a vendor whose preset needs values or another login', () => {
+  let browser;
+  before(async () => {
+    browser = await launch();
+  });
+  after(() => browser.close());
+
+  for (const [screen, locale, scheme] of [['phone', 'ru-RU', 'dark'], ['desk', 'en-GB', 'light']]) {
+    it(`is added: ${screen}, ${locale}`, async () => {
+      const left = leftovers();
+      try {
+        const at = await places();
+        await start(at, config(at), left);
+        const visit = await visitor(browser, { screen, locale, scheme });
+        for (const cloud of CLOUDS) await addCloud(visit, at, left, locale, cloud);
+        await visit.context.close();
+      } finally {
+        await left.clear();
+      }
+    });
+  }
+});
+
+async function addCloud(visit, at, left, locale, { preset, login, values, key, wrong, written }) {
+  const t = (...both) => both[LANGUAGES[locale]];
+  const { page } = visit;
+  const shot = (title) => sound(visit, `cloud-${locale.slice(0, 2)}-${preset}-${title}`);
+  const show = () => page.getByRole('button', { name: t('Посмотреть изменение', 'Preview the change') }).click();
+  const fields = Object.entries(values).map(([name, value]) => [page.getByLabel(t(RUSSIAN[name], name)), value]);
+  await page.goto(`${at.admin}/console/vendors`);
+  if (page.url().includes('sign-in')) {
+    await page.getByLabel(t('Пароль или ключ администратора', 'Password or admin key')).fill(ADMIN_KEY);
+    await page.getByRole('button', { name: t('Войти', 'Sign in') }).click();
+    await page.goto(`${at.admin}/console/vendors`);
+  }
+  await folded(page, t('Добавить поставщика', 'Add a vendor')).locator('summary').click();
+  await page.getByRole('combobox', { name: t('Шаблон', 'Preset') }).selectOption(preset);
+  await page.getByRole('button', { name: t('Продолжить', 'Continue') }).click();
+  if (login) await page.getByRole('link', { name: t(...login) }).click();
+  for (const [field] of fields) assert.ok(await field.evaluate((input) => input.required && input.value === ''));
+  if (wrong) {
+    for (const [field] of fields) await field.fill(wrong);
+    await page.getByLabel(t('Ввести ключ поставщика на следующей странице', 'Enter the vendor’s key on the next page')).check();
+    await show();
+    await page.getByRole('alert').getByText('values.resource: must contain only letters').waitFor();
+    await complained(visit, 400);
+    assert.equal(await fields[0][0].inputValue(), wrong, 'the form keeps what was typed');
+  }
+  for (const [field, value] of fields) await field.fill(value);
+  if (key) await page.getByLabel(t('Ввести ключ поставщика на следующей странице', 'Enter the vendor’s key on the next page')).check();
+  await shot('new');
+  await show();
+  if (key) await page.getByLabel(t('Ключ поставщика', 'Vendor’s key')).fill(key);
+  await shot('change');
+  await page.getByRole('button', { name: t('Записать файл конфигурации', 'Write the configuration file') }).click();
+  await page.getByText(t('изменение действует', 'the change is in force')).waitFor();
+  const text = readFileSync(join(left.folder, 'tollgate.toml'), 'utf8');
+  assert.ok(text.includes(written), text);
+}
+
 async function firstDay(browser, left, screen, locale) {
   const t = (...both) => both[LANGUAGES[locale]];
   const [url, at] = [await vendor(left), await places()];
@@ -86,16 +170,18 @@ async function firstDay(browser, left, screen, locale) {
   // A vendor from a preset: what would be written, then the key, then the file.
   let form = await open('Добавить поставщика', 'Add a vendor');
   await form.getByRole('combobox', { name: t('Шаблон', 'Preset') }).selectOption('deepseek');
-  await form.getByLabel(t('Адрес, если не как в шаблоне', 'Address, if not that of the preset')).fill(url);
-  await form.getByLabel(t('Ввести ключ на следующей странице', 'I type the key on the next page')).check();
+  await form.getByRole('button').click();
+  await page.getByRole('heading', { name: t('Новый поставщик: DeepSeek', 'New vendor: DeepSeek') }).waitFor();
+  await page.getByLabel(t('Адрес поставщика', 'Vendor URL')).fill(url);
+  await page.getByLabel(t('Ввести ключ поставщика на следующей странице', 'Enter the vendor’s key on the next page')).check();
   await shot('vendor-new');
   const before = file();
-  await form.getByRole('button').click();
+  await button('Посмотреть изменение', 'Preview the change').click();
   await page.getByText('+ preset = "deepseek"').waitFor();
   assert.equal(file(), before, 'a preview writes nothing');
-  await page.getByLabel(t('Ключ поставщика', 'Key of the vendor')).fill(KEY);
+  await page.getByLabel(t('Ключ поставщика', 'Vendor’s key')).fill(KEY);
   await shot('vendor-change');
-  await button('Записать файл', 'Write the file').click();
+  await button('Записать файл конфигурации', 'Write the configuration file').click();
   await page.getByText(t('изменение действует', 'the change is in force')).waitFor();
   await page.getByRole('heading', { name: t('Поставщик deepseek', 'Vendor deepseek') }).waitFor();
   assert.ok(file().startsWith(before.trimEnd()) && file().includes('preset = "deepseek"'), file());
@@ -105,7 +191,7 @@ async function firstDay(browser, left, screen, locale) {
   assert.equal(statSync(join(left.folder, keys[0])).mode & 0o777, 0o600);
   await page.getByRole('combobox', { name: t('Модель', 'Model') }).selectOption('deepseek-flash');
   await button('Проверить поставщика', 'Test the vendor').click();
-  await page.getByRole('heading', { name: t('Результат проверки', 'Result of the test') }).waitFor();
+  await page.getByRole('heading', { name: t('Результат проверки', 'Test result') }).waitFor();
   assert.equal(await page.getByText('<b>ok</b>').count(), 2, 'a plain call and a stream');
   await shot('vendor');
 
@@ -119,9 +205,32 @@ async function firstDay(browser, left, screen, locale) {
   await form.getByRole('button').click();
   await page.getByText('output = "2.5"').waitFor();
   await shot('price-change');
-  await button('Записать файл', 'Write the file').click();
+  await button('Записать файл конфигурации', 'Write the configuration file').click();
   await page.getByText(t('изменение действует', 'the change is in force')).waitFor();
   assert.ok(file().includes('output = "2.5", cache_write = "1"'));
+
+  // What was changed is listed, and the file before the price is restored and brought back.
+  const cheap = file();
+  const restore = async () => {
+    await nav('Изменения', 'Changes');
+    form = await open('Вернуть прежнюю конфигурацию', 'Restore the previous configuration');
+    await form.getByRole('button').click();
+    await page.getByText('output = "2.5"').waitFor();
+    await button('Записать файл конфигурации', 'Write the configuration file').click();
+    await page.getByText(t('изменение действует', 'the change is in force')).waitFor();
+  };
+  await restore();
+  assert.ok(!file().includes('output = "2.5"'), file());
+  await restore();
+  assert.equal(file(), cheap);
+  const changes = await page.locator('tbody th').allInnerTexts();
+  assert.deepEqual(changes.slice(0, 4), [
+    ...Array(3).fill(t('Конфигурация изменена', 'Configuration changed')), t('Поставщик проверен', 'Vendor tested'),
+  ]);
+  const priced = page.locator('tbody tr', { hasText: 'change_price' });
+  await priced.locator('summary').click();
+  await priced.locator('pre', { hasText: '+ usdt_mtok' }).waitFor();
+  await shot('changes');
 
   // An account with money, a key, a call.
   await nav('Счета', 'Accounts');
@@ -157,10 +266,10 @@ async function firstDay(browser, left, screen, locale) {
   await sound(other, `day-${locale.slice(0, 2)}-invitation`);
   // The choice of a language keeps the invitation.
   await other.page.getByRole('link', { name: t('English', 'Русский') }).click();
-  await other.page.getByRole('button', { name: t('Accept and sign in', 'Принять и войти') }).waitFor();
+  await other.page.getByRole('button', { name: t('Accept the invitation and sign in', 'Принять приглашение и войти') }).waitFor();
   await other.page.getByRole('link', { name: t('Русский', 'English') }).click();
   await other.page.getByLabel(t('Придумайте пароль', 'Choose a password')).fill('correct horse battery');
-  await other.page.getByRole('button', { name: t('Принять и войти', 'Accept and sign in') }).click();
+  await other.page.getByRole('button', { name: t('Принять приглашение и войти', 'Accept the invitation and sign in') }).click();
   await other.page.getByRole('heading', { name: t('Обзор', 'Overview') }).waitFor();
   await other.page.getByRole('navigation').getByRole('link', { name: t('Платежи', 'Payments'), exact: true }).click();
   await other.page.getByRole('row', { name: 'invoice-17' }).waitFor();
@@ -173,7 +282,7 @@ async function firstDay(browser, left, screen, locale) {
   await other.page.getByText(t('1 000,50', '1,000.50')).waitFor();
   await other.page.goto(`${at.admin}/console/vendors/deepseek`);
   await other.page.getByRole('heading', { name: t('Поставщик deepseek', 'Vendor deepseek') }).waitFor();
-  assert.equal(await other.page.getByRole('button', { name: t('Показать изменение', 'Show the change') }).count(), 0);
+  assert.equal(await other.page.getByRole('button', { name: t('Посмотреть изменение', 'Preview the change') }).count(), 0);
   await other.context.close();
 
   await nav('Платежи', 'Payments');

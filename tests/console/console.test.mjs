@@ -109,19 +109,30 @@ describe('named operators, in a gateway with a past', () => {
     it(`anna of finance sees prices, a refused call and a breach: ${screen}, ${scheme}`, async () => {
       const visit = await signedIn('anna', { screen, scheme });
       const { page } = visit;
-      assert.match(await page.locator('form.who').innerText(), /anna finance/);
+      assert.match(await page.locator('form.who').innerText(), /anna\s+finance/);
       await page.goto(`${at.admin}/console/prices`);
-      await page.getByText('multiplier 1.3 (before 1.15)').waitFor();
+      await page.getByText('multiplier 1.3 (previously 1.15)').waitFor();
       await page.getByLabel('Multiplier', { exact: true }).fill('2.6');
       await page.getByRole('button', { name: 'Compute' }).click();
       await page.waitForURL(/multiplier=2\.6/);
-      const row = page.locator('section', { hasText: 'Sales with another multiplier' }).locator('tbody tr');
+      const row = page.locator('section', { hasText: 'Sales at a different multiplier' }).locator('tbody tr');
       // The exact amount is in the title.
       const cell = (label) => row.locator(`td[data-label="${label}"]`).evaluate((element) => element.querySelector('[title]')?.title ?? element.innerText);
       const [charged, then] = [Number(await cell('Charged, ₽')), Number(await cell('Charged at multiplier 2.6, ₽'))];
       // The call was charged at the earlier multiplier.
       assert.ok(charged > 0 && Math.abs(then - (2.6 / 1.15) * charged) < 2e-6, `${charged} ${then}`);
       await sound(visit, 'console-prices-versions');
+
+      // The usage tables are sorted by the links in their heads, which a phone hides, or by a field of the form.
+      await page.goto(`${at.admin}/console/usage?account=acme`);
+      await page.locator('section', { hasText: 'By vendor' }).getByRole('link', { name: 'Charged, ₽' }).press('Enter');
+      await page.waitForURL(/account=acme&sort=charged/);
+      assert.equal(await page.locator('th[aria-sort="descending"]').count(), await page.locator('main table').count());
+      await sound(visit, 'console-usage-sorted');
+      await page.getByLabel('Sort by').selectOption({ label: 'Calls' });
+      await page.getByRole('button', { name: 'Show' }).click();
+      await page.waitForURL(/account=acme&.*sort=calls/);
+      assert.equal(await page.locator('th[aria-sort="descending"]').first().innerText(), 'Calls ↓');
 
       await page.goto(`${at.admin}/console/calls`);
       await page.getByLabel('Call number').fill(refused);
@@ -161,7 +172,7 @@ describe('named operators, in a gateway with a past', () => {
       await sound(visit, 'console-events-dead');
       hook.says = [500, '{}'];
       await replays.first().click();
-      await page.getByRole('alert').filter({ hasText: 'did not take event' }).waitFor();
+      await page.getByRole('alert').filter({ hasText: 'did not accept event' }).waitFor();
       await complained(visit, 502);
       // The message is above the letters, which may come later.
       await page.waitForLoadState();
@@ -169,7 +180,7 @@ describe('named operators, in a gateway with a past', () => {
       await sound(visit, 'console-events-not-taken');
       hook.says = [204, ''];
       await replays.first().click();
-      await page.getByText('The event was sent again and accepted.').waitFor();
+      await page.getByText('The event was sent again, and the receiver accepted it.').waitFor();
       await page.waitForLoadState();
       assert.equal(await replays.count(), before_ - 1);
 
@@ -180,9 +191,9 @@ describe('named operators, in a gateway with a past', () => {
       await form.getByLabel('Owner key').check();
       await form.getByRole('button', { name: 'Create' }).click();
       const secret = await page.locator('#secret').innerText();
-      await page.getByRole('link', { name: 'To the key' }).click();
+      await page.getByRole('link', { name: 'Open the key’s page' }).click();
       await page.waitForURL('**/console/keys/*');
-      await page.getByText('an owner key').waitFor();
+      await page.getByText('owner key: manages').waitFor();
       await sound(visit, 'console-key-owner');
 
       // The key is found by the prefix of its secret. Then its group, concurrency and alerts are changed.
@@ -206,11 +217,11 @@ describe('named operators, in a gateway with a past', () => {
       assert.equal(await page.getByLabel('Group').inputValue(), group);
       assert.ok(await page.getByLabel('Idempotency-Key').isChecked());
       await page.locator('summary', { hasText: 'Alerts' }).click();
-      await page.getByLabel('Alert when the amount left under a ceiling falls to').fill('10 2.50');
-      await page.getByRole('button', { name: 'Save the alerts' }).click();
+      await page.getByLabel('Alert levels for the amount left under a ceiling').fill('10 2.50');
+      await page.getByRole('button', { name: 'Save the alert levels' }).click();
       await page.getByText('Saved.').waitFor();
       await page.locator('summary', { hasText: 'Alerts' }).click();
-      assert.equal(await page.getByLabel('Alert when the amount left under a ceiling falls to').inputValue(), '10.00 2.50');
+      assert.equal(await page.getByLabel('Alert levels for the amount left under a ceiling').inputValue(), '10.00 2.50');
       await sound(visit, 'console-key-limits');
       await page.goto(`${at.admin}/console/accounts/acme`);
       await page.locator('tbody th', { hasText: group }).waitFor();

@@ -81,9 +81,9 @@ describe('signing in by a provider', () => {
         await page.goto(`${admin}/console/accounts`);
         await page.locator('summary', { hasText: 'New account' }).waitFor();
         await page.getByRole('button', { name: 'Sign out', exact: true }).click();
-        await page.getByRole('link', { name: 'Sign out at the provider as well' }).waitFor();
+        await page.getByRole('link', { name: 'Sign out at the identity provider as well' }).waitFor();
         await sound(visit, 'console-oidc-left');
-        await page.getByRole('link', { name: 'Sign out at the provider as well' }).click();
+        await page.getByRole('link', { name: 'Sign out at the identity provider as well' }).click();
         await page.waitForURL(`${issuer}/**`);
         await visit.context.close();
       });

@@ -6,7 +6,7 @@ import { after, before, describe, it } from 'node:test';
 import { SCHEMES, SCREENS, complained, launch, sound, visitor } from './browser.mjs';
 
 const { TOLLGATE_URL: url, TOLLGATE_ADMIN_URL: admin, TOLLGATE_ADMIN_KEY: adminKey } = process.env;
-const PLACES = ['Accounts', 'Payments', 'Calls', 'Usage', 'Vendors', 'Models and prices', 'Events', 'Audit', 'Operators', 'Overview'];
+const PLACES = ['Accounts', 'Payments', 'Calls', 'Usage', 'Vendors', 'Models and prices', 'Events', 'Changes', 'Audit', 'Operators', 'Overview'];
 
 // As long as the session names that tools choose, without a position where a line could break.
 const SESSION = 'session-019aab5c-8f0e-7d31-b0a4-2f6c3e5d7a91';
@@ -82,7 +82,7 @@ describe("an operator's first day", () => {
         await page.getByText('The account was created.').waitFor();
         await send(page, 'Top up', { 'Amount, ₽': '1000', 'Payment ID': `payment-${account}` }, 'Book the payment');
         await page.getByText('The payment is booked.').waitFor();
-        await send(page, 'Correct the balance', { 'Amount, ₽; a negative amount reduces the balance': '-1.50', Reason: 'a fee' }, 'Book the correction');
+        await send(page, 'Correct the balance', { 'Amount, ₽ (negative reduces the balance)': '-1.50', Reason: 'a fee' }, 'Book the correction');
         await page.getByText('The correction is booked.').waitFor();
         const form = folded(page, 'New key');
         await form.locator('summary').click();
@@ -93,7 +93,7 @@ describe("an operator's first day", () => {
         const secret = await page.locator('#secret').innerText();
         assert.match(secret, /^tg-/);
         await sound(visit, 'console-key-made');
-        await page.getByRole('link', { name: 'To the key' }).click();
+        await page.getByRole('link', { name: 'Open the key’s page' }).click();
         // A click does not wait for the page that it opens.
         await page.waitForURL('**/console/keys/*');
         await page.getByRole('heading', { name: 'Limits' }).waitFor();
@@ -134,10 +134,10 @@ describe("an operator's first day", () => {
           await to(page, place);
           if (place === 'Audit') {
             await page.getByRole('button', { name: 'Run the audit' }).click();
-            await page.getByText('Everything adds up.').waitFor();
+            await page.getByText('The audit found no violations.').waitFor();
           }
           if (place === 'Overview') {
-            await page.getByRole('img', { name: /^Latency of calls per hour/ }).waitFor();
+            await page.getByRole('img', { name: /^Call latency per hour/ }).waitFor();
             await page.locator('summary', { hasText: 'Table by hour' }).click();
             await page.locator('details[open] tbody tr').first().waitFor();
           }
@@ -185,7 +185,7 @@ describe("an operator's first day", () => {
       await page.getByLabel('Пароль или ключ администратора').fill(adminKey);
       await page.getByRole('button', { name: 'Войти' }).click();
       await page.getByRole('heading', { name: 'Обзор' }).waitFor();
-      const places = ['Счета', 'Платежи', 'Запросы', 'Расход', 'Поставщики', 'Модели и цены', 'События', 'Сверка', 'Операторы', 'Обзор'];
+      const places = ['Счета', 'Платежи', 'Запросы', 'Расход', 'Поставщики', 'Модели и цены', 'События', 'Изменения', 'Сверка', 'Операторы', 'Обзор'];
       for (const [at, place] of places.entries()) {
         await to(page, place);
         assert.equal(await page.locator('html').getAttribute('lang'), 'ru');
@@ -277,7 +277,7 @@ describe("an operator's first day", () => {
     await page.getByRole('heading', { name: `Call ${number}` }).waitFor();
     await press(page, nav('Audit'));
     await press(page, page.getByRole('button', { name: 'Run the audit' }));
-    await page.getByText('Everything adds up.').waitFor();
+    await page.getByText('The audit found no violations.').waitFor();
     await visit.context.close();
   });
 

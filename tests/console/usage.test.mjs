@@ -116,6 +116,15 @@ describe('a caller visits the page of the key', () => {
     });
   }
 
+  it('shows how to set up a client in the language of the page', async () => {
+    for (const [locale, begin] of [['ru-RU', 'Сохраните'], ['en-GB', 'Save']]) {
+      const visit = await opened(browser, { locale });
+      await visit.page.locator('#client').selectOption('claude-code');
+      await visit.page.locator('#place').filter({ hasText: new RegExp(`^${begin} `) }).waitFor();
+      await visit.context.close();
+    }
+  });
+
   it('finds receipts by number, model and session, and goes on to older ones', async () => {
     const visit = await opened(browser);
     await typed(visit);
@@ -271,9 +280,9 @@ describe('a caller visits the page of the key', () => {
         const { page } = visit;
         await page.locator('#key').fill(owner);
         await page.getByRole('button', { name: 'Show' }).click();
-        await page.getByRole('heading', { name: 'Keys of the account' }).waitFor();
+        await page.getByRole('heading', { name: 'Account keys' }).waitFor();
         await page.getByLabel('Name').fill(name);
-        await page.getByLabel('Ceiling of a day, ₽').fill('12,50');
+        await page.getByLabel('Daily ceiling, ₽').fill('12,50');
         await page.getByRole('button', { name: 'Save' }).click();
         const secret = await page.locator('#made code').innerText();
         assert.match(secret, /^tg-/);

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Draws texts to read with fresh eyes: usage: tests/docs/sample.py SEED [N]
 
-The same seed draws the same N texts (60) from the same tree, as many of each kind as of any other.
+The same seed draws the same N texts (60) from the same tree, as many of each kind as of any other. A line in brackets
+is what a reader sees next to the text: the head of its table, the words before its list, the code below its comment or
+around its string.
 """
 
 import random
@@ -22,7 +24,8 @@ def main():
         kind = KINDS[index % len(KINDS)]
         if by_kind[kind]:
             text = by_kind[kind].pop()
-            print(f"{index + 1:3}. {kind}, {text.path}:{text.line}\n     {text.text}\n")
+            context = f"     [{text.context}]\n" if text.context else ""
+            print(f"{index + 1:3}. {kind}, {text.path}:{text.line}\n{context}     {text.text}\n")
 
 
 if __name__ == "__main__":

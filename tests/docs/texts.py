@@ -8,7 +8,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ["doc comment", "comment", "doc sentence", "message", "commit subject", "test name", "console text"]
 
-Text = namedtuple("Text", "kind path line text")
+# `context` is what a page or an editor shows next to the text: the head of its table, the words before its list, the code
+# below its comment, or the code around its string.
+Text = namedtuple("Text", "kind path line text context", defaults=[""])
 
 COMMENT = re.compile(r"^\s*(//[/!]|//)(?: (.*)|)$")
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.S)
@@ -44,16 +46,21 @@ def subjects():
 
 def markdown(path, text):
     """Paragraphs, list items, headings and rows of tables; no code between fences."""
-    fenced, start, block = False, 0, []
-    for number, line in enumerate([*text.splitlines(), ""], 1):
+    fenced, start, block, head, lead = False, 0, [], "", ""
+    lines = text.splitlines()
+    for number, line in enumerate([*lines, ""], 1):
         fence = line.lstrip().startswith("```")
         fenced ^= fence
         ends = fence or fenced or not line.strip() or re.match(r"\s*(#|\||[-*] |\d+\. )", line)
         if ends and block and (len(WORD.findall(re.sub(r"`[^`]*`", "", " ".join(block)))) < 3 or figures(block[0])):
             block = []
         if ends and block:
-            yield Text("doc sentence", path, start, " ".join(block))
+            is_item = re.match(r"[-*] |\d+\. ", block[0])
+            yield Text("doc sentence", path, start, " ".join(block), head if block[0][0] == "|" else lead if is_item else "")
+            lead = lead if is_item else re.split(r"(?<=[.:]) ", " ".join(block))[-1]
             block = []
+        if re.match(r"\s*\|[-:| ]+\|\s*$", line) and not fenced:
+            head = lines[number - 2].strip()
         if not fence and not fenced and re.search(r"\w", line):
             start = start if block else number
             block.append(line.strip())
@@ -69,16 +76,20 @@ def rust(path, text):
     """Comments as paragraphs; names of tests; strings of three words or more outside tests."""
     lines = text.splitlines()
     for number, mark, paragraph in comments(lines):
-        yield Text("comment" if mark == "//" else "doc comment", path, number, paragraph)
+        below = next((line.strip() for line in lines[number:] if line.strip() and not re.match(r"\s*(//|#\[)", line)), "")
+        yield Text("comment" if mark == "//" else "doc comment", path, number, paragraph, "" if mark == "//!" else below)
     for found in TEST.finditer(text):
         yield Text("test name", path, text.count("\n", 0, found.start(1)) + 1, found[1])
     if re.search(r"(^|/)(tests?|testing|benches|examples)(/|\.rs$)|_tests\.rs$", path):
         return
-    code = "\n".join("" if COMMENT.match(line) else line for line in lines).partition("#[cfg(test)]\nmod")[0]
+    code = "\n".join("" if COMMENT.match(line) else line for line in lines)
+    code = re.split(r"#\[cfg\(test\)\]\n(?:pub(?:\(\w+\))? )?mod\b", code)[0]
     for found in STRING.finditer(code.replace("'\"'", "' '")):
         message = re.sub(r"\\\n\s*", "", found[1])
         if len(WORD.findall(message)) > 2 and re.search(r"\w \w", message) and not SQL.match(message):
-            yield Text("message", path, code.count("\n", 0, found.start()) + 1, message)
+            begin = code[: found.start()].splitlines()[-1:] or [""]
+            around = begin[0].strip() + '"…"' + code[found.end() :].split("\n", 1)[0].strip()
+            yield Text("message", path, code.count("\n", 0, found.start()) + 1, message, around)
 
 
 def comments(lines):

@@ -1,4 +1,4 @@
-//! The callers of a case. Some read their answer to its end, others disconnect before.
+//! The callers of a fault case. Some read their response to its end, others disconnect earlier.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -12,10 +12,10 @@ use tollgate_layers::{call::Format, error::BoxError};
 
 use crate::vendor_log::{Call, VendorLog};
 
-/// A timeout that is longer than any call of a case.
+/// A timeout that is longer than any call of a fault case.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
-/// A key and its account.
+/// A caller's key, and the account that it belongs to.
 #[derive(Clone, Debug)]
 pub struct Key {
     pub secret: String,
@@ -23,7 +23,8 @@ pub struct Key {
     pub account: String,
 }
 
-/// A caller of one gateway, through the proxy in front of the gateway. Each call has a connection of its own.
+/// A caller of one gateway. It connects through the proxy in front of the gateway, with a separate connection for each
+/// call.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) gateway: usize,
@@ -32,24 +33,24 @@ pub struct Client {
     pub(crate) vendor: VendorLog,
 }
 
-/// The result of a call.
+/// The result of a call, as its caller sees it.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The status; `None` if the head of the answer did not arrive.
+    /// The status of the response; `None` if the head of the response did not arrive.
     pub status: Option<StatusCode>,
     pub number: Option<String>,
     pub body: Bytes,
-    /// Whether the body arrived completely.
+    /// Whether the complete body of the response arrived.
     pub whole: bool,
 }
 
 impl Outcome {
-    /// Whether a complete answer with status 200 arrived.
+    /// Returns whether a complete response with status 200 arrived.
     pub fn answered(&self) -> bool {
         self.status == Some(StatusCode::OK) && self.whole
     }
 
-    /// Whether the gateway answered with a status other than 200.
+    /// Returns whether the gateway answered with a status other than 200.
     pub fn refused(&self) -> bool {
         self.status.is_some_and(|status| status != StatusCode::OK)
     }
@@ -69,12 +70,13 @@ impl Outcome {
 }
 
 impl Client {
-    /// Creates a call to this caller's gateway, without sending it. The methods of [`Call`] change its options.
+    /// Creates a call to this caller's gateway, and does not send it. The methods of [`Call`] change the options of the
+    /// call.
     pub fn call(&self, format: Format) -> Call {
         self.vendor.call(self.gateway, format)
     }
 
-    /// Sends the call and reads the answer to its end.
+    /// Sends the call, and reads its response to the end.
     pub async fn ask(&self, call: &Call) -> Outcome {
         let answer = async {
             match self.open(call).await {
@@ -87,9 +89,9 @@ impl Client {
             .unwrap_or(Outcome::nothing())
     }
 
-    /// Sends the call and reads its answer in a task, while the case continues.
+    /// Sends the call, and reads its response in a task while the case continues.
     pub fn ask_in_background(&self, call: &Call) -> Asked {
-        // Registered before the task runs, so that the case can wait until the vendor receives the call.
+        // The call is registered before its task runs, so that the case can wait until the vendor receives the call.
         self.vendor.register(call);
         let (client, call) = (self.clone(), call.clone());
         let mut task = JoinSet::new();
@@ -97,7 +99,7 @@ impl Client {
         Asked(task)
     }
 
-    /// Sends the call and waits for the head of the answer.
+    /// Sends the call, and waits for the head of its response.
     pub async fn open(&self, call: &Call) -> Result<Open, BoxError> {
         self.vendor.register(call);
         let socket = TcpStream::connect(self.front).await?;
@@ -115,7 +117,7 @@ impl Client {
         })
     }
 
-    /// Sends the call on a bare socket, which the case reads and closes itself.
+    /// Sends the call on a bare socket. The case reads and closes the socket itself.
     pub async fn raw(&self, call: &Call) -> Result<TcpStream, BoxError> {
         self.vendor.register(call);
         let mut socket = TcpStream::connect(self.front).await?;
@@ -124,7 +126,7 @@ impl Client {
         Ok(socket)
     }
 
-    /// The bytes of the HTTP request.
+    /// Returns the bytes of the HTTP request.
     pub fn bytes(&self, call: &Call) -> Vec<u8> {
         let (parts, _) = self.request(call).into_parts();
         let body = call.body();
@@ -164,7 +166,7 @@ impl Client {
     }
 }
 
-/// A call whose answer a task reads. Its drop closes the connection.
+/// A call whose response is read by a task. Dropping it closes the connection.
 pub struct Asked(JoinSet<Outcome>);
 
 impl Asked {
@@ -173,12 +175,12 @@ impl Asked {
     }
 }
 
-/// An answer whose head has arrived. Its drop closes the connection.
+/// A response whose head has arrived. Dropping it closes the connection.
 pub struct Open {
     pub call: Call,
     res: Response<Incoming>,
     read: Vec<u8>,
-    /// Whether the body has ended normally; `None` while it has not ended.
+    /// Whether the body has ended normally; `None` while the body has not ended.
     ended: Option<bool>,
     _driver: JoinSet<()>,
 }
@@ -193,12 +195,12 @@ impl Open {
         Some(number.to_str().ok()?.to_owned())
     }
 
-    /// The text read so far.
+    /// Returns the text that was read so far.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.read).into_owned()
     }
 
-    /// Reads until this number of tokens has arrived.
+    /// Reads the response until this number of tokens has arrived.
     pub async fn read_tokens(&mut self, count: usize) {
         let mark = self.call.token_mark();
         self.read_until(&format!("{count} tokens"), |text| {
@@ -207,7 +209,7 @@ impl Open {
         .await;
     }
 
-    /// Reads until the event that ends the stream, and no further.
+    /// Reads the response up to and including the event that ends the stream.
     pub async fn read_last_event(&mut self) {
         self.read_until("the last event", |text| {
             text.contains("[DONE]")
@@ -227,7 +229,7 @@ impl Open {
             .unwrap_or_else(|_| panic!("twenty seconds without {what}"));
     }
 
-    /// Reads a piece of the body. Returns false at its end.
+    /// Reads a piece of the body. Returns false at the end of the body.
     async fn frame(&mut self) -> bool {
         match self.res.body_mut().frame().await {
             Some(Ok(frame)) => {
@@ -242,11 +244,11 @@ impl Open {
         }
     }
 
-    /// Reads the answer to its end.
+    /// Reads the rest of the response to its end.
     pub async fn rest(mut self) -> Outcome {
         while self.ended.is_none() && self.frame().await {}
         let text = self.text();
-        // A stream may also end with an error event, which is not an answer.
+        // A stream may end with an error event. It then does not count as a complete response.
         let ends = ["[DONE]", "message_stop", "response.completed"];
         let last = !self.call.stream || ends.iter().any(|end| text.contains(end));
         let error = text.contains("\"error\"") && !text.contains("\"error\":null");

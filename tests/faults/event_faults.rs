@@ -1,6 +1,6 @@
-//! Group 8: faults while events are delivered. The receiver is unreachable or slow, or its answers are lost. Gateways
-//! are killed between a charge and the delivery of its event, or between a delivery and its record. Every event reaches
-//! its receiver, in order, at least once; a repeat has the same id.
+//! Group 8: faults while events are delivered. The receiver is unreachable or slow, or its responses are lost. Gateways
+//! are killed between a charge and the delivery of its event, or between a delivery and the record of this delivery.
+//! Every event must reach its receiver in order and at least once; a repeated event has the same id.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,8 +24,8 @@ use crate::{
 };
 
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
-/// The time in which all events must be delivered: a killed gateway keeps its right to deliver for another 30 s, and
-/// the next gateway may also wait between attempts.
+/// The maximum time until all events are delivered. The leader lease of a killed gateway lasts for another 30 s, and
+/// the next gateway may wait between its attempts.
 const DELIVERED_WITHIN: Duration = Duration::from_secs(75);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -48,18 +48,19 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// The moment at which the gateway dies.
+/// The moment at which the gateway is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// The charge and its event are recorded. The gateway has sent the event, and the receiver has not received it.
+    /// Killed when the charge and its event are recorded, and the receiver has not received the event that the gateway
+    /// has sent.
     Delivery,
-    /// The receiver has accepted the event, but its answer has not reached the gateway.
+    /// Killed when the receiver has accepted the event, and its response has not reached the gateway.
     Answer,
-    /// The gateway has the receiver's answer, but has not recorded it.
+    /// Killed when the gateway has received the response to the event, and has not recorded it.
     Mark,
 }
 
-/// A received webhook request; `taken` is whether the receiver accepted it.
+/// A webhook request that the receiver has received. `taken` is true if the receiver accepted it.
 #[derive(Clone, Debug)]
 struct Post {
     id: String,
@@ -67,7 +68,7 @@ struct Post {
     taken: bool,
 }
 
-/// A world with a receiver of events behind a proxy.
+/// A [`World`] in which gateways reach a receiver of events through a proxy.
 struct Given {
     world: World,
     edge: Arc<Proxy>,
@@ -112,7 +113,7 @@ impl Given {
             status,
             _receiver: receiver,
         };
-        // Waits until the event of the world's first payment is delivered.
+        // This waits until the event of the first payment in this test is delivered.
         given.delivered().await;
         given
     }
@@ -127,7 +128,7 @@ impl Given {
         reported(&self.world, 0, Method::POST, path, Some(body)).await;
     }
 
-    /// Makes a call whose charge emits an event: the balance falls to an alert level.
+    /// Makes a call whose charge emits an event, because the balance falls to an alert level.
     async fn charge(&self) {
         let path = "/admin/v1/accounts/acme";
         let account = reported(&self.world, 0, Method::GET, path, None).await;
@@ -141,7 +142,7 @@ impl Given {
         self.world.expect(&call, Charge::Full);
     }
 
-    /// Returns the ledger's events.
+    /// Returns all events of the ledger.
     async fn events(&self) -> Result<Vec<Value>, String> {
         let path = "/admin/v1/events?after=0&limit=1000";
         let (status, page) = self.world.admin(0, Method::GET, path, None).await?;
@@ -151,8 +152,9 @@ impl Given {
         }
     }
 
-    /// Waits until the receiver has accepted every event of the ledger: in order, with the ledger's content, and with
-    /// one id per event. Returns the number of events that were delivered again after the receiver had accepted them.
+    /// Waits until the receiver has accepted every event of the ledger: in order, with the content that the ledger has,
+    /// and with one id per event. Returns the number of events that were delivered again although the receiver had
+    /// accepted them.
     async fn delivered(&self) -> usize {
         let until = Instant::now() + DELIVERED_WITHIN;
         loop {
@@ -165,7 +167,8 @@ impl Given {
                 .collect();
             let all = |events: &Vec<Value>| {
                 let numbers = events.iter().filter_map(|event| event["number"].as_u64());
-                // Events from before the gateways were configured with this receiver are not sent to it.
+                // Events that were emitted before the gateways had this receiver in their configuration are not sent to
+                // it.
                 numbers
                     .skip_while(|number| taken.first().is_some_and(|first| number < first))
                     .eq(taken.iter().copied())
@@ -236,7 +239,7 @@ async fn away(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The receiver has accepted the event, but its answer is lost. The gateway sends the same event again, with the same
+/// The receiver accepts the event, but its response is lost. The gateway must send the same event again, with the same
 /// id.
 async fn answers_lost(ledger: LedgerKind) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
@@ -255,7 +258,7 @@ async fn answers_lost(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The receiver accepts every request, but its answers are held back. Calls must be as fast as before.
+/// The receiver accepts every request, but its responses are delayed. Calls must be as fast as without this fault.
 async fn slow(ledger: LedgerKind) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     let world = &given.world;
@@ -272,7 +275,7 @@ async fn slow(ledger: LedgerKind) -> Verdict {
     let meanwhile = timed().await;
     given.edge.heal();
     given.delivered().await;
-    // If a call waited for the receiver, it would take the gateway's timeout of 15 s.
+    // If a call waited for the receiver, it would take 15 s, which is the gateway's timeout.
     assert!(
         meanwhile < before * 3 + Duration::from_secs(1),
         "{meanwhile:?}, {before:?} before"
@@ -295,7 +298,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     };
     given.charge().await;
     trap.sprung().await;
-    // The end of the call is acknowledged, so that the fault affects only the call's event.
+    // The settlement of the call is acknowledged, so the fault affects only the call's event.
     world.settled().await;
     if at == At::Mark {
         let mark =
@@ -307,7 +310,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     }
     world.gateway(0).kill9();
     if at == At::Delivery {
-        // The request in the proxy is dropped together with the process that has sent it.
+        // The process that has sent the request is killed, and the request is dropped from the proxy.
         given.edge.reset();
     }
     given.edge.heal();
@@ -328,7 +331,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     given.world.verdict().await
 }
 
-/// Events wait for their receiver when the primary dies. Its replica, which has all current data, takes over.
+/// The primary dies while events wait for their receiver. Its replica, which has all current data, takes over.
 async fn failover() -> Verdict {
     let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
     *given.status.lock().unwrap() = 500;

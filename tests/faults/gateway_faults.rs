@@ -21,12 +21,12 @@ use crate::{
 };
 
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
-/// The longest time of a drain: the gateway's 30 seconds, plus the delays of a busy machine.
+/// The maximum duration of a drain: the 30 seconds of the gateway's setting, plus the delays of a busy machine.
 const ENDS_WITHIN: Duration = Duration::from_secs(40);
-/// An amount in rubles that covers the first hold of one large call plus the lowered hold of another, but not two first
-/// holds.
+/// An amount in rubles. It covers the first hold of one large call and the lowered hold of another, but not the first
+/// holds of both.
 const HOLDS_ONE: &str = "17.50";
-/// The number of streams that are open when a fault hits all of them at once.
+/// The number of streams that are open when a fault affects all of them at the same time.
 const STREAMS: usize = 50;
 
 pub fn cases() -> Vec<Case> {
@@ -59,7 +59,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Kills the gateway, drops the data in its proxies, and starts the gateway again.
+/// Kills the gateway, drops the data in its proxies, and starts it again.
 pub(crate) async fn dies_and_comes_back(world: &World) {
     world.gateway(0).kill9();
     world.vendor_proxy(0).reset();
@@ -70,8 +70,9 @@ pub(crate) async fn dies_and_comes_back(world: &World) {
     world.round();
 }
 
-/// The gateway is killed after it has sent a RESERVE that either did not arrive, or was executed but not answered. No
-/// request may reach a vendor (I6), nothing may be charged, and the hold must end (I8).
+/// The gateway is killed after it has sent a RESERVE. The RESERVE either has not arrived, or was executed but its
+/// response was lost. No request may reach a vendor (invariant I6), nothing may be charged, and the hold must end
+/// (invariant I8).
 async fn at_the_reserve(then: Then) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).call_seconds(2).start().await;
     warm_up(&world).await;
@@ -89,10 +90,10 @@ async fn at_the_reserve(then: Then) -> Verdict {
     world.verdict().await
 }
 
-/// The gateway is killed when the hold exists but the request has not reached the vendor.
+/// The gateway is killed when the hold exists, but the request has not reached the vendor.
 async fn before_the_vendor(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).call_seconds(2).start().await;
-    // The warm-up calls end just before the first kill, so a kill may lose their ends.
+    // The warm-up calls end just before the first kill, so the kill may lose their settlements.
     world.stated(Bound::killed());
     warm_up(&world).await;
     let client = world.client(0);
@@ -110,7 +111,7 @@ async fn before_the_vendor(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Starts streams of both formats, and waits until each has delivered this number of tokens.
+/// Starts streams of both formats, and waits until each of them has delivered this number of tokens.
 async fn streams(world: &World, tokens: u64, shape: impl Fn(Call) -> Call) -> Vec<(Call, Asked)> {
     let client = world.client(0);
     let streams: Vec<(Call, Asked)> = (0..STREAMS)
@@ -126,7 +127,7 @@ async fn streams(world: &World, tokens: u64, shape: impl Fn(Call) -> Call) -> Ve
     streams
 }
 
-/// The gateway is killed in the middle of streams. The next start charges their checkpoints.
+/// The gateway is killed in the middle of streams. The next start charges the checkpoints of the streams.
 async fn mid_stream(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     world.stated(Bound::running_text());
@@ -150,8 +151,8 @@ async fn mid_stream(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// The gateway is killed when a call has ended for its client. The settlement either did not arrive, or was executed
-/// but not answered.
+/// The gateway is killed when a call has ended for its client. The settlement of the call either has not arrived, or
+/// was executed but its response was lost.
 async fn at_the_settle(then: Then) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -164,28 +165,28 @@ async fn at_the_settle(then: Then) -> Verdict {
         trap.sprung().await;
         written(&world, 0, [&call], |call| call.ended).await;
         dies_and_comes_back(&world).await;
-        // Wait for the charge that the restarted gateway sends again, so that the next trap does not hold it.
+        // The restarted gateway sends the charge again. Without this wait, the next trap would hold that charge.
         world.gateway(0).says("call", SOON).await;
         world.expect(&call, Charge::Full);
     }
     world.verdict().await
 }
 
-/// The gateway is killed after the vendor has counted the input. The smaller hold either was not requested, or was set
-/// but the answer is lost. In both cases the text up to the last checkpoint is charged, and the end frees all money
-/// that the call held. A call of the same account at another gateway keeps its hold.
+/// The gateway is killed after the vendor has counted the input. The lower hold either was not requested, or was set
+/// but the response was lost. In both cases, the text up to the last checkpoint is charged, and all money that the call
+/// held is released. A call of the same account at another gateway keeps its hold.
 async fn at_the_adjustment(then: Then) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     world.stated(Bound::running_text());
     warm_up(&world).await;
     let (client, other) = (world.client(0), world.client(1));
     prove_first_counts(&client).await;
-    // The first call that lowered its hold made the server load the script. From here on the gateway sends the script's
-    // hash, which the trap finds.
+    // The first call whose hold is lowered makes Redis load the script. From then on, the gateway sends the hash of the
+    // script, and the trap looks for this hash.
     prove_first_counts(&client).await;
     for _ in 0..3 {
         world.settled().await;
-        // This vendor reports its counts at the end, so that the call's hold is not lowered.
+        // This vendor reports its counts at the end, so the hold of the call is not lowered.
         let uncounted = other.call(Format::Chat).gate(Gate::Token(5));
         let answered = other.ask_in_background(&uncounted);
         world.vendor().wait_served(&uncounted, 5).await;
@@ -214,19 +215,19 @@ async fn at_the_adjustment(then: Then) -> Verdict {
     world.verdict().await
 }
 
-/// Returns the amount that all calls of the first account hold, in micro-rubles.
+/// Returns the total amount that the calls of the first account hold, in micro-rubles.
 async fn held_in_redis(world: &World) -> i64 {
     ask(world.redis(), &["HGET", "tg:{acme}", "h"]).await
 }
 
-/// A hold is lowered, another call holds the freed money, and then the gateway is killed. The account pays for both
-/// calls, although its balance did not cover the first holds of both.
+/// A hold is lowered, another call holds the money that was freed, and then the gateway is killed. The account pays for
+/// both calls, although its balance did not cover the first holds of both.
 async fn after_the_adjustment(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     world.stated(Bound::running_text());
     for id in ["one", "two", "three"] {
-        // A new process lowers no hold before a call has shown that the vendor's first count is right. This call shows
-        // that.
+        // A new process does not lower a hold until the final count of a call has shown that the vendor's first count
+        // is correct. The first call of this account shows it.
         let key = world.account(&format!("{id}-unproved"), HOLDS_ONE).await;
         let client = world.client_of(0, &key);
         let running = || large(&client);
@@ -255,10 +256,11 @@ async fn after_the_adjustment(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Makes a call to its end. A process relies on a vendor's first count only after a call has ended with the same count.
-/// The tokens arrive slowly, so that a change of this call's hold is answered before the call ends.
+/// Makes a call to its end. A process trusts a vendor's first count only after a call has ended with the same count.
+/// The tokens arrive slowly, so that the ledger answers a change of this call's hold before the call ends.
 pub(crate) async fn prove_first_counts(client: &Client) {
-    // On a busy machine the gateway may read the first count of a call together with its end, which proves nothing.
+    // On a busy machine, the gateway may read the first count of a call together with the end of the call. Such a call
+    // proves nothing, so there are three calls.
     for _ in 0..3 {
         let call = client.call(Format::Messages).large();
         let call = call.gap(Duration::from_millis(50));
@@ -272,12 +274,12 @@ pub(crate) fn large(client: &Client) -> Call {
     client.call(Format::Messages).large().gate(Gate::Token(5))
 }
 
-/// Whether a hold has been lowered to about the cost of its call. A first hold is at least 1.5 times the cost.
+/// Returns whether a hold was lowered to about the cost of its call. The first hold is at least 1.5 times the cost.
 fn is_lowered(held: i64, call: &Call) -> bool {
     held > 0 && held * 4 < call.full_cost() * 5
 }
 
-/// Waits until the account holds the lower amount of its only call.
+/// Waits until the account holds the lowered amount of its only call.
 async fn lowered(world: &World, key: &Key, call: &Call) {
     let until = Instant::now() + SOON;
     loop {
@@ -292,7 +294,7 @@ async fn lowered(world: &World, key: &Key, call: &Call) {
     }
 }
 
-/// Checks that a call that broke off after five tokens is charged for these tokens.
+/// Checks that a call whose response broke off after five tokens is charged for five tokens.
 pub(crate) async fn charged_by_checkpoint(world: &World, call: &Call) {
     let line = world.line_of(call).await;
     assert_eq!(
@@ -303,7 +305,8 @@ pub(crate) async fn charged_by_checkpoint(world: &World, call: &Call) {
     world.expect(call, Charge::Tokens(5));
 }
 
-/// The ledger has settled the call, but its answer is lost. The gateway repeats the settlement, which changes nothing.
+/// The ledger has settled the call, but its response is lost. The gateway repeats the settlement, which changes
+/// nothing.
 async fn settle_answer_lost() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -350,13 +353,15 @@ pub(crate) async fn under_load(plan: Plan, kills: usize, calls: usize) -> Verdic
     } else {
         3
     };
-    // Calls are short, because a hold of a dead gateway that no outbox has recorded lives until it expires.
+    // The calls are short, so that their holds expire soon: if a killed gateway has not recorded a call in its outbox,
+    // only expiry ends the call's hold.
     let world = plan.gateways(gateways).call_seconds(4).start().await;
     world.stated(Bound::killed());
     warm_up(&world).await;
     let load = world.load_until_told(12);
     for turn in 0..kills {
-        // The delays vary, so that the kills do not always hit the work that gateways do once a second.
+        // The delays between the kills vary. Otherwise the kills would always interrupt the same part of the work that
+        // gateways do once a second.
         sleep(Duration::from_millis(350 + 37 * (turn as u64 % 11))).await;
         let gateway = world.gateway(turn % gateways);
         gateway.kill9();
@@ -373,8 +378,8 @@ pub(crate) async fn under_load(plan: Plan, kills: usize, calls: usize) -> Verdic
     world.verdict().await
 }
 
-/// A gateway is suspended for longer than its holds live, and continues after they have expired. The delivered part of
-/// its calls is charged late, and once.
+/// A gateway is suspended for longer than its holds last, and continues after they have expired. The delivered part of
+/// its calls is charged late, but only once.
 async fn stopped(ledger: LedgerKind) -> Verdict {
     let gateways = if ledger == LedgerKind::Sqlite { 1 } else { 2 };
     let world = Plan::over(ledger)
@@ -391,7 +396,7 @@ async fn stopped(ledger: LedgerKind) -> Verdict {
         open.read_tokens(5).await;
         opened.push(open);
         world.expect(&stream, Charge::Tokens(5));
-        // The answer to this call has not begun when the gateway is suspended, so nothing of it is delivered.
+        // The response to this call has not begun when the gateway is suspended, so no part of it is delivered.
         let plain = client.call(format).plain().gate(Gate::Head);
         requested.push(client.ask_in_background(&plain));
         world.vendor().wait_asked(&plain).await;
@@ -401,7 +406,7 @@ async fn stopped(ledger: LedgerKind) -> Verdict {
     if gateways == 1 {
         sleep(Duration::from_secs(4)).await;
     } else {
-        // The other gateway's sweep ends the expired holds.
+        // The sweep of the other gateway ends the expired holds.
         let expired = Instant::now() + Duration::from_secs(15);
         while held(&world, 1).await {
             assert!(Instant::now() < expired, "the holds do not expire: I8");
@@ -424,7 +429,7 @@ async fn held(world: &World, gateway: usize) -> bool {
     accounts.iter().any(|account| account["held_rub"] != "0.00")
 }
 
-/// A draining gateway accepts no new calls and lets the running calls end.
+/// A draining gateway accepts no new calls, and lets the calls in flight end.
 async fn drain_finishes(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let gap = Duration::from_millis(30);
@@ -457,7 +462,7 @@ async fn drain_finishes(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// A drain cuts calls that do not end in time. They are charged for what was delivered.
+/// A drain cuts short the calls that do not end in time. These calls are charged for the part that was delivered.
 async fn drain_cuts(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).drain_seconds(1).start().await;
     let running = streams(&world, 10, |call| call.tokens(20).gate(Gate::Token(10))).await;
@@ -486,7 +491,8 @@ async fn stopped_twice(ledger: LedgerKind) -> Verdict {
     let gateway = world.gateway(0);
     gateway.term();
     gateway.says("draining", SOON).await;
-    // The gateway reacts to a second signal only some time after it has logged the drain, so the signal is repeated.
+    // The gateway reacts to a second signal only some time after it has logged the drain, so the test repeats the
+    // signal.
     let until = Instant::now() + SOON;
     while gateway.is_running() {
         assert!(Instant::now() < until, "it goes on after the second signal");
@@ -502,10 +508,10 @@ async fn stopped_twice(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Without free file descriptors, running calls continue, new calls are refused without a charge, and the gateway
-/// recovers by itself.
+/// Without free file descriptors, calls in flight continue, new calls are refused without a charge, and the gateway
+/// recovers without a restart.
 async fn out_of_files(ledger: LedgerKind) -> Verdict {
-    // More connections arrive than there are free descriptors. How many of them are refused does not matter.
+    // There are more connections than free descriptors. The test does not depend on how many of them are refused.
     let world = Plan::over(ledger)
         .nofile(64)
         .edit("[limits]", "[limits]\nconnections_max = 1000")
@@ -538,7 +544,7 @@ async fn out_of_files(ledger: LedgerKind) -> Verdict {
         .says("cannot accept a connection", SOON)
         .await;
 
-    // No descriptor is left for a connection to the vendor either, so the call is refused.
+    // No descriptor is free for a connection to the vendor, so the call is refused.
     let call = client.call(Format::Chat);
     world.vendor().register(&call);
     spare.write_all(&client.bytes(&call)).await.unwrap();
@@ -562,7 +568,7 @@ async fn out_of_files(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Reads until the head of an answer has arrived. Returns the head, and the data that came with it.
+/// Reads until the head of a response has arrived. Returns the head, and the data that arrived after it.
 async fn head(socket: &mut TcpStream) -> String {
     let mut read = Vec::new();
     let come = timeout(Duration::from_secs(10), async {

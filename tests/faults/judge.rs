@@ -1,4 +1,5 @@
-//! The end of a case: drain, audit, comparison. Also checks balances during the case.
+//! The end of a fault case: a drain, an audit, and a comparison of the vendor's log with the ledger. Also checks the
+//! balances during the case.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +21,7 @@ use crate::{
     world::{AdminClient, World, ask_admin},
 };
 
-/// Metrics of a gateway's unfinished work: the calls that hold money, and the calls in its outbox.
+/// Metrics of a gateway's unfinished work: the number of calls that hold money, and the number of calls in its outbox.
 const LEFT: [&str; 2] = ["tollgate_holds_open ", "tollgate_outbox_rows "];
 
 impl World {
@@ -38,7 +39,7 @@ impl World {
         }
         let mut problems = self.drained().await;
         let mut tally = compare(&self.facts().await, &bound);
-        // A call whose hold has expired is settled late: a charge may still arrive although nothing is held.
+        // A call whose hold has expired is settled late: its charge may arrive although nothing is held any more.
         let patience = Instant::now() + Duration::from_secs(3);
         while (tally.lost > 0 || !tally.problems.is_empty()) && Instant::now() < patience {
             sleep(Duration::from_millis(100)).await;
@@ -63,8 +64,8 @@ impl World {
         verdict
     }
 
-    /// Waits until nothing is held and no gateway has unacknowledged work. Without the second condition, a charge whose
-    /// answer was late or lost might still be sent again.
+    /// Waits until nothing is held and no gateway has unacknowledged work. Without the second condition, a gateway
+    /// might still repeat a charge because the ledger's response to it was late or lost.
     pub async fn settled(&self) {
         self.nothing_is_held().await;
         let until = Instant::now() + self.plan.patience;
@@ -76,14 +77,14 @@ impl World {
         }
     }
 
-    /// Waits until the ledger holds nothing.
+    /// Waits until the ledger holds no money.
     pub async fn nothing_is_held(&self) {
         let held = self.drained().await;
         assert!(held.is_empty(), "{held:?}");
     }
 
-    /// Returns a description of a gateway's unacknowledged work, if any. If the gateway does not report its work,
-    /// returns the reason.
+    /// Returns a description of a gateway's unacknowledged work, or `None` if it has none. If the gateway does not
+    /// report its work, returns the reason.
     async fn left_to_tell(&self, gateway: usize) -> Option<String> {
         let Some(address) = self.gateways[gateway].admin_address() else {
             return Some("it does not run".to_owned());
@@ -101,7 +102,7 @@ impl World {
         (!none).then(|| left.join(", "))
     }
 
-    /// Waits for the ledger's line of a call, and returns it.
+    /// Waits until the ledger has a line about a call. Returns this line.
     pub async fn line_of(&self, call: &Call) -> Line {
         let until = Instant::now() + self.plan.patience;
         loop {
@@ -115,7 +116,7 @@ impl World {
         }
     }
 
-    /// Waits until nothing is held. Returns the holds that are left after the time limit.
+    /// Waits until no money is held. Returns the holds that are left when the time limit has passed.
     async fn drained(&self) -> Vec<String> {
         let until = Instant::now() + self.plan.patience;
         loop {
@@ -157,7 +158,7 @@ impl World {
                 Ok(lines) => format!("it has no end: {:?}", lines.last()),
                 Err(error) => error,
             };
-            // Right after a restart of the ledger the export may be cut off, so it is repeated.
+            // Immediately after a restart of the ledger, an export may be cut off, so it is repeated.
             assert!(Instant::now() < until, "export: {problem}");
             sleep(Duration::from_millis(100)).await;
         }
@@ -177,7 +178,7 @@ impl World {
             .collect()
     }
 
-    /// Returns the breaches that the gateways' own audits find.
+    /// Returns the breaches that audits by the gateways find.
     async fn audited(&self) -> Vec<String> {
         let mut breaches = Vec::new();
         for gateway in 0..self.gateways.len() {
@@ -195,7 +196,7 @@ impl World {
         breaches
     }
 
-    /// Returns the accounts whose balance differs from their payments minus their charges.
+    /// Returns the accounts whose balance is not equal to their payments minus their charges.
     async fn balanced(&self) -> Vec<String> {
         let mut sums: BTreeMap<String, (i64, i64)> = BTreeMap::new();
         for line in self.exported().await {
@@ -227,7 +228,7 @@ impl World {
     }
 }
 
-/// Counts balances below zero, for as long as any gateway answers.
+/// Counts balances below zero while at least one gateway answers.
 pub(crate) async fn watch(
     gateways: Vec<Arc<GatewayProcess>>,
     negative: Arc<AtomicUsize>,

@@ -1,6 +1,6 @@
-//! Group 9: limits of a key other than its own ceiling, while answers are lost and gateways are killed. A call with an
-//! idempotency key is charged once, whichever gateway runs it. A group spends at most its ceiling. Limits on open calls
-//! and on rates still hold over the gateways that are left.
+//! Group 9: limits of a key other than its own ceiling, while responses are lost and gateways are killed. A call with
+//! an idempotency key is charged once, whichever gateway runs it. A group spends at most its ceiling. The limits on
+//! open calls and on rates still apply to all remaining gateways together.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{
 
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Configuration in which a claim on an idempotency key expires after a second without renewal.
+/// A configuration in which a claim on an idempotency key expires after one second without renewal.
 const CLAIM: &str = "[idempotency]\nlease_seconds = 1\n";
 
 pub fn cases() -> Vec<Case> {
@@ -48,21 +48,21 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// The moment at which the gateway dies.
+/// The moment at which the gateway is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// The vendor has sent a part of its answer.
+    /// Killed when the vendor has sent a part of its response.
     Running,
-    /// The caller has received the answer, but the call is not charged and its answer is not stored.
+    /// Killed when the caller has received the response, but the call is not charged and its response is not stored.
     Ended,
-    /// The call is charged, but its answer is not stored.
+    /// Killed when the call is charged, and its response is not stored.
     Charged,
-    /// The call's answer is stored, but the gateway has not received the acknowledgement.
+    /// Killed when the response of the call is stored, and the gateway has not received the acknowledgement.
     Kept,
 }
 
-/// Creates a key of the first account with these fields, and uses it for all later calls. A new key is needed because
-/// gateways cache key records for a while, and would apply a change of the old key late.
+/// Creates a key of the first account with these fields, and uses it for all later calls. The key must be new: gateways
+/// cache key records for a while, so a change of the old key would apply late.
 async fn key_with(world: &mut World, fields: Value) {
     let path = "/admin/v1/accounts/acme/keys";
     let made = reported(world, 0, Method::POST, path, Some(fields)).await;
@@ -74,7 +74,7 @@ async fn key_with(world: &mut World, fields: Value) {
     };
 }
 
-/// Starts gateways on one ledger, with a key whose answers are stored.
+/// Starts gateways on one ledger, with a key for whose calls the responses are stored.
 async fn started(plan: Plan) -> World {
     let gateways = if plan.ledger == LedgerKind::Sqlite {
         1
@@ -88,7 +88,7 @@ async fn started(plan: Plan) -> World {
         .await;
     warm_up(&world).await;
     key_with(&mut world, json!({ "idempotency": true })).await;
-    // These calls make every gateway load its scripts into the server.
+    // Because of these calls, every gateway loads its scripts into the server.
     for gateway in 0..gateways {
         let client = world.client(gateway);
         let outcome = client.ask(&client.call(Format::Chat).once()).await;
@@ -98,7 +98,7 @@ async fn started(plan: Plan) -> World {
     world
 }
 
-/// Repeats a call until no gateway reports that the call is still running.
+/// Repeats a call until no gateway reports that the call is still in flight.
 async fn sent_again(client: &Client, call: &Call) -> Outcome {
     let until = Instant::now() + SOON;
     loop {
@@ -112,8 +112,8 @@ async fn sent_again(client: &Client, call: &Call) -> Outcome {
     }
 }
 
-/// Makes a call of each kind whose caller receives nothing, or only the beginning of the answer. Repeats at all
-/// gateways do not make it a second call.
+/// For each kind of call: the caller receives nothing, or only the beginning of the response, and repeats the call at
+/// all gateways. The vendor receives the call only once.
 async fn answers_lost(ledger: LedgerKind) -> Verdict {
     let world = started(Plan::over(ledger)).await;
     let first = world.client(0);
@@ -141,8 +141,8 @@ async fn answers_lost(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// The gateway that runs a call is killed. Its caller repeats the call at another gateway, or at the same gateway after
-/// its restart. By then the ledger has decided whether the call was charged.
+/// The gateway that runs a call is killed. The caller repeats the call at another gateway, or at the same gateway after
+/// its restart. Before the repeat, the ledger has decided whether the call was charged.
 async fn killed(plan: Plan, at: At) -> Verdict {
     let ledger = plan.ledger;
     let world = started(plan.call_seconds(5).patience(Duration::from_secs(40))).await;
@@ -158,7 +158,8 @@ async fn killed(plan: Plan, at: At) -> Verdict {
         let redis = |then, needles| world.redis_proxy(0).trap(Way::Up, needles, then);
         let traps = match at {
             At::Running => Vec::new(),
-            // The gateway sends these two commands in either order. The trap holds the first one, or both.
+            // The gateway sends these two commands in either order. The traps hold the command that is sent first, or
+            // both.
             At::Ended => vec![
                 redis(Then::Hold, script("settle")),
                 redis(Then::Hold, answers_script("room")),
@@ -169,7 +170,7 @@ async fn killed(plan: Plan, at: At) -> Verdict {
         let requested = first.ask_in_background(&call);
         if at == At::Running {
             world.vendor().wait_served(&call, 5).await;
-            // With SQLite, the next start charges the checkpoint, so wait until it is recorded.
+            // With SQLite, the next start charges the checkpoint, so the test waits until it is recorded.
             written(&world, 0, [&call], |call| call.output > 0).await;
         } else {
             world.vendor().wait_told(&call).await;
@@ -200,8 +201,8 @@ async fn killed(plan: Plan, at: At) -> Verdict {
                 proxy.reset();
             }
         };
-        // In this case the call is still running, and its caller is cut off. In all other cases the caller has the
-        // complete answer before the kill.
+        // In this case, the call is still in flight when the gateway is killed, and its caller is cut off. In all other
+        // cases, the caller has received the complete response before the kill.
         let outcome = if at == At::Running {
             kill();
             requested.outcome().await
@@ -219,14 +220,14 @@ async fn killed(plan: Plan, at: At) -> Verdict {
         }
         let again = tokio::select! {
             again = sent_again(&other, &call) => again,
-            // Lets the vendor continue, so that the repeated call can end.
+            // This lets the vendor continue, so that the repeated call can end.
             () = opens_gates(&world, &call) => unreachable!("it goes on"),
         };
         let gone = again.text().contains("idempotent_answer_gone");
         let requested = world.vendor().requested(&call);
         match at {
-            // The call's checkpoint is charged already, or will be when the killed gateway restarts. In both cases the
-            // call must not run again.
+            // The checkpoint of the call is charged already, or will be charged when the killed gateway restarts. In
+            // both cases, the call must not run again.
             At::Running if ledger == LedgerKind::Sqlite => {
                 assert!(
                     gone && requested == 1,
@@ -248,13 +249,13 @@ async fn killed(plan: Plan, at: At) -> Verdict {
                 assert_eq!(again.body, outcome.body);
                 world.expect(&call, Charge::Full);
             }
-            // The key is not busy, so that no lease pays for the call.
+            // The key is not busy, so no lease pays for the call.
             At::Running | At::Ended => {
                 assert_eq!((again.answered(), requested), (true, 2), "{}", again.text());
                 world.expect(&call, Charge::Full);
             }
         }
-        // All later repeats get the same answer, even at the gateway that was killed.
+        // All later repeats get the same response, even at the gateway that was killed.
         world.heal().await;
         world.ready(0, SOON).await;
         for client in [&first, &other] {
@@ -280,7 +281,7 @@ async fn opens_gates(world: &World, call: &Call) {
     }
 }
 
-/// Waits until this gateway reports a charge for a call.
+/// Waits until this gateway returns a charge for a call.
 async fn charged(world: &World, gateway: usize, call: &Call) {
     let until = Instant::now() + SOON;
     loop {
@@ -298,7 +299,8 @@ async fn charged(world: &World, gateway: usize, call: &Call) {
     }
 }
 
-/// Calls of many keys at three gateways would cost more than their group's ceiling. Gateways are killed in turn.
+/// Calls of many keys at three gateways would cost more than the ceiling of the keys' group. Meanwhile, gateways are
+/// killed in turn.
 async fn ceiling_of_a_group(plan: Plan, kills: usize) -> Verdict {
     const CEILING: i64 = 10_000_000;
     let mut world = plan.gateways(3).call_seconds(3).start().await;
@@ -333,7 +335,7 @@ async fn ceiling_of_a_group(plan: Plan, kills: usize) -> Verdict {
     let loaded = load.end().await;
     world.settled().await;
     let all = spent(0).await;
-    // Calls of killed gateways may hold some of the money until their holds expire.
+    // The calls of killed gateways may hold a part of the money until their holds expire.
     assert!(all > CEILING * 3 / 4, "{all}");
     world.note(format!(
         "{all} of {CEILING} micro-rubles, {} answered, {} refused",
@@ -343,7 +345,7 @@ async fn ceiling_of_a_group(plan: Plan, kills: usize) -> Verdict {
 }
 
 /// A key may have four open calls, and has four at a gateway that is killed. These calls count as open until their
-/// holds end, and not longer, whether or not the gateway restarts.
+/// holds end and not longer, whether or not the gateway restarts.
 async fn calls_at_once() -> Verdict {
     const AT_ONCE: usize = 4;
     let mut world = Plan::over(LedgerKind::Redis)
@@ -381,7 +383,7 @@ async fn calls_at_once() -> Verdict {
     refused(1).await;
     let died = world.gateway(0).kill9();
     refused(1).await;
-    // The holds of the killed gateway's calls end: first one of them, later all.
+    // The holds of the killed gateway's calls end: first one of them, later all of them.
     let until = died + SOON;
     let client = world.client(1);
     while !client.ask(&client.call(Format::Chat)).await.answered() {
@@ -395,7 +397,7 @@ async fn calls_at_once() -> Verdict {
     }
     let running = open(1).await;
     refused(1).await;
-    // The restarted gateway also refuses a further call.
+    // The restarted gateway refuses a further call, too.
     world.vendor_proxy(0).reset();
     world.redis_proxy(0).reset();
     world.gateway(0).restart().await;
@@ -415,10 +417,10 @@ async fn calls_at_once() -> Verdict {
     world.verdict().await
 }
 
-/// The rate of a key limits all gateways together, and after a kill the gateways that are left. No permit is used
-/// twice, and the permits of a killed gateway become available again when they expire.
+/// The rate limit of a key applies to all gateways together and, after one of them is killed, to the remaining
+/// gateways. No permit is used twice. The permits of a killed gateway become available again when they expire.
 async fn rates() -> Verdict {
-    // The largest burst of requests, and the requests per second.
+    // The maximum burst of requests, and the number of requests per second.
     const BURST: f64 = 200.0;
     const PER_SECOND: f64 = 20.0;
     let world = Plan::over(LedgerKind::Redis).gateways(3).start().await;
@@ -451,12 +453,12 @@ async fn rates() -> Verdict {
     let (first, took) = count(&[0, 1, 2], 12).await;
     let most = (BURST + PER_SECOND * took) * 1.02 + 1.0;
     assert!(f64::from(first) <= most, "{first} answered in {took} s");
-    // The burst is used up, so that from here on only the rate per second is available.
+    // The burst is used up. From here on, only the rate per second is available.
     world.gateway(0).kill9();
     world.round();
     let (left, took_left) = count(&[1, 2], 15).await;
     let (ideal, count_left) = (PER_SECOND * took_left, f64::from(left));
-    // Each gateway may have kept permits for 1/300 of the quota in memory.
+    // Each gateway may have 1/300 of the quota in memory, as permits.
     assert!(
         count_left <= ideal * 1.02 + 8.0 && count_left >= ideal * 0.9,
         "{left} answered in {took_left} s by those that are left"

@@ -1,7 +1,7 @@
-//! Group 6: leases of busy keys.
+//! Group 6: faults of gateways that have leases of busy keys.
 //!
-//! Losses must be the same as without leases. The lease of a killed gateway lives as long as the longest call, so the
-//! calls of these cases are short.
+//! A kill must lose no more charges than without leases. The lease of a killed gateway lasts as long as the longest
+//! call, so the calls of these cases are short.
 
 use std::{fs, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
     world::{LedgerKind, Plan, World},
 };
 
-/// The number of concurrent callers, enough to keep a key busy.
+/// The number of concurrent callers. It is large enough to keep a key busy.
 const CALLERS: usize = 24;
 
 pub fn cases() -> Vec<Case> {
@@ -57,7 +57,7 @@ async fn leased(world: &World, gateway: usize) {
         let requested = world.admin(gateway, Method::GET, path, None).await;
         if let Ok((StatusCode::OK, answer)) = &requested {
             let leases = answer["leases"].as_array().into_iter().flatten();
-            // This gateway has a lease, and its running calls hold money from the lease.
+            // This gateway has a lease, and its calls in flight hold money against this lease.
             if leases
                 .into_iter()
                 .any(|lease| lease["calls_rub"].is_string())
@@ -70,7 +70,7 @@ async fn leased(world: &World, gateway: usize) {
     }
 }
 
-/// Returns the amount that running calls of a gateway hold in its leases, in micro-rubles.
+/// Returns the amount that the calls in flight of a gateway hold against its leases, in micro-rubles.
 async fn held_in_leases(world: &World, gateway: usize) -> i64 {
     let path = "/admin/v1/leases?account=acme";
     let answer = reported(world, gateway, Method::GET, path, None).await;
@@ -87,8 +87,8 @@ async fn ends(world: &World, load: Load) {
     ));
 }
 
-/// The gateway is killed while a turn of its lease requests money or reports ends of calls. The turn either is still in
-/// the proxy, or was executed but not answered.
+/// The gateway is killed while it sends a turn of its lease that requests money or reports settlements. The turn either
+/// is still in the proxy, or was executed but its response was lost.
 async fn at_a_turn(of_ends: bool, then: Then) -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .leases()
@@ -118,8 +118,8 @@ async fn at_a_turn(of_ends: bool, then: Then) -> Verdict {
     world.verdict().await
 }
 
-/// Holds of calls are lowered within their gateway's lease, without a request to Redis. Then the gateway is killed, and
-/// the next process charges the calls' checkpoints.
+/// The holds of calls are lowered within the lease of their gateway, without a request to Redis. Then the gateway is
+/// killed, and the next process charges the checkpoints of the calls.
 async fn after_adjustments() -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .leases()
@@ -142,7 +142,7 @@ async fn after_adjustments() -> Verdict {
             world.vendor().wait_served(call, 5).await;
         }
         ends(&world, load).await;
-        written(&world, 0, &calls, |call| call.output >= 5).await;
+        written(&world, 0, &calls, |call| call.output >= 5 && call.adjusted).await;
         assert!(held_in_leases(&world, 0).await > 0, "no call has a lease");
         dies_and_comes_back(&world).await;
         for (call, requested) in calls.iter().zip(requested) {
@@ -161,7 +161,7 @@ async fn after_adjustments() -> Verdict {
     world.verdict().await
 }
 
-/// The answers to turns of leases are lost. Each turn is sent again, and changes nothing the second time.
+/// The responses to lease turns are lost. The gateway sends each turn again, and the repeated turn changes nothing.
 async fn answers_lost() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).leases().start().await;
     warm_up(&world).await;
@@ -179,8 +179,8 @@ async fn answers_lost() -> Verdict {
     world.verdict().await
 }
 
-/// A gateway is killed with unreported ends of calls, and another gateway gets a copy of its outbox, as if a machine
-/// were restored from an image. Both gateways report the ends.
+/// A gateway is killed with settlements that it has not reported. Another gateway gets a copy of the killed gateway's
+/// outbox, as if a machine had been restored from an image. Both gateways report the settlements.
 async fn copied_outbox() -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .leases()
@@ -196,10 +196,12 @@ async fn copied_outbox() -> Verdict {
         .redis_proxy(0)
         .trap(Way::Up, script("turn"), Then::Hold);
     trap.sprung().await;
-    // The outbox has now recorded ends that the turn held in the proxy has not reported to the ledger.
+    // The outbox has recorded settlements. The turn that would report them to the ledger is held in the proxy.
     sleep(Duration::from_millis(100)).await;
     world.gateway(0).kill9();
-    world.gateway(1).kill9();
+    // The case deletes the outbox of gateway 1, which therefore has to settle all its calls before it exits.
+    world.gateway(1).term();
+    assert!(world.gateway(1).wait_exit(SOON).await.is_some());
     ends(&world, load).await;
     for end in ["", "-wal", "-shm"] {
         let [from, to] = [0, 1].map(|n| world.dir().join(format!("outbox-{n}.db{end}")));
@@ -220,7 +222,7 @@ async fn copied_outbox() -> Verdict {
     world.verdict().await
 }
 
-/// After an operator's suspension of the account is acknowledged, no gateway serves a call that begins later.
+/// When an operator's suspension of the account is acknowledged, no gateway serves a call that begins later.
 async fn suspended() -> Verdict {
     const GATEWAYS: usize = 3;
     let world = Plan::over(LedgerKind::Redis)

@@ -1,6 +1,6 @@
-//! Group 2: the client disconnects at every step of a call, for every pair of formats. It pays for what was delivered,
-//! or for the whole answer if the gateway reads the vendor's answer to its end. It pays once, and no hold is left. The
-//! same rules apply if the vendor's answer breaks off.
+//! Group 2: the client disconnects at every step of a call, for every pair of formats. It pays for the part that was
+//! delivered, or for the complete response if the gateway reads the vendor's response to its end. It pays once, and no
+//! hold is left. The same rules apply if the vendor's response breaks off.
 
 use std::{iter, time::Duration};
 
@@ -40,8 +40,8 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Runs streams of each pair of formats twice: when the client disconnects, the gateway once cancels the vendor's
-/// answer, and once reads it to its end.
+/// Creates two streams for each pair of formats. After the client has disconnected, the gateway cancels the vendor's
+/// response to the first stream, and reads the response to the second stream to its end.
 fn streams(client: &Client) -> Vec<Call> {
     let pairs = FORMATS
         .iter()
@@ -54,7 +54,8 @@ fn streams(client: &Client) -> Vec<Call> {
         .collect()
 }
 
-/// The client of a cancelled stream pays for what it received. Every other answer is read to its end and paid in full.
+/// The client disconnects before the head of the response. If the gateway then cancels the stream, the client pays for
+/// no output. Every other response is read to its end and paid in full.
 async fn before_the_headers(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);
@@ -94,7 +95,7 @@ async fn after_the_first_chunk(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Everything except the last event was delivered, and the call counts as complete.
+/// Everything except the last event was delivered. The call counts as complete.
 async fn before_the_last_event(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);
@@ -140,7 +141,7 @@ async fn after_the_last_event(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// A hundred clients disconnect, each of them slightly later than the one before.
+/// A hundred clients disconnect, each of them slightly later than the previous one.
 async fn at_any_moment(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);
@@ -149,8 +150,8 @@ async fn at_any_moment(ledger: LedgerKind) -> Verdict {
     for (turn, call) in kinds.take(100).enumerate() {
         let call = call.tokens(20).gap(Duration::from_millis(4));
         let call = if turn % 5 == 0 { call.plain() } else { call };
-        // If the vendor reported usage, the usage is charged, otherwise an estimate. So any amount up to the full cost
-        // is right.
+        // If the vendor has reported usage, the usage is charged; otherwise, an estimate is charged. So any amount up
+        // to the full cost is correct.
         world.expect(&call, Charge::Any);
         let client = client.clone();
         leaving.spawn(async move {
@@ -165,7 +166,7 @@ async fn at_any_moment(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// The client closes its sending side and continues to read. It gets the whole answer.
+/// The client closes its sending side and continues to read. It gets the complete response.
 async fn half_closes(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);
@@ -183,7 +184,7 @@ async fn half_closes(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// A client reads a byte per second, and disconnects after a while.
+/// A client reads one byte per second, and disconnects after a while.
 async fn reads_slowly(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);

@@ -1,5 +1,5 @@
-//! Group 5: more calls than money, changes while many calls run, amounts at the largest balance, and files that are
-//! full, torn, corrupted or read-only.
+//! Group 5: calls that cost more than their account has, changes of ceilings, prices and balances while many calls are
+//! in flight, amounts at the largest balance, and files that are full, torn, corrupted or read-only.
 
 use std::{
     collections::BTreeSet,
@@ -35,12 +35,12 @@ const CLUSTER: LedgerKind = LedgerKind::Cluster {
     replicas: 0,
 };
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
-/// The number of concurrent calls, and the number of calls that the money pays for.
+/// The number of concurrent calls, and the number of these calls that the account's money covers.
 const STORM: usize = 500;
 const PAID_FOR: usize = 10;
 /// The largest balance that a ledger allows.
 const CAP: &str = "9007199254.740991";
-/// The number of bytes by which a file may still grow before its disk counts as full.
+/// By how many bytes a file may still grow before its disk counts as full.
 const ROOM: u64 = 64 * 1024;
 
 pub fn cases() -> Vec<Case> {
@@ -70,7 +70,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// The number of gateways for a ledger: three if it supports several.
+/// Returns the number of gateways for a ledger: three if the ledger supports several gateways.
 fn gateways_of(ledger: LedgerKind) -> usize {
     if ledger == LedgerKind::Sqlite { 1 } else { 3 }
 }
@@ -82,7 +82,7 @@ async fn start(ledger: LedgerKind) -> World {
         .await
 }
 
-/// Writes micro-rubles as an operator writes rubles.
+/// Converts micro-rubles to rubles as an operator writes them.
 fn rubles(micro: i64) -> String {
     MicroRub::new(micro).to_string()
 }
@@ -106,7 +106,7 @@ async fn hold_of_one(world: &World) -> i64 {
     held
 }
 
-/// Calls are served until no further hold fits. All other calls are refused and not charged.
+/// Calls are served as long as the account's money covers one more hold. All other calls are refused and not charged.
 async fn at_once(ledger: LedgerKind) -> Verdict {
     let world = start(ledger).await;
     warm_up(&world).await;
@@ -123,8 +123,8 @@ async fn at_once(ledger: LedgerKind) -> Verdict {
         let call = client.call(Format::Chat).same_hold().gate(Gate::Head);
         calls.push(call.clone());
         storm.spawn(async move {
-            // Repeats a call that gets 503, as an SDK does: on a busy machine the ledger may not answer in time. A call
-            // that gets 503 is not charged.
+            // Repeats a call that gets 503, as an SDK does, because on a busy machine the ledger may not answer in
+            // time. A call that gets 503 is not charged.
             loop {
                 let outcome = client.ask(&call).await;
                 if outcome.status != Some(StatusCode::SERVICE_UNAVAILABLE) {
@@ -138,7 +138,7 @@ async fn at_once(ledger: LedgerKind) -> Verdict {
         let Ok(Some(Ok((call, outcome)))) = ended else {
             panic!("{refused} are refused, and the others are served");
         };
-        // The status is 403, because the account has the money but it is held.
+        // The status is 403, because the account has the money but calls hold it.
         assert_eq!(
             outcome.status,
             Some(StatusCode::FORBIDDEN),
@@ -183,7 +183,8 @@ async fn at_once(ledger: LedgerKind) -> Verdict {
     }
     world.note(format!("{} of {STORM} served", served.len()));
 
-    // The served calls cost less than they held. The rest pays for more calls, and no call ends with a loss.
+    // The served calls cost less than they held. The money that they returned covers more calls, and no call ends with
+    // a loss.
     let mut rest: JoinSet<bool> = JoinSet::new();
     for turn in 0..100 {
         let client = clients[turn % clients.len()].clone();
@@ -205,20 +206,20 @@ async fn key_of(world: &World, method: Method, body: Option<Value>) -> Value {
     reported(world, world.gateways.len() - 1, method, &path, body).await
 }
 
-/// After the new ceiling is acknowledged, no gateway makes a hold beyond it. Existing holds are still charged.
+/// When the new ceiling is acknowledged, no gateway makes a hold beyond it. Existing holds are still charged.
 async fn ceiling_lowered(ledger: LedgerKind) -> Verdict {
     let world = start(ledger).await;
     warm_up(&world).await;
     let load = world.load_until_told(8);
     sleep(Duration::from_millis(500)).await;
     let spent = micro(&key_of(&world, Method::GET, None).await["spent_rub"]);
-    // The new ceiling is slightly above the current spending, so that some last holds fit.
+    // The new ceiling is slightly above the current spending, so that a few more holds fit before calls are refused.
     let ceiling = spent + 400_000;
     let body = json!({ "ceiling_rub": rubles(ceiling) });
     let key = key_of(&world, Method::PATCH, Some(body)).await;
     let most = ceiling.max(micro(&key["spent_rub"]) + micro(&key["held_rub"]));
     load.has_refused(1).await;
-    // The load includes calls that would exceed the new ceiling and must be refused.
+    // The load contains calls that would exceed the new ceiling. They must be refused.
     sleep(Duration::from_millis(200)).await;
     let loaded = load.end().await;
     world.settled().await;
@@ -229,7 +230,7 @@ async fn ceiling_lowered(ledger: LedgerKind) -> Verdict {
     );
     for gateway in 0..gateways_of(ledger) {
         let client = world.client(gateway);
-        // The most that this call may cost exceeds what the ceiling leaves, so it must be refused.
+        // The maximum cost of this call exceeds what the ceiling leaves, so it must be refused.
         let call = client.call(Format::Messages).tokens(4000);
         let outcome = client.ask(&call).await;
         assert!(outcome.refused(), "{outcome:?}");
@@ -245,7 +246,7 @@ async fn ceiling_lowered(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Halves the prices in `config_text`.
+/// Halves the prices in a gateway's configuration file.
 fn halve_prices(config: &Path) {
     let text = fs::read_to_string(config).unwrap();
     let halved = [
@@ -261,7 +262,8 @@ fn halve_prices(config: &Path) {
     fs::write(config, text).unwrap();
 }
 
-/// A call is charged at the price at which it was held (I11). Later calls are charged at the new price.
+/// A call is charged at the price that was in force when its hold was made (invariant I11). Later calls are charged at
+/// the new price.
 async fn price_changed(ledger: LedgerKind) -> Verdict {
     let world = start(ledger).await;
     warm_up(&world).await;
@@ -271,7 +273,7 @@ async fn price_changed(ledger: LedgerKind) -> Verdict {
         .map(|turn| {
             let client = world.client(turn % gateways);
             let call = any_call(&client, turn);
-            // Each of these calls may be charged at either price; the total is checked below.
+            // Each of these calls may be charged at either price. The test checks the total below.
             world.expect(&call, Charge::Any);
             (client, call)
         })
@@ -304,7 +306,7 @@ async fn price_changed(ledger: LedgerKind) -> Verdict {
     }
     let served: usize = storm.join_all().await.into_iter().sum();
     assert_eq!(served, calls.len(), "a change of prices refuses nobody");
-    // The running calls are charged in full, at the price from before the change.
+    // The calls in flight are charged in full, at the price that applied before the change.
     running.end(&world).await;
     for call in later {
         let line = world.line_of(&call).await;
@@ -334,7 +336,8 @@ async fn price_changed(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Payments arrive while calls spend them. Each payment is sent to two gateways at once, and is credited once (I10).
+/// Payments arrive while calls spend them. Each payment is sent to two gateways at the same time, and is credited once
+/// (invariant I10).
 async fn topped_up(ledger: LedgerKind) -> Verdict {
     const PAYMENTS: usize = 40;
     let world = start(ledger).await;
@@ -403,7 +406,7 @@ async fn top_up(
     answer.map(|(status, _)| status)
 }
 
-/// Balances stop at the largest exact amount. Up to there, every micro-ruble counts.
+/// Balances stop at the largest amount that can be represented exactly. Up to this amount, every micro-ruble counts.
 async fn at_the_cap(ledger: LedgerKind) -> Verdict {
     let world = start(ledger).await;
     let key = world.account("rich", CAP).await;
@@ -432,9 +435,10 @@ async fn at_the_cap(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// The outbox is full. The gateway reports that, admits no calls, and recovers by itself.
+/// The outbox is full. The gateway reports this, admits no calls, and recovers without a restart.
 async fn outbox_full() -> Verdict {
-    // While a busy disk syncs, Redis may delay its writes to the file, and a kill would lose them.
+    // Redis syncs every write. With `everysec`, it may delay writes while a busy disk syncs, and a kill would lose
+    // these writes.
     let world = Plan::over(LedgerKind::Redis)
         .redis_args(&["--appendonly", "yes", "--appendfsync", "always"])
         .edit("outbox_calls_max = 100000", "outbox_calls_max = 5")
@@ -457,7 +461,7 @@ async fn outbox_full() -> Verdict {
         for running in running {
             running.end(&world).await;
         }
-        not_ready(&world, 0, if dead { "" } else { "outbox: full" }).await;
+        not_ready(&world, 0, if dead { "" } else { "the outbox is full" }).await;
         nothing_sold(&world, &client).await;
         if dead {
             world.redis().restart().await;
@@ -479,7 +483,7 @@ fn write_alone(path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
 }
 
-/// The number of recorded calls in the outbox's file and its write-ahead log.
+/// Returns the number of calls that are recorded in the outbox's file and its write-ahead log.
 fn intents(path: &Path) -> usize {
     let files = beside(path);
     let texts = files.iter().map(PathBuf::as_path).chain([path]);
@@ -489,14 +493,15 @@ fn intents(path: &Path) -> usize {
         .sum()
 }
 
-/// A gateway with a damaged outbox names the file and does not start. Without the file, it starts.
+/// If the outbox is damaged, the gateway names the file and does not start. If the file is removed, the gateway starts.
 async fn outbox_damaged() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
     let path = world.dir().join("outbox-0.db");
     let before = intents(&path);
     let calls = midway(&world, &world.client(0)).await;
-    // A call has a row in the file only if it runs longer than the outbox delays intents.
+    // The outbox writes the intent of a call to its file only after a delay. So a call that ends earlier has no row in
+    // the file.
     let written = async {
         while intents(&path) <= before {
             sleep(Duration::from_millis(5)).await;
@@ -538,8 +543,8 @@ async fn outbox_damaged() -> Verdict {
     world.verdict().await
 }
 
-/// A power cut may lose the newest lines of the write-ahead log. Only calls that are in those lines alone may be lost.
-/// No call is charged twice or keeps its hold.
+/// A power cut may lose the newest lines of the write-ahead log. Only calls that are recorded in no other line may be
+/// lost. No call is charged twice or keeps its hold.
 async fn outbox_log_torn() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).call_seconds(4).start().await;
     warm_up(&world).await;
@@ -601,13 +606,13 @@ async fn outbox_disk_full() -> Verdict {
     world.verdict().await
 }
 
-/// The script of this name as an earlier version would have it: with a different hash.
+/// Returns the script of this name as an earlier version would have it: its hash is different.
 fn earlier(name: &str) -> redis::Script {
     redis::Script::new(&format!("{}\n-- an earlier version\n", script_text(name)))
 }
 
-/// During a rolling upgrade, gateways of two versions use one account, each with its own scripts, and the server
-/// sometimes loses all scripts.
+/// During a rolling upgrade, gateways of two versions use one account, each with its own scripts. Sometimes the server
+/// loses all scripts.
 async fn two_versions() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
@@ -653,7 +658,7 @@ fn may_be_written(path: &Path, may: bool) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Shell text that starts a process which must obey file modes, even if root runs the tests.
+/// Returns shell text that starts a process which must obey file modes, even if root runs the tests.
 fn bound_by_modes() -> Result<&'static str, String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
@@ -662,7 +667,7 @@ fn bound_by_modes() -> Result<&'static str, String> {
     if fs::OpenOptions::new().write(true).open(&file).is_err() {
         return Ok("exec \"$0\" \"$@\"");
     }
-    // Root can drop the capability that lets it ignore file modes.
+    // A process of root must drop the capability that lets it ignore file modes.
     let bound = "exec setpriv --bounding-set -dac_override -- \"$0\" \"$@\"";
     let script = format!("echo x >> {}", file.display());
     match run("sh", &["-c", bound, "sh", "-c", &script]) {
@@ -697,7 +702,8 @@ async fn sqlite_read_only() -> Verdict {
     world.verdict().await
 }
 
-/// If the file cannot grow, the gateway admits no more calls. Everything that it has acknowledged is in the file.
+/// If the file cannot grow, the gateway admits no more calls. Everything that the gateway has acknowledged is in the
+/// file.
 async fn sqlite_disk_full() -> Verdict {
     if let Err(why) = run("prlimit", &["--version"]) {
         return skipped(why);
@@ -724,7 +730,7 @@ async fn sqlite_disk_full() -> Verdict {
     }
     not_ready(&world, 0, "").await;
     nothing_sold(&world, &client).await;
-    // Space is available again, but the book in memory still differs from the file, so a restart is needed.
+    // There is free space again, but the book in memory still differs from the file, so the gateway must be restarted.
     limit_files(world.gateway(0), None).unwrap();
     nothing_sold(&world, &client).await;
     world.gateway(0).restart().await;

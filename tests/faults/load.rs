@@ -1,4 +1,4 @@
-//! Concurrent calls of all kinds.
+//! Concurrent calls of all kinds, which put load on the gateways while a fault occurs.
 
 use std::{
     sync::{
@@ -22,17 +22,17 @@ use crate::{
 };
 
 impl World {
-    /// Makes `calls` calls of all kinds over all gateways, `parallel` at a time, and waits for their ends.
+    /// Makes `calls` calls of all kinds at all gateways, `parallel` at a time. Waits until they have ended.
     pub async fn load(&self, parallel: usize, calls: usize) -> Loaded {
         self.load_in_background(parallel, calls).await_all().await
     }
 
-    /// Makes calls in tasks, while the case continues, until [`Load::end`].
+    /// Makes calls in tasks while the case continues, until [`Load::end`] is called.
     pub fn load_until_told(&self, parallel: usize) -> Load {
         self.load_in_background(parallel, usize::MAX)
     }
 
-    /// Makes at most `calls` calls in tasks, while the case continues.
+    /// Makes at most `calls` calls in tasks while the case continues.
     pub fn load_in_background(&self, parallel: usize, calls: usize) -> Load {
         let next = Arc::new(AtomicUsize::new(0));
         let enough = Arc::new(AtomicBool::new(false));
@@ -54,7 +54,8 @@ impl World {
                     let outcome = client.ask(&any_call(client, turn / clients.len())).await;
                     loaded.send_modify(|loaded| loaded.count(&outcome));
                     if !outcome.answered() {
-                        // If no gateway answers, all remaining calls would fail at once, so the load waits a little.
+                        // If no gateway answers, all remaining calls would fail at once. So the load waits for a
+                        // moment.
                         sleep(Duration::from_millis(20)).await;
                     }
                 }
@@ -68,7 +69,7 @@ impl World {
     }
 }
 
-/// A load whose calls run in tasks while the case continues.
+/// A load whose calls are made by tasks while the case continues.
 pub struct Load {
     tasks: JoinSet<()>,
     enough: Arc<AtomicBool>,
@@ -76,7 +77,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts no more calls, and waits until the running calls have ended.
+    /// Starts no more calls, and waits until the calls in flight have ended.
     pub async fn end(self) -> Loaded {
         self.enough.store(true, Ordering::SeqCst);
         self.await_all().await
@@ -108,7 +109,7 @@ impl Load {
     }
 }
 
-/// The results of a load's calls.
+/// The numbers of a load's calls by their result.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Loaded {
     pub answered: usize,
@@ -129,7 +130,8 @@ impl Loaded {
     }
 }
 
-/// Creates a call whose kind depends on its number: in both formats, streamed and not streamed, short and longer.
+/// Creates a call whose kind depends on its number: in one of the two formats, streamed or not streamed, short or
+/// longer.
 pub fn any_call(client: &Client, turn: usize) -> Call {
     let format = [Format::Chat, Format::Messages][turn % 2];
     let call = client.call(format).tokens(3 + turn as u64 % 20);

@@ -1,5 +1,6 @@
-//! Measures how late this machine runs processes. The bounds for a killed gateway are times. If other work occupies the
-//! cores and the disk, a process runs later than expected. This delay is measured during the case, not guessed.
+//! Measures how late this machine runs processes. The bounds on what a killed gateway may lose are given as times. If
+//! other work occupies the cores and the disk, a process runs later than expected. This delay is measured during the
+//! case, not guessed.
 
 use std::{
     fs::File,
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 
 const EVERY: Duration = Duration::from_millis(10);
 
-/// A thread that waits, writes and flushes as a gateway does, and measures how long that takes.
+/// A thread that waits, writes and flushes as a gateway does, and measures how long this takes.
 pub(crate) struct Machine {
     longest_us: Arc<AtomicU64>,
     enough: Arc<AtomicBool>,
@@ -25,7 +26,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Starts the thread, on a file in the folder of the gateways' files.
+    /// Starts the thread. It writes to a file in the folder of the gateways' files.
     pub(crate) fn watch(dir: &Path) -> Self {
         let (longest_us, enough) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let mut file = File::create(dir.join("machine")).unwrap();
@@ -47,7 +48,7 @@ impl Machine {
         }
     }
 
-    /// The longest delay of one iteration.
+    /// Returns the longest delay of one iteration.
     pub(crate) fn late(&self) -> Duration {
         Duration::from_micros(self.longest_us.load(Ordering::Relaxed))
     }

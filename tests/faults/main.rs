@@ -1,10 +1,10 @@
-//! The fault catalogue, against real processes: inject → heal → drain → audit. The verdict compares the vendor's log
-//! with the ledger.
+//! The fault catalogue: cases that inject a fault into real processes, end the fault, drain the gateways and audit the
+//! ledger. The verdict of a case compares the vendor's log with the ledger.
 //!
-//! `cargo test --test faults` runs the quick cases and prints a table; `-- NAME…` runs the cases whose
-//! names contain one of the words; `-- --long` runs the long ones too; `-- --list` lists them.
+//! `cargo test --test faults` runs the quick cases and prints a table. With `-- NAME…`, it runs the cases whose names
+//! contain one of the words. With `-- --long`, it also runs the long cases. `-- --list` lists the cases.
 //!
-//! # How a case is written
+//! # How to write a fault case
 //!
 //! ```ignore
 //! pub(crate) fn cases() -> Vec<Case> {
@@ -33,36 +33,35 @@
 //! }
 //! ```
 //!
-//! - **[`Plan`]**: `over(LedgerKind::{Sqlite, Redis, RedisReplica, Sentinel, Cluster { primaries,
-//!   replicas }})`, `.gateways(n)`, `.edit(from, to)`, `.rubles(n)` (the account's first payment),
-//!   `.nofile(n)`, `.leases()`, `.shells(&[…])` (how gateways are started), `.redis_args(&[…])`, `.patience(d)` (of
-//!   the drain), `.start()`.
-//! - **[`World`]**: `gateway(i)`, `client_proxy(i)`, `redis_proxy(i)` (servers on one address only),
-//!   `vendor_proxy(i)`, `redis()`, `replica()`, `sentinels()`, `cluster()`, `vendor()`, `client(i)`,
-//!   `account(id, rubles) -> Key`, `client_of(i, &key)`, `admin(i, method, path, body)`, `load`,
-//!   `load_in_background`, `load_until_told`, `settled()`, `line_of(&call)`, `exported()`,
-//!   `ready(i, limit)`, `heal()`, `expect(&call, Charge)`, `stated(Bound)`,
-//!   `fault_at(Instant)`, `round()`, `note(text)`, `verdict()`.
-//! - **[`process::GatewayProcess`]**: `kill9()`, `stop()`, `cont()`, `term()`, `restart().await`,
-//!   `wait_exit(limit).await`, `is_running()`, `says(begin, limit).await`, `log()`.
-//! - **[`proxy::Proxy`]**: `set(Way, Flow)` with `Flow::{Pass, Delay, Stall, Discard, CutAfter}`,
-//!   `refuse(bool)`, `reset()`, `heal()`, `set_target(address)`, `connections()`, and
-//!   `trap(Way, needles, Then) -> Trap`, which acts the next time that one of the needles passes;
-//!   `trap.sprung().await` waits until it did, `trap.open()` releases what it holds. Needles:
-//!   `proxy::script("reserve")` for a ledger's script, `proxy::bytes(proxy::ANSWER_HEAD)` and `REQUEST`.
-//! - **[`client::Client`]**: `call(Format)` with `.plain()`, `.tokens(n)`, `.gap(d)`, `.gate(Gate)`,
-//!   `.drained()`, `.large()`, `.same_hold()`, `.once()`, `.from(Format)`, `.cut(n)`; `ask(&call).await -> Outcome`, `ask_in_background(&call) -> Asked`,
-//!   `open(&call).await -> Open` (reads event by event), `raw(&call).await -> TcpStream` (the request was
-//!   sent, the case controls the rest).
-//! - **[`vendor_log::VendorLog`]**: `served(&call)`, `told(&call)`, `asked(&call)`, `open_gate(&call)`,
-//!   `wait_served(&call, n).await`, `wait_asked(&call)`, `wait_told(&call)`.
-//! - **[`support::shop::Shop`]**: a provider of payments on a real socket; `payment_faults` puts a proxy before it.
-//!   Receivers of events are a `ScriptedVendor` behind a proxy: see `event_faults`.
-//! - **[`steps`]**: `midway` (calls that hold money and wait) and its `end`, `nothing_sold`, `not_ready`,
-//!   `serves`, `fails_to_start`, `stops_well`, `ask` (a Redis command), `told` (an admin call), `skipped`.
+//! - [`Plan`] describes the processes of a case. `over` chooses the ledger and `gateways` the number of gateways;
+//!   `start` starts them all. `edit` replaces text of the configuration, `rubles` sets the account's first payment,
+//!   `nofile` the limit of open files, `leases` enables leases, `shells` sets how gateways are started, `redis_args`
+//!   sets options of Redis, and `patience` the maximum duration of the drain.
+//! - [`World`] contains the running processes of a case: `gateway`, `redis`, `replica`, `sentinels`, `cluster`, and the
+//!   proxies `client_proxy`, `vendor_proxy` and `redis_proxy` (only for a ledger on one address). `account` creates an
+//!   account with a key, and `client` and `client_of` return callers. `admin` sends a request to the admin API. `load`,
+//!   `load_in_background` and `load_until_told` make many calls.
+//! - At the end of a case, `World::heal` ends all faults, and `World::verdict` drains, audits and compares. Before
+//!   that, `expect` sets the charge of a call, `stated` the bound on losses, and `fault_at` the time of a fault that
+//!   affects all gateways.
+//! - [`process::GatewayProcess`] is one gateway. `kill9`, `stop`, `cont` and `term` send signals to it. `restart`
+//!   starts it again, `wait_exit` waits for its exit, and `says` waits for a log line.
+//! - [`proxy::Proxy`] injects faults into connections. `set` changes how bytes flow in one direction, `refuse` and
+//!   `reset` affect connections, and `heal` ends all these faults. `trap` sets a trap, which acts the next time that
+//!   one of its needles passes: `sprung` waits for this, and `open` releases the data that the trap holds.
+//!   `proxy::script("reserve")` returns needles for a script of the ledger.
+//! - [`client::Client`] makes calls. `call` creates one, whose methods set options such as `plain` or `tokens`. `ask`
+//!   reads the response to its end, `ask_in_background` does so in a task, `open` reads event by event, and `raw`
+//!   leaves the socket to the case.
+//! - [`vendor_log::VendorLog`] shows which part of each response has reached a gateway. `open_gate` lets a waiting
+//!   vendor continue, and `wait_served`, `wait_asked` and `wait_told` wait for progress.
+//! - [`support::shop::Shop`] is a payment provider on a real socket, which `payment_faults` puts behind a proxy. A
+//!   receiver of events is a `ScriptedVendor` behind a proxy, as in `event_faults`.
+//! - [`steps`] contains steps that several groups of cases share, for example `midway`: calls that hold money while
+//!   their vendors wait.
 //!
-//! Each call's input has a unique length, and the vendor reports exactly that number of tokens: a
-//! receipt's `usage.input` names its call, whether the usage came from the vendor or was estimated.
+//! The input of each call has a unique length, and the vendor reports exactly this number of tokens. So the field
+//! `usage.input` of a receipt identifies its call, whether the usage was reported by the vendor or estimated.
 
 #![allow(
     missing_docs,

@@ -1,6 +1,6 @@
 //! Group 7: faults while customers pay. Notifications of the provider are lost, repeated, late or reordered, the
 //! provider is down, and gateways are killed at each step between a notification and the ledger. The money that the
-//! provider took is credited to the account, once.
+//! provider has received must be credited to the account once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -63,37 +63,38 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// The moment at which the gateway dies.
+/// The moment at which the gateway is killed.
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// The gateway has requested the payment, but the provider has not received the request.
+    /// Killed when the gateway has requested the payment from the provider, which has not received the request.
     Fetch,
-    /// The provider has answered, but the answer has not reached the gateway.
+    /// Killed when the provider has sent the payment, and its response has not reached the gateway.
     Fetched,
-    /// The gateway has sent the top-up to the ledger, which has not received it.
+    /// Killed when the gateway has sent the top-up to the ledger, which has not received it.
     TopUp,
-    /// The top-up is recorded, but the ledger's answer has not reached the gateway.
+    /// Killed when the top-up is recorded, and the ledger's response has not reached the gateway.
     TopUpAnswered,
-    /// The top-up is recorded, but the payment is still recorded as open.
+    /// Killed when the top-up is recorded, and the payment is still recorded as open.
     State,
-    /// The gateway has requested the charge of a saved card, but the provider has not received the request.
+    /// Killed when the gateway has requested the charge of a saved card from the provider, which has not received the
+    /// request.
     Asked,
-    /// The card is charged, but the provider's answer has not reached the gateway.
+    /// Killed when the card is charged, and the provider's response has not reached the gateway.
     Charged,
 }
 
-/// The moment at which the gateway that deducts a refund from the account is killed.
+/// The moment at which a gateway is killed while it deducts a refund from the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refunding {
-    /// The provider has reported the refund, but its answer has not reached the gateway.
+    /// Killed when the provider has reported the refund, and its response has not reached the gateway.
     Fetched,
-    /// The gateway has sent the correction to the ledger, which has not received it.
+    /// Killed when the gateway has sent the correction to the ledger, which has not received it.
     Correction,
-    /// The correction is recorded, but the ledger's answer has not reached the gateway.
+    /// Killed when the correction is recorded, and the ledger's response has not reached the gateway.
     Corrected,
 }
 
-/// A world with a shop behind a proxy.
+/// A [`World`] in which gateways reach a shop, the fake payment provider, through a proxy.
 struct Given {
     world: World,
     shop: Shop,
@@ -126,7 +127,7 @@ impl Given {
         reported(&self.world, 0, Method::POST, path, Some(wanted)).await
     }
 
-    /// Sends a notification to a gateway and returns the status of the answer; `None` if no answer arrived.
+    /// Sends a notification to a gateway. Returns the status of the response, or `None` if no response arrived.
     async fn tell(&self, gateway: usize, notification: &Value) -> Option<StatusCode> {
         let front = self.world.client_proxy(gateway).address();
         let body = Some(notification.clone());
@@ -165,7 +166,7 @@ impl Given {
         }
     }
 
-    /// Returns the entries of a payment and its refunds, in the ledger's order.
+    /// Returns the entries of a payment and its refunds, in the order of the ledger.
     async fn entered(&self, payment: &Value) -> Vec<(String, i64)> {
         let lines = self.world.exported().await;
         let entries = lines.iter().filter(|line| line["kind"] == "entry");
@@ -194,7 +195,7 @@ impl Given {
         }
     }
 
-    /// Returns the number of charges of saved cards in the ledger. Checks that each of them is there once.
+    /// Returns the number of charges of saved cards in the ledger. Checks that each charge is in the ledger only once.
     async fn charges_booked(&self) -> i64 {
         let charges = self.shop.charges();
         let lines = self.world.exported().await;
@@ -210,7 +211,7 @@ impl Given {
         i64::try_from(booked.len()).unwrap()
     }
 
-    /// Waits for an event of an entry, and returns the number of its events.
+    /// Waits for an event about an entry. Returns the number of events about it.
     async fn events_of(&self, entry: &str) -> usize {
         let until = Instant::now() + SOON;
         loop {
@@ -230,7 +231,7 @@ fn id(payment: &Value) -> &str {
     payment["id"].as_str().unwrap()
 }
 
-/// The provider's id of the payment.
+/// Returns the provider's id of the payment.
 fn of(payment: &Value) -> &str {
     payment["payment"].as_str().unwrap()
 }
@@ -247,8 +248,8 @@ async fn never(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// All gateways get the notification at the same time. If copies arrive in a flood, most are answered with "try again
-/// later".
+/// All gateways get the notification at the same time. If many copies arrive at once, most of them are answered with
+/// "try again later".
 async fn doubled(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     for _ in 0..3 {
@@ -272,7 +273,7 @@ async fn doubled(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The gateway recorded the payment as canceled, but the money arrived nevertheless. Then the provider repeats its
+/// The gateway has recorded the payment as canceled, but the money arrived nevertheless. Then the provider repeats its
 /// notification that the payment was canceled.
 async fn late(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
@@ -287,11 +288,11 @@ async fn late(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The notification of the refund arrives before that of the payment, and both arrive twice.
+/// The notification of the refund arrives before the notification of the payment, and both arrive twice.
 async fn reordered(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     let payment = given.asked_for().await;
-    // Keeps the gateway's regular poll from fetching the payment before the notification arrives.
+    // This keeps the regular poll of the gateway from fetching the payment before the notification arrives.
     given.edge.refuse(true);
     given.edge.reset();
     given.shop.pay(of(&payment));
@@ -379,8 +380,8 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
             }
             At::Asked | At::Charged => unreachable!("these are of saved cards"),
             At::State => {
-                // First a trap holds the ledger's answer to the top-up. After that, another trap holds the record of
-                // the payment's new status.
+                // A trap first holds the ledger's response to the top-up. Another trap then holds the record of the
+                // payment's new status.
                 let booked =
                     world
                         .redis_proxy(0)
@@ -430,8 +431,8 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     given.world.verdict().await
 }
 
-/// The provider has created the payment, and the gateway is killed before it gets the answer. If the operator repeats
-/// the request with the same id, the answer has the link of the same payment.
+/// The provider has created the payment, and the gateway is killed before it receives the response. If the operator
+/// repeats the request with the same id, the response contains the link of the same payment.
 async fn killed_as_made(ledger: LedgerKind) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     let world = &given.world;
@@ -469,7 +470,7 @@ async fn killed_as_made(ledger: LedgerKind) -> Verdict {
 }
 
 /// The gateway that got the notification of a refund is killed. The provider then repeats the notification. If the
-/// refund was recorded before the kill, no repeat is needed.
+/// refund was recorded before the kill, it is completed without a repeated notification.
 async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     let world = &given.world;
@@ -528,7 +529,7 @@ async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
 }
 
 /// The gateway that charges a saved card is killed, and another process continues. The card is charged once, and the
-/// ledger has the charge once.
+/// ledger contains the charge once.
 async fn charge_killed(ledger: LedgerKind, at: At) -> Verdict {
     let given = Given::over(Plan::over(ledger).rubles(100)).await;
     let world = &given.world;
@@ -598,7 +599,7 @@ async fn charge_killed(ledger: LedgerKind, at: At) -> Verdict {
     given.world.verdict().await
 }
 
-/// The primary dies while the provider answers. Its replica, which has all current data, takes over.
+/// The primary dies while the provider responds. Its replica, which has all current data, takes over.
 async fn failover() -> Verdict {
     let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
     let payment = given.asked_for().await;
@@ -618,8 +619,8 @@ async fn failover() -> Verdict {
     given.world.verdict().await
 }
 
-/// The replica that takes over has neither the top-up nor the record that the payment is done. So the gateway fetches
-/// the payment again.
+/// The replica that takes over has neither the top-up nor the record that the payment is complete. So the gateway
+/// fetches the payment again.
 async fn promoted_behind() -> Verdict {
     let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
     let payment = given.asked_for().await;
@@ -633,14 +634,14 @@ async fn promoted_behind() -> Verdict {
     for gateway in 0..2 {
         given.world.ready(gateway, SOON).await;
     }
-    // The provider got 200 for its notification, so it does not repeat it.
+    // The provider got 200 for its notification, so it does not repeat the notification.
     given.is_booked(&payment, &[]).await;
     given.world.note("booked again by its id");
     given.world.verdict().await
 }
 
-/// Like [`promoted_behind`], but a gateway has read the top-up's event from the old primary and is about to number it.
-/// The new primary does not have that event. The event is emitted once, when the top-up is recorded again.
+/// Like [`promoted_behind`], but a gateway has read the event of the top-up from the old primary and is about to number
+/// it. The new primary does not have this event. The event is emitted once, when the top-up is recorded again.
 async fn promoted_behind_an_event() -> Verdict {
     let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
     let payment = given.asked_for().await;
@@ -657,7 +658,7 @@ async fn promoted_behind_an_event() -> Verdict {
     });
     given.shop.pay(of(&payment));
     let notification = paid(of(&payment));
-    // The answer to the notification may depend on the held script, so the case does not wait for the answer alone.
+    // The response to the notification may depend on the held script, so the case does not wait for the response alone.
     let telling = async {
         given.tell_until_done(0, &notification).await;
         std::future::pending::<()>().await;
@@ -667,8 +668,8 @@ async fn promoted_behind_an_event() -> Verdict {
         () = numbered[0].sprung() => {}
         () = numbered[1].sprung() => {}
     }
-    // The replica is promoted first, so that a request that is repeated after a lost connection reaches the new primary
-    // at once.
+    // The replica is promoted first. So a request that is repeated after a lost connection reaches the new primary at
+    // once.
     promote(&given.world, 0..2).await;
     given.world.redis().kill();
     numbered.iter().for_each(Trap::open);
@@ -676,7 +677,7 @@ async fn promoted_behind_an_event() -> Verdict {
         given.world.ready(gateway, SOON).await;
     }
     given.tell_until_done(0, &notification).await;
-    // If this later event has a number, all earlier events of the account have theirs.
+    // If this later event has a number, all earlier events of the account have numbers, too.
     let off = json!({ "id": "behind", "amount_rub": "-1", "reason": "behind the top-up" });
     let path = "/admin/v1/accounts/acme/adjustments";
     reported(&given.world, 0, Method::POST, path, Some(off)).await;

@@ -1,21 +1,22 @@
-//! A plan describes the processes of a case and the configuration of its gateways.
+//! The plan of a fault case: its processes, and the configuration of its gateways.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
 use crate::{support::config::ConfigText, world::World};
 
-/// The kind of ledger.
+/// The kind of ledger that the gateways of a case use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LedgerKind {
-    /// A ledger in a file, with one gateway.
+    /// A ledger in a file, which one gateway uses.
     Sqlite,
-    /// A ledger in one Redis server, behind a proxy for each gateway.
+    /// A ledger in one Redis server. Each gateway reaches it through a separate proxy.
     Redis,
-    /// A Redis server and its replica. Each gateway has its own proxy, which leads to the primary.
+    /// A Redis server and its replica. Each gateway has a separate proxy, which leads to the primary.
     RedisReplica,
-    /// A primary, its replica, and three Sentinels that report the primary's address to gateways. There are no proxies.
+    /// A primary, its replica, and three Sentinels that report the address of the primary to gateways. There are no
+    /// proxies.
     Sentinel,
-    /// A Redis Cluster, without proxies.
+    /// A Redis Cluster, which gateways reach without proxies.
     Cluster { primaries: usize, replicas: usize },
 }
 
@@ -31,7 +32,7 @@ impl LedgerKind {
     }
 }
 
-/// The parts of a world, chosen by a case.
+/// The ledger, the gateways and the settings that a case chooses for its [`World`](crate::world::World).
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(crate) ledger: LedgerKind,
@@ -66,19 +67,20 @@ impl Plan {
         self
     }
 
-    /// Replaces text of [`config_text`].
+    /// Replaces a part of the text that [`config_text`] returns.
     pub fn edit(mut self, from: &str, to: &str) -> Self {
         self.edits.push((from.to_owned(), to.to_owned()));
         self
     }
 
-    /// Limits calls to this number of seconds. A hold lives one second longer.
+    /// Limits the duration of calls to this number of seconds. The hold of a call lasts one second longer than this
+    /// limit.
     pub fn call_seconds(self, seconds: u64) -> Self {
         self.edit("call_seconds = 900", &format!("call_seconds = {seconds}"))
             .edit("hold_grace_seconds = 60", "hold_grace_seconds = 1")
     }
 
-    /// Enables leases.
+    /// Lets the gateways grant holds from leases.
     pub fn leases(self) -> Self {
         self.edit("lease_ms_max = 0", "lease_ms_max = 1000")
     }
@@ -87,19 +89,19 @@ impl Plan {
         self.edit("drain_seconds = 30", &format!("drain_seconds = {seconds}"))
     }
 
-    /// The first payment of the account `acme`, in rubles.
+    /// Sets the first payment of the account `acme`, in rubles.
     pub fn rubles(mut self, rubles: u64) -> Self {
         self.rubles = rubles;
         self
     }
 
-    /// The maximum number of open files of a gateway.
+    /// Sets the maximum number of open files of a gateway's process.
     pub fn nofile(self, files: u64) -> Self {
         self.shells(&[&format!("ulimit -n {files}; exec \"$0\" \"$@\"")])
     }
 
     /// Starts gateways with a shell whose text ends with `exec … "$0" "$@"`. If there are several texts, each gateway
-    /// has its own.
+    /// gets its own.
     pub fn shells(mut self, texts: &[&str]) -> Self {
         self.shells = texts.iter().map(|text| (*text).to_owned()).collect();
         self
@@ -110,13 +112,13 @@ impl Plan {
         Some(self.shells[turn].clone())
     }
 
-    /// Options of the Redis servers. They replace the usual option of an append-only file.
+    /// Sets the options of the Redis servers. They replace the usual options for an append-only file.
     pub fn redis_args(mut self, args: &[&str]) -> Self {
         self.redis_args = args.iter().map(|arg| (*arg).to_owned()).collect();
         self
     }
 
-    /// The longest time that the drain at the end of the case may take.
+    /// Sets the maximum duration of the drain at the end of the case.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
@@ -127,8 +129,8 @@ impl Plan {
     }
 }
 
-/// Returns a gateway's configuration: the shared text with every vendor twice, a responses vendor at the chat vendor's
-/// prices, and limits that a case may change.
+/// Returns the configuration of a gateway: the shared text with every vendor twice, a Responses vendor with the prices
+/// of the Chat Completions vendor, and limits that a case may change.
 pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: &Path) -> String {
     let responses = |text: ConfigText, suffix: &str, more: &str| {
         let name = format!("responses-vendor{suffix}");

@@ -1,4 +1,4 @@
-//! A gateway as a process that can be killed, suspended, drained and restarted.
+//! A gateway process that a case can kill, suspend, drain and restart.
 
 use std::{
     net::SocketAddr,
@@ -16,11 +16,11 @@ use crate::{
     support::process::{Log, Served, Start},
 };
 
-/// `tollgate serve`, behind the proxy that its clients use.
+/// A process of `tollgate serve`, behind the proxy that its clients use.
 pub struct GatewayProcess {
     index: usize,
     config: PathBuf,
-    /// The text of the shell that starts the process, if any.
+    /// The text of the shell that starts the process, if there is one.
     shell: Option<String>,
     front: Arc<Proxy>,
     log: Log,
@@ -35,7 +35,7 @@ struct Running {
 }
 
 impl GatewayProcess {
-    /// Starts the process and waits until it serves.
+    /// Starts the process, and waits until it serves.
     pub async fn start(
         index: usize,
         config: PathBuf,
@@ -55,7 +55,8 @@ impl GatewayProcess {
         gateway
     }
 
-    /// Starts the gateway again with the same files, and waits until it serves. Kills it first if it is still running.
+    /// Starts the gateway again with the same files, and waits until it serves. If the process is still running, kills
+    /// it first.
     pub async fn restart(&self) {
         self.spawn();
         let (address, admin) = self.served().serving().await;
@@ -65,7 +66,7 @@ impl GatewayProcess {
         }
     }
 
-    /// Starts the gateway again without waiting, for starts that should fail.
+    /// Starts the gateway again and does not wait, for starts that should fail.
     pub fn spawn(&self) {
         self.end();
         let start = Start {
@@ -89,7 +90,7 @@ impl GatewayProcess {
         running.served
     }
 
-    /// Kills the process, and returns the time of the kill.
+    /// Kills the process. Returns the time of the kill.
     pub fn kill9(&self) -> Instant {
         let at = self.served().kill();
         self.deaths.lock().unwrap().push(at);
@@ -97,7 +98,7 @@ impl GatewayProcess {
         at
     }
 
-    /// Suspends the process with SIGSTOP: its timers stop too.
+    /// Suspends the process with SIGSTOP, which stops its timers as well.
     pub fn stop(&self) {
         self.signal("-STOP");
     }
@@ -107,12 +108,12 @@ impl GatewayProcess {
         self.signal("-CONT");
     }
 
-    /// Sends SIGTERM, which drains the gateway. A second SIGTERM ends it at once.
+    /// Sends SIGTERM, at which the gateway drains. A second SIGTERM ends it at once.
     pub fn term(&self) {
         self.signal("-TERM");
     }
 
-    /// Makes the gateway read its configuration again (SIGHUP).
+    /// Sends SIGHUP, at which the gateway reads its configuration again.
     pub fn hangup(&self) {
         self.signal("-HUP");
     }
@@ -121,7 +122,7 @@ impl GatewayProcess {
         self.served().signal(name);
     }
 
-    /// Waits for the gateway's exit status. An exit with an error counts as a death.
+    /// Waits for the exit status of the gateway. An exit with an error counts as a death.
     pub async fn wait_exit(&self, limit: Duration) -> Option<ExitStatus> {
         let served = self.running()?.served;
         let status = timeout(limit, served.ended()).await.ok()?;
@@ -136,19 +137,19 @@ impl GatewayProcess {
         self.running().is_some_and(|it| it.served.is_running())
     }
 
-    /// Kills the gateway if it is running, without counting this as a death.
+    /// Kills the gateway if it is running. This is not counted as a death.
     pub fn end(&self) {
         if let Some(running) = self.running.lock().ok().and_then(|mut it| it.take()) {
             running.served.kill();
         }
     }
 
-    /// The times at which the process was killed or failed.
+    /// Returns the times at which the process was killed or failed.
     pub fn deaths(&self) -> Vec<Instant> {
         self.deaths.lock().unwrap().clone()
     }
 
-    /// The address of the operators' listener, while the process runs.
+    /// Returns the address of the operators' listener, if the process is running.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.running()?.admin
     }
@@ -157,17 +158,17 @@ impl GatewayProcess {
         Some(self.running()?.served.pid())
     }
 
-    /// Waits for the first log line since the last start whose message has this beginning.
+    /// Waits for the first log line since the last start whose message begins with this text.
     pub async fn says(&self, begin: &str, limit: Duration) -> Value {
         self.served().says_within(begin, limit).await
     }
 
-    /// All lines of the process's output.
+    /// Returns all lines of the process's output.
     pub fn log(&self) -> Vec<String> {
         self.log.text().lines().map(str::to_owned).collect()
     }
 
-    /// The last lines of its output.
+    /// Returns the last lines of the process's output.
     pub fn log_tail(&self, lines: usize) -> String {
         self.log.tail(lines)
     }

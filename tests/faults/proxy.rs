@@ -1,4 +1,4 @@
-//! A TCP proxy that injects faults. There is one in each connection between processes.
+//! A TCP proxy that injects faults. There is such a proxy in each connection between two processes.
 
 use std::{
     io,
@@ -22,12 +22,12 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Direction of bytes through the proxy.
+/// The direction of bytes through the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// From the client to the server: requests.
+    /// The bytes from the client to the server, which are requests.
     Up,
-    /// From the server to the client: answers.
+    /// The bytes from the server to the client, which are responses.
     Down,
 }
 
@@ -40,45 +40,45 @@ impl Way {
     }
 }
 
-/// How the bytes of one direction are treated, on every connection.
+/// How the proxy treats the bytes of one direction, on every connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     Pass,
     /// Each piece of data is forwarded after this delay.
     Delay(Duration),
-    /// No data is forwarded until the flow changes.
+    /// No data is forwarded until the flow is changed.
     Stall,
-    /// All data is dropped, but the connection stays open.
+    /// All data is dropped, and the connection stays open.
     Discard,
     /// A connection is reset after it has forwarded this number of bytes.
     CutAfter(u64),
 }
 
-/// The action of a trap when one of its needles passes the proxy. Needles are byte strings.
+/// The action of a trap when one of its needles passes the proxy. A needle is a byte string to be found in the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// Forwards the needle, and reports that it has passed.
+    /// The needle is forwarded, and the trap reports that the needle has passed.
     Tell,
-    /// Holds the needle and all later data in the proxy, until [`Trap::open`].
+    /// The needle and all later data are held in the proxy until [`Trap::open`] is called.
     Hold,
-    /// Forwards the needle, and holds the answer in the proxy until [`Trap::open`]. The trap springs when the answer
-    /// arrives.
+    /// The needle is forwarded, and the response is held in the proxy until [`Trap::open`] is called. The trap springs
+    /// when the response arrives.
     HoldAnswer,
-    /// Forwards the needle, and resets the connection when the answer arrives.
+    /// The needle is forwarded, and the connection is reset when the response arrives.
     LoseAnswer,
-    /// Forwards the needle, and resets the connection after this number of bytes of the answer.
+    /// The needle is forwarded, and the connection is reset after this number of bytes of the response.
     CutAnswer(u64),
-    /// Drops the needle and resets the connection.
+    /// The needle is dropped, and the connection is reset.
     Reset,
 }
 
-/// A needle that finds the head of an HTTP answer.
+/// A needle that finds the head of an HTTP response.
 pub const ANSWER_HEAD: &[u8] = b"HTTP/1.1 ";
-/// A needle that finds the head of a call.
+/// A needle that finds the head of a model call.
 pub const REQUEST: &[u8] = b"POST /";
 
-/// Needles that find calls of a Redis script by its hash: with flags (servers from 7.0 on), without flags, and without
-/// `allow-oom` (a turn of a lease that requests money).
+/// Returns needles that find calls of a Redis script by the script's hash: with flags (Redis 7.0 and newer), without
+/// flags, and without `allow-oom` (a lease turn that requests money).
 pub fn script(name: &str) -> Vec<Vec<u8>> {
     let with_flags = script_text(name);
     let asking = with_flags.replacen(" flags=allow-oom", "", 1);
@@ -91,8 +91,8 @@ pub fn script(name: &str) -> Vec<Vec<u8>> {
         .to_vec()
 }
 
-/// A needle that finds a Redis script which waits for a replica. Such a script is sent as text each time, and the
-/// needle is a comment in the text.
+/// Returns a needle that finds a Redis script which waits for a replica. Such a script is sent as text each time, and
+/// the needle is a comment in the text.
 pub fn durable_script(name: &str) -> Vec<Vec<u8>> {
     let text = own_text(name);
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("-- "));
@@ -105,14 +105,14 @@ fn own_text(name: &str) -> String {
     std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap()
 }
 
-/// Needles that find calls of a script for answers stored in Redis.
+/// Returns needles that find calls of a script about responses stored in Redis.
 pub fn answers_script(name: &str) -> Vec<Vec<u8>> {
     let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("layers/ledger/src/idempotency/redis");
     let code = std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap();
     bytes(redis::Script::new(&code).get_hash().as_bytes())
 }
 
-/// The text of a script of the Redis ledger, as sent to servers from 7.0 on.
+/// Returns the text of a script of the Redis ledger, as it is sent to Redis 7.0 and newer.
 pub fn script_text(name: &str) -> String {
     let text = own_text(name);
     let parts = text.lines().find_map(|line| line.strip_prefix("-- with: "));
@@ -124,12 +124,12 @@ pub fn script_text(name: &str) -> String {
     }
 }
 
-/// A single needle with these bytes.
+/// Returns a single needle with these bytes.
 pub fn bytes(needle: &[u8]) -> Vec<Vec<u8>> {
     vec![needle.to_vec()]
 }
 
-/// A running proxy. Its drop closes its port and all connections.
+/// A running proxy. Dropping it closes its port and all connections.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -142,12 +142,12 @@ struct Shared {
     target: Mutex<SocketAddr>,
     flows: [watch::Sender<Flow>; 2],
     refusing: AtomicBool,
-    /// Counts the resets, so that each connection notices a new one.
+    /// The number of resets so far. A connection compares it with the number at its own start, and so notices a reset.
     resets: watch::Sender<u64>,
     traps: Mutex<Vec<Armed>>,
-    /// The stages of all traps that are set, so that `heal` can open them.
+    /// The stages of all traps that are set. `heal` opens these traps.
     stages: Mutex<Vec<Arc<watch::Sender<Stage>>>>,
-    /// A function that gets a copy of the bytes sent to the client.
+    /// A function that gets a copy of the bytes that are sent to the client.
     tap: Option<Tap>,
     connections: AtomicUsize,
     next: AtomicU64,
@@ -158,7 +158,8 @@ impl Proxy {
         Self::with_tap(target, None).await
     }
 
-    /// Starts a proxy with a tap on the bytes sent to the client. The tap also gets the connection's number.
+    /// Starts a proxy with a function that gets a copy of the bytes sent to the client, together with the number of
+    /// their connection.
     pub async fn tapped(
         target: SocketAddr,
         tap: impl Fn(u64, &[u8]) + Send + Sync + 'static,
@@ -206,7 +207,7 @@ impl Proxy {
         self.shared.flows[way as usize].send_replace(flow);
     }
 
-    /// Resets new connections at once. The port stays in use, so that no other process gets it.
+    /// Resets new connections immediately. The port stays in use, so that no other process gets it.
     pub fn refuse(&self, refuse: bool) {
         self.shared.refusing.store(refuse, Ordering::SeqCst);
     }
@@ -228,7 +229,7 @@ impl Proxy {
         }
     }
 
-    /// The number of open connections.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
@@ -247,11 +248,11 @@ impl Proxy {
     }
 }
 
-/// A trap that a case has set.
+/// A trap that a case has set in the proxy.
 pub struct Trap(Arc<watch::Sender<Stage>>);
 
 impl Trap {
-    /// Waits until the trap has sprung. Panics if that takes more than ten seconds.
+    /// Waits until the trap has sprung. Panics if this takes more than ten seconds.
     pub async fn sprung(&self) {
         let mut stage = self.0.subscribe();
         let sprung = stage.wait_for(|stage| *stage != Stage::Set);
@@ -263,7 +264,7 @@ impl Trap {
         *self.0.borrow() != Stage::Set
     }
 
-    /// Releases the data that the trap holds. A trap that has not sprung yet will never spring.
+    /// Releases the data that the trap holds. If the trap has not sprung yet, it will never spring.
     pub fn open(&self) {
         self.0.send_replace(Stage::Open);
     }
@@ -301,7 +302,7 @@ async fn opened(stage: &watch::Sender<Stage>) {
 }
 
 impl Shared {
-    /// Removes the traps of this direction that this piece of data springs, and returns them.
+    /// Removes and returns the traps of this direction that this piece of data springs.
     fn sprung_by(&self, way: Way, seen: &[u8]) -> Vec<Armed> {
         let mut traps = self.traps.lock().unwrap();
         let mut sprung = Vec::new();
@@ -319,7 +320,7 @@ impl Shared {
         sprung
     }
 
-    /// The length of the longest needle of a trap in this direction.
+    /// Returns the length of the longest needle of all traps in this direction.
     fn needle_len(&self, way: Way) -> usize {
         let traps = self.traps.lock().unwrap();
         let needles = traps.iter().filter(|trap| trap.way == way);
@@ -384,17 +385,17 @@ async fn connection(mut client: TcpStream, shared: Arc<Shared>) {
     shared.connections.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Faults of one connection.
+/// The faults of one connection.
 struct Link {
     id: u64,
-    /// The number of resets when the connection began.
+    /// The number of resets of the proxy when the connection began.
     resets: u64,
     doors: Mutex<[Door; 2]>,
-    /// Whether the client has disconnected, so that it does not receive more bytes.
+    /// Whether the client has disconnected. If so, no more bytes reach it.
     left: AtomicBool,
 }
 
-/// The state of one direction after a trap.
+/// The state of one direction of a connection after a trap has sprung.
 #[derive(Clone)]
 enum Door {
     Open,
@@ -417,7 +418,7 @@ fn cut() -> io::Error {
     io::ErrorKind::ConnectionReset.into()
 }
 
-/// Waits until the peer has closed its side. Never returns if the peer has sent bytes that are not read.
+/// Waits until the peer has closed its side. Never completes if the peer has sent bytes that are not read.
 async fn closed(from: &mut ReadHalf<'_>) {
     match from.peek(&mut [0]).await {
         Ok(0) | Err(_) => {}
@@ -434,7 +435,7 @@ async fn pump(
     mut to: WriteHalf<'_>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 16 * 1024];
-    // The last bytes of earlier pieces, since a needle may span two pieces.
+    // The last bytes of the earlier pieces are kept, because a needle may span two pieces.
     let mut tail: Vec<u8> = Vec::new();
     let mut left_to_cut = None;
     let mut flow = shared.flows[way as usize].subscribe();
@@ -471,7 +472,7 @@ async fn pump(
                 Then::Tell => spring(&trap.stage),
                 Then::Hold => {
                     spring(&trap.stage);
-                    // If the sender dies while these bytes wait, they must not be delivered.
+                    // If the sender dies while these bytes wait in the proxy, they must not be delivered.
                     tokio::select! {
                         biased;
                         () = closed(&mut from) => return Err(cut()),
@@ -518,7 +519,7 @@ async fn pump(
         if *flow.borrow() == Flow::Discard {
             continue;
         }
-        // After a reset, a heal would release these bytes, so they are dropped.
+        // These bytes are dropped after a reset. Otherwise `heal` would forward them.
         if *shared.resets.borrow() != link.resets {
             return Err(cut());
         }

@@ -1,6 +1,6 @@
-//! Group 4: Redis is down, slow, emptied, out of memory or disk, promoted with old data, partitioned, resharded.
+//! Group 4: Redis is down, slow, emptied, out of memory or disk, promoted with old data, partitioned, or resharded.
 //!
-//! Gateways recover from almost all of these faults, so no charge may be lost: they send again what a server has lost.
+//! In almost all of these cases, gateways send again what a server has lost, so no charge may be lost.
 
 use std::{collections::BTreeMap, fs, path::Path, path::PathBuf, time::Duration};
 
@@ -28,7 +28,7 @@ const CLUSTER_WITH_REPLICAS: LedgerKind = LedgerKind::Cluster {
     primaries: 3,
     replicas: 1,
 };
-/// The Redis keys of the first account's journal and holds.
+/// The Redis keys of the first account's journal and of its holds.
 const JOURNAL: &str = "tg:{acme}:j";
 const DUE: &str = "tg:{acme}:x";
 const HOUR_MS: i64 = 3_600_000;
@@ -73,7 +73,7 @@ async fn all_serve(world: &World) {
     }
 }
 
-/// A gateway that cannot reach its ledger at the start exits with an error that states the reason. It neither serves
+/// If a gateway cannot reach its ledger at the start, it exits with an error that states the reason. It neither serves
 /// nor waits.
 async fn down_at_start() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
@@ -102,7 +102,7 @@ async fn down_at_start() -> Verdict {
     world.verdict().await
 }
 
-/// No call is served without a ledger: the server is dead, refuses connections, or does not answer on an open
+/// No call is served without a ledger: the server is dead, refuses connections, or does not respond on an open
 /// connection.
 async fn down_at_reserve() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
@@ -133,8 +133,8 @@ async fn down_at_reserve() -> Verdict {
     world.verdict().await
 }
 
-/// Calls that end while Redis is down are charged when it is back: by the gateway that recorded the ends, or by its
-/// next process.
+/// Calls that end while Redis is down are charged when Redis is back. A charge is sent by the gateway that has recorded
+/// it, or by the next process of this gateway.
 async fn down_at_settle(gateway_dies: bool) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -172,8 +172,8 @@ async fn stopped_while_down() -> Verdict {
     world.verdict().await
 }
 
-/// Redis is suspended: its sockets stay open but answer nothing. After it continues, it executes all received commands
-/// at once.
+/// Redis is suspended: its sockets stay open, but it does not respond. When it continues, it executes all received
+/// commands at once.
 async fn stands_still() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
@@ -197,7 +197,7 @@ async fn stands_still() -> Verdict {
     world.verdict().await
 }
 
-/// Redis answers slowly: within the gateway's timeout, after it, or only after the waiting call has been refused.
+/// Redis responds slowly: within the gateway's timeout, after the timeout, or only after the waiting call was refused.
 async fn answers_late() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -239,7 +239,7 @@ async fn answers_late() -> Verdict {
         assert!(outcome.answered(), "{}", outcome.text());
         world.expect(&call, Charge::Full);
         trap.sprung().await;
-        // By now the gateway has sent the charge again.
+        // During this pause, the gateway sends the charge again, because the ledger has not answered.
         sleep(Duration::from_millis(800)).await;
         trap.open();
         world.round();
@@ -247,7 +247,7 @@ async fn answers_late() -> Verdict {
     world.verdict().await
 }
 
-/// Redis executes commands, but their answers are lost.
+/// Redis executes commands, but their responses are lost.
 async fn answers_lost() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -259,7 +259,7 @@ async fn answers_lost() -> Verdict {
             let trap = world.redis_proxy(0).trap(Way::Up, script("reserve"), then);
             let outcome = client.ask(&call).await;
             trap.sprung().await;
-            // The gateway may repeat the RESERVE and get its answer, so that the call is served after all.
+            // The gateway may repeat the RESERVE and receive the response, so that the call is served after all.
             if outcome.answered() {
                 world.expect(&call, Charge::Full);
             } else {
@@ -274,7 +274,7 @@ async fn answers_lost() -> Verdict {
     sleep(Duration::from_millis(200)).await;
     world.redis_proxy(0).set(Way::Down, Flow::Discard);
     sleep(Duration::from_millis(1500)).await;
-    // After a part of the answers on a connection was lost, the connection must not be used any more.
+    // After a part of the responses on a connection was lost, the connection must not be used any more.
     world.redis_proxy(0).reset();
     world.heal().await;
     all_serve(&world).await;
@@ -283,7 +283,7 @@ async fn answers_lost() -> Verdict {
     world.verdict().await
 }
 
-/// A copy of a server's files.
+/// A copy of the files of a Redis server.
 struct Copied {
     from: PathBuf,
     copy: TempDir,
@@ -313,15 +313,15 @@ fn copy_files(from: &Path, to: &Path) {
     }
 }
 
-/// An emptied server has no keys, but gateways must not refuse callers for an unknown key. Ends of calls are kept until
-/// the right data set is back.
+/// An emptied server has no keys of callers, but gateways must not refuse callers because their keys are unknown.
+/// Settlements of calls are kept until the right data set is back.
 async fn flushed() -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .gateways(2)
         .redis_args(&["--appendonly", "yes", "--appendfsync", "always"])
         .start()
         .await;
-    // No gateway has cached this key.
+    // No gateway has cached the record of this key.
     let strange = world.account("other", "100").await;
     warm_up(&world).await;
     let running = midway(&world, &world.client(0)).await;
@@ -367,7 +367,7 @@ async fn out_of_memory() -> Verdict {
     world.verdict().await
 }
 
-/// A file system of a few megabytes, unmounted on drop.
+/// A file system of a few megabytes, which is unmounted on drop.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
@@ -399,7 +399,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A server that cannot write its file refuses writes. The acknowledged writes are in its memory.
+/// A server that cannot write its append-only file refuses writes. The acknowledged writes are still in its memory.
 async fn aof_disk_full() -> Verdict {
     let disk = match SmallDisk::mount() {
         Ok(disk) => disk,
@@ -436,20 +436,20 @@ async fn aof_disk_full() -> Verdict {
     fs::remove_file(disk.filler()).unwrap();
     all_serve(&world).await;
     world.settled().await;
-    // After this restart the server's file has all its data.
+    // After this restart, the file of the server contains all of its data.
     world.redis().restart().await;
     all_serve(&world).await;
     world.note(format!("{served} calls served before it noticed"));
     world.verdict().await
 }
 
-/// The end of the server's file is lost, as in a power cut. The server starts without that part.
+/// The end of the server's append-only file is lost, as in a power cut. The server starts without this lost part.
 async fn aof_truncated() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
     let running = midway(&world, &world.client(0)).await;
     world.load(4, 40).await;
-    // The gateways are suspended, so that the loss can be seen before they send the charges again.
+    // The gateways are suspended, so that the loss can be observed before they send the charges again.
     for gateway in 0..2 {
         world.gateway(gateway).stop();
     }
@@ -518,8 +518,8 @@ async fn replica_holds(world: &World, holds: i64) {
     }
 }
 
-/// A replica without the newest holds and charges takes over. The gateways send the charges again. Calls whose hold the
-/// replica does not have are charged from free money.
+/// A replica without the newest holds and charges takes over. The gateways send the charges again. If the replica does
+/// not have the hold of a call, the call is charged from free money.
 async fn promoted_behind() -> Verdict {
     let world = Plan::over(LedgerKind::RedisReplica)
         .gateways(2)
@@ -567,7 +567,7 @@ pub(crate) async fn promoted_under_load(plan: Plan) -> Verdict {
     world.verdict().await
 }
 
-/// The primary dies, and Sentinels or the Cluster promote a replica.
+/// The primary dies, and the Sentinels or the Cluster promote a replica.
 pub(crate) async fn fails_over(plan: Plan) -> Verdict {
     let ledger = plan.ledger;
     let world = plan
@@ -602,7 +602,7 @@ pub(crate) async fn fails_over(plan: Plan) -> Verdict {
     world.verdict().await
 }
 
-/// Checks that each gateway refuses all calls until the new primary is ready, and then serves them.
+/// Checks that each gateway refuses all calls until the new primary is ready, and then serves calls.
 async fn nothing_or_all(world: &World) {
     let until = Instant::now() + Duration::from_secs(30);
     for gateway in 0..world.gateways.len() {
@@ -624,7 +624,7 @@ async fn nothing_or_all(world: &World) {
     }
 }
 
-/// The old primary and one of the gateways are cut off from the rest. The old primary serves that gateway until it
+/// The old primary and one of the gateways are cut off from the rest. The old primary serves this gateway until it
 /// notices that its replicas are unreachable. Then it refuses writes, and the gateway sends to the new primary what it
 /// had written to the old one.
 async fn minority() -> Verdict {
@@ -665,7 +665,7 @@ async fn minority() -> Verdict {
     world.verdict().await
 }
 
-/// Moves a slot with its keys to another server, like `redis-cli --cluster reshard`.
+/// Moves a slot with its keys to another server, as `redis-cli --cluster reshard` does.
 async fn move_slot(cluster: &RedisCluster, slot: u16, from: usize, to: usize) {
     let nodes = cluster.nodes();
     let slot = slot.to_string();
@@ -690,7 +690,7 @@ async fn move_slot(cluster: &RedisCluster, slot: u16, from: usize, to: usize) {
     }
 }
 
-/// The account's slot is moved over all three servers, while calls continue.
+/// The slot of the account is moved across all three servers while calls continue.
 async fn slots_move() -> Verdict {
     let world = Plan::over(CLUSTER).gateways(3).start().await;
     warm_up(&world).await;
@@ -733,8 +733,8 @@ async fn one_of_three() -> Verdict {
         let key = world.account(&id, "1000").await;
         keys.insert(at, key);
     }
-    // Key records may be on any of the three servers. Gateways cache them for some seconds, so the case loads them
-    // before the fault.
+    // The records of keys may be on any of the three servers. Gateways cache them for some seconds, so the case loads
+    // them before the fault.
     for gateway in 0..2 {
         for key in keys.values() {
             serves(&world.client_of(gateway, key)).await;
@@ -765,8 +765,8 @@ async fn one_of_three() -> Verdict {
     world.verdict().await
 }
 
-/// The server's clock jumps. The clock only affects when holds expire, so the test moves the expiry times in the
-/// opposite direction instead.
+/// The clock of the server jumps. The clock affects only the times at which holds expire, so the test moves the expiry
+/// times in the opposite direction instead.
 async fn clock_jumps(by_ms: i64) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
@@ -791,13 +791,13 @@ async fn clock_jumps(by_ms: i64) -> Verdict {
     world.verdict().await
 }
 
-/// The gateways' clocks are off by an hour. That has no effect, because only the server's time counts.
+/// The clocks of the gateways are off by an hour. This has no effect, because only the server's time counts.
 async fn clocks_apart() -> Verdict {
     if let Err(why) = run("faketime", &["--version"]) {
         return skipped(format!("no other clock to be had: {why}"));
     }
     let clocks = ["+1h", "-1h"].map(|by| {
-        // Preloads the library directly. With the command `faketime`, the test would kill that command and not the
+        // The library is preloaded directly. With the command `faketime`, the test would kill that command and not the
         // gateway.
         let preload = "LD_PRELOAD=$(faketime -f +0 sh -c 'echo $LD_PRELOAD')";
         format!("{preload} FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME={by} exec \"$0\" \"$@\"")

@@ -1,11 +1,11 @@
-//! Answers of the scripted responses vendor.
+//! Responses of the scripted vendor that speaks the Responses format.
 
 use serde_json::{Value, json};
 
 use crate::vendor_log::{Call, TOKEN};
 
 impl Call {
-    /// Events of a responses stream; the last event has the usage.
+    /// Returns the events of a Responses stream. The last event contains the usage.
     pub(crate) fn responses_events(
         &self,
         served: &str,

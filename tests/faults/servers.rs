@@ -1,4 +1,4 @@
-//! The ledger's servers.
+//! The servers of the ledger.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use crate::{
     support::redis::{RedisCluster, RedisSentinels, RedisServer},
 };
 
-/// The ledger's servers in a world.
+/// The servers of the ledger in a world.
 pub(crate) enum Servers {
     None,
     One(RedisServer),
@@ -45,7 +45,7 @@ impl Servers {
         }
     }
 
-    /// The address of the ledger's server, if it is a single server, so that proxies can be in front of it.
+    /// Returns the address of the ledger's server if it is a single server, so that proxies can be put in front of it.
     pub(crate) fn behind_proxy(&self) -> Option<SocketAddr> {
         match self {
             Self::One(server)
@@ -59,7 +59,7 @@ impl Servers {
     }
 }
 
-/// The address of a server, as a proxy's target.
+/// Returns the address of a server, as the target of a proxy.
 pub fn address_of(server: &RedisServer) -> SocketAddr {
     ([127, 0, 0, 1], server.port()).into()
 }

@@ -1,5 +1,5 @@
-//! Steps that several groups of cases share: calls that wait in the middle of their answers, refusals, starts that
-//! fail.
+//! Steps that several groups of cases share: calls that wait in the middle of their responses, refusals, and starts
+//! that fail.
 
 use std::{
     collections::BTreeMap,
@@ -28,22 +28,22 @@ use crate::{
 };
 
 pub const FORMATS: [Format; 2] = [Format::Chat, Format::Messages];
-/// The time in which a gateway without its ledger must refuse a call. The gateway waits half a second for an answer, at
-/// most twice; the rest is for a busy machine.
+/// The maximum time until a gateway without its ledger refuses a call. The gateway waits at most twice for half a
+/// second; the rest is for a busy machine.
 pub const REFUSED_WITHIN: Duration = Duration::from_secs(3);
-/// The time in which a process must have noticed a fault, started, or ended.
+/// The maximum time until a process has noticed a fault, has started, or has ended.
 pub const SOON: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Makes calls of each kind and waits until they are settled. After that, connections are open and the server has the
-/// scripts.
+/// Makes calls of each kind, and waits until they are settled. After that, connections are open and the server has
+/// loaded the scripts.
 pub async fn warm_up(world: &World) {
     let loaded = world.load(4, 12).await;
     assert_eq!(loaded.answered, 12, "{loaded:?}");
     world.settled().await;
 }
 
-/// Creates a call of each format, streamed and not streamed.
+/// Creates one call of each format, streamed and not streamed.
 pub fn each_kind(client: &Client) -> Vec<Call> {
     FORMATS
         .into_iter()
@@ -54,7 +54,7 @@ pub fn each_kind(client: &Client) -> Vec<Call> {
 /// Calls that hold money and whose vendors wait: in streams after five tokens, in other calls before the first byte.
 pub struct Midway(Vec<(Call, Asked)>);
 
-/// Starts a call of each kind, and waits until its vendor waits.
+/// Starts a call of each kind. Waits until the vendor of each call waits.
 pub async fn midway(world: &World, client: &Client) -> Midway {
     let mut calls = Vec::new();
     for format in FORMATS {
@@ -73,7 +73,7 @@ pub async fn midway(world: &World, client: &Client) -> Midway {
 }
 
 impl Midway {
-    /// Lets the vendors finish. The calls are charged in full even if the ledger fails meanwhile.
+    /// Lets the vendors finish their responses. The calls are charged in full even if the ledger fails meanwhile.
     pub async fn end(self, world: &World) -> Vec<Call> {
         for (call, _) in &self.0 {
             world.vendor().open_gate(call);
@@ -89,16 +89,18 @@ impl Midway {
     }
 }
 
-/// A gateway's record of a call.
+/// The record that a gateway's outbox has of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Written {
-    /// The output tokens of the recorded settlement.
+    /// The number of output tokens in the recorded settlement.
     pub output: u64,
-    /// Whether the call's end is recorded.
+    /// Whether it is recorded that the hold was changed.
+    pub adjusted: bool,
+    /// Whether it is recorded that the call has ended.
     pub ended: bool,
 }
 
-/// The files that SQLite keeps next to a file: the write-ahead log, and its index.
+/// Returns the paths of the files that SQLite keeps next to its file: the write-ahead log, and the index of this log.
 pub fn beside(path: &Path) -> [PathBuf; 2] {
     ["-wal", "-shm"].map(|end| {
         let mut path = path.as_os_str().to_owned();
@@ -107,8 +109,8 @@ pub fn beside(path: &Path) -> [PathBuf; 2] {
     })
 }
 
-/// The calls in a gateway's local file and in its write-ahead log, by input tokens. A kill of the process changes
-/// neither file.
+/// Returns the calls that are recorded in a gateway's local file and in its write-ahead log, by their number of input
+/// tokens. A kill of the process changes neither file.
 fn written_down(world: &World, gateway: usize) -> BTreeMap<u64, Written> {
     let path = world.dir().join(match world.plan.ledger {
         LedgerKind::Sqlite => "books.db".to_owned(),
@@ -125,24 +127,26 @@ fn written_down(world: &World, gateway: usize) -> BTreeMap<u64, Written> {
             let (Some(input), Some(output)) = (number(usage), output.and_then(number)) else {
                 continue;
             };
+            let record = usage.split("{\"number\"").next().unwrap_or_default();
             let before = &text[..at];
             let row = before.rfind("{\"number\"").map(|at| &before[..at]);
             let written = found.entry(input).or_default();
             written.output = written.output.max(output);
+            written.adjusted |= record.contains("\"held_at_end_rub\"");
             written.ended |= row.is_some_and(|row| row.ends_with("settle"));
         }
     }
     found
 }
 
-/// The decimal number at the beginning of a text.
+/// Returns the decimal number at the beginning of a text.
 fn number(text: &str) -> Option<u64> {
     let end = text.find(|letter: char| !letter.is_ascii_digit())?;
     text[..end].parse().ok()
 }
 
-/// Waits until `is_enough` accepts a gateway's record of each of these calls. From then on the record survives the
-/// process.
+/// Waits until `is_enough` accepts a gateway's record of each of these calls. From then on, the record survives a kill
+/// of the process.
 pub async fn written(
     world: &World,
     gateway: usize,
@@ -165,7 +169,7 @@ pub async fn written(
     }
 }
 
-/// An answer as received on the wire.
+/// A response as it was received on the wire.
 pub struct Answer {
     pub status: u16,
     pub retry_after: Option<String>,
@@ -173,7 +177,7 @@ pub struct Answer {
     pub text: String,
 }
 
-/// Sends a call and reads the answer.
+/// Sends a call, and reads its response.
 pub async fn answer(client: &Client, call: &Call) -> Answer {
     let began = Instant::now();
     let mut socket = client.raw(call).await.unwrap();
@@ -197,8 +201,8 @@ pub async fn answer(client: &Client, call: &Call) -> Answer {
     }
 }
 
-/// Checks that calls of both formats soon get 503 with `retry-after`, and that no vendor receives them (I13, I6, I9).
-/// Returns the time of the slower call.
+/// Checks that calls of both formats soon get 503 with a `retry-after` header, and that no vendor receives them
+/// (invariants I6, I9 and I13). Returns the time that the slower call took.
 pub async fn nothing_sold(world: &World, client: &Client) -> Duration {
     let mut slowest = Duration::ZERO;
     for call in FORMATS.map(|format| client.call(format)) {
@@ -227,7 +231,7 @@ pub async fn serves(client: &Client) {
     }
 }
 
-/// Waits until a gateway reports that it is not ready, with a reason that contains these words.
+/// Waits until a gateway reports that it is not ready, for a reason that contains these words.
 pub async fn not_ready(world: &World, gateway: usize, words: &str) {
     let until = Instant::now() + SOON;
     loop {
@@ -272,7 +276,7 @@ pub async fn stops_well(gateway: &GatewayProcess, limit: Duration) {
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
-/// A call of a gateway's admin API, which must succeed. Returns the answer.
+/// Sends a request to a gateway's admin API, which must succeed. Returns the response.
 pub async fn reported(
     world: &World,
     gateway: usize,
@@ -286,7 +290,7 @@ pub async fn reported(
     }
 }
 
-/// Sends one command, which must succeed, to a Redis server.
+/// Sends a command to a Redis server, which must succeed.
 pub async fn ask<T: FromRedisValue>(server: &RedisServer, words: &[&str]) -> T {
     match server.ask(words).await {
         Ok(answer) => answer,
@@ -294,7 +298,7 @@ pub async fn ask<T: FromRedisValue>(server: &RedisServer, words: &[&str]) -> T {
     }
 }
 
-/// The verdict of a case whose fault cannot be injected on this machine.
+/// Returns the verdict of a case whose fault cannot be injected on this machine.
 pub fn skipped(why: impl std::fmt::Display) -> Verdict {
     println!("skipped: {why}");
     Verdict {
@@ -317,11 +321,11 @@ pub fn run(tool: &str, args: &[&str]) -> Result<String, String> {
     }
 }
 
-/// Shell text for [`crate::plan::Plan::shells`]. With it, a write beyond the file size limit fails but does not kill
+/// Shell text for [`crate::plan::Plan::shells`]. With it, a write beyond the file size limit fails and does not kill
 /// the process.
 pub const SURVIVES_FILE_LIMIT: &str = "trap '' XFSZ; exec \"$0\" \"$@\"";
 
-/// Limits the size of a process's files; `None` removes the limit.
+/// Limits the size of the files of a process. `None` removes the limit.
 pub fn limit_files(gateway: &GatewayProcess, bytes: Option<u64>) -> Result<(), String> {
     let pid = gateway.pid().ok_or("it does not run")?.to_string();
     let bytes = bytes.map_or("unlimited".to_owned(), |bytes| bytes.to_string());

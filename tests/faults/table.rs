@@ -1,4 +1,4 @@
-//! Cases, their selection by the command line, and the table of their verdicts.
+//! The table of fault cases: their selection by the command line, and their verdicts.
 
 use std::{
     any::Any, panic::AssertUnwindSafe, pin::Pin, process::ExitCode, rc::Rc, sync::Arc, thread,
@@ -14,16 +14,17 @@ use tokio::{
 
 use crate::verdict::Verdict;
 
-/// The maximum number of cases that run at the same time. At most one case per core runs, because each has several
+/// The maximum number of cases that run at the same time. At most one case runs per core, because each case has several
 /// processes.
 const AT_ONCE_MAX: usize = 3;
 const QUICK_LIMIT: Duration = Duration::from_secs(90);
 const LONG_LIMIT: Duration = Duration::from_secs(900);
 
-/// The future of a case. It need not be `Send`: all cases share one thread, and their tasks run on other threads.
+/// The future of a case. It need not be `Send`, because all cases share one thread, and their tasks run on other
+/// threads.
 type Running = Pin<Box<dyn Future<Output = Verdict>>>;
 
-/// One fault of the catalogue.
+/// One case of the fault catalogue.
 #[derive(Clone)]
 pub struct Case {
     group: &'static str,
@@ -33,7 +34,8 @@ pub struct Case {
     run: Rc<dyn Fn() -> Running>,
 }
 
-/// Lists cases, one in each row: the group's number in the catalogue, the name, the run, and the marks.
+/// Lists cases, one per row: the number of the group in the catalogue, the name, the function that runs it, and marks
+/// such as `long`.
 macro_rules! cases {
     ($($group:literal $name:expr => $run:expr $(, $mark:ident)*;)*) => {
         vec![$(Case::new($group, $name, move || $run)$(.$mark())*),*]
@@ -43,7 +45,7 @@ macro_rules! cases {
 pub(crate) use cases;
 
 impl Case {
-    /// Creates a case. `group` is its group's number in the catalogue.
+    /// Creates a case. `group` is the number of its group in the catalogue.
     pub fn new<F>(
         group: &'static str,
         name: impl Into<String>,
@@ -61,7 +63,7 @@ impl Case {
         }
     }
 
-    /// Marks a case that takes more than ten seconds. It runs only with `--long`.
+    /// Marks a case that takes more than ten seconds. Such a case runs only with `--long`.
     pub fn long(mut self) -> Self {
         self.long = true;
         self
@@ -74,7 +76,7 @@ impl Case {
     }
 }
 
-/// Options of the command line.
+/// The options of the command line.
 #[derive(Debug, Default)]
 struct Options {
     words: Vec<String>,
@@ -82,12 +84,12 @@ struct Options {
     exact: bool,
     long: bool,
     list: bool,
-    /// libtest's `--ignored`: no case runs, because no case is marked as ignored.
+    /// The flag `--ignored` of libtest. With it no case runs, because no case is marked as ignored.
     ignored: bool,
 }
 
 impl Options {
-    /// Accepts libtest's flags too, because `cargo test` passes them to every test binary.
+    /// Accepts the flags of libtest, too, because `cargo test` passes them to every test binary.
     fn parse(args: impl Iterator<Item = String>) -> Self {
         let mut options = Self::default();
         let mut args = args.peekable();
@@ -127,7 +129,7 @@ impl Options {
     }
 }
 
-/// Runs the selected cases and prints the table.
+/// Runs the selected cases, and prints the table.
 pub fn run(cases: Vec<Case>) -> ExitCode {
     let options = Options::parse(std::env::args().skip(1));
     let wanted: Vec<Case> = cases
@@ -167,7 +169,7 @@ pub fn run(cases: Vec<Case>) -> ExitCode {
     }
 }
 
-/// Runs the cases. Returns the verdicts in the cases' order.
+/// Runs the cases. Returns their verdicts in the order of the cases.
 async fn run_all(cases: &[Case]) -> Vec<Verdict> {
     let mut verdicts: Vec<Option<Verdict>> = cases.iter().map(|_| None).collect();
     let cores = thread::available_parallelism().map_or(1, usize::from);

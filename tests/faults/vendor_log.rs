@@ -1,5 +1,5 @@
-//! A scripted vendor that recognises the calls of a case. It logs which part of each answer has reached a gateway: the
-//! time at which each token was written to the gateway's socket.
+//! A scripted vendor that recognises the calls of a case. It logs which part of each response has reached a gateway:
+//! the time at which each token was written to the gateway's socket.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,7 +19,7 @@ use tokio::{
 use tollgate::demo::vendor::{Received, Reply, ScriptedVendor, Step};
 use tollgate_layers::{call::Format, text_size::TextSize};
 
-/// The point at which a vendor waits for [`VendorLog::open_gate`].
+/// The point at which a vendor waits until [`VendorLog::open_gate`] is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// The vendor waits before the first byte of the body, so the gateway cannot send a head to the client yet.
@@ -35,52 +35,52 @@ pub enum Gate {
 pub struct Call {
     pub id: u64,
     pub gateway: usize,
-    /// The vendor's format.
+    /// The format of the vendor.
     pub format: Format,
-    /// The caller's format, by default the vendor's.
+    /// The format of the caller; by default that of the vendor.
     pub caller: Format,
     pub stream: bool,
-    /// The number of output tokens.
+    /// The number of output tokens of the call.
     pub tokens: u64,
-    /// Pause between two tokens.
+    /// The pause between two tokens.
     pub gap: Duration,
     pub gate: Option<Gate>,
-    /// Whether the call goes to a vendor with `on_disconnect = "drain"`.
+    /// Whether the call is sent to a vendor with `on_disconnect = "drain"`.
     pub drained: bool,
     /// Whether the call holds the same amount as all other calls with this option.
     pub same_hold: bool,
-    /// The number of tokens after which the vendor's connection breaks.
+    /// The number of tokens after which the connection to the vendor breaks.
     pub cut: Option<u64>,
     /// Whether the call has an idempotency key, so that a repeat counts as the same call.
     pub once: bool,
 }
 
-/// The smallest number of tokens in a call's text.
+/// The smallest number of tokens in the text of a call.
 const TEXT_TOKENS_MIN: u64 = 50;
-/// Text tokens of a call with `same_hold`.
+/// The number of text tokens of a call with `same_hold`.
 const TEXT_TOKENS_SAME: u64 = 600;
-/// Additional input tokens of a large call. They cost several rubles, so that the gateway lowers the hold: it does not
-/// make small reductions.
+/// The additional input tokens of a large call. They cost several rubles, because the gateway lowers a hold only if the
+/// reduction is large enough.
 const LARGE_INPUT: u64 = 5_000;
-/// Tokens that the gateway's estimate adds for the call's only message.
+/// The number of tokens that the gateway's estimate adds for the only message of a call.
 const MESSAGE_TOKENS: u64 = 4;
-/// The text of one output token. N repetitions count as N tokens, for vendors and in estimates.
+/// The text of one output token. For vendors and in estimates, N repetitions count as N tokens.
 pub(crate) const TOKEN: &str = "777";
 
 impl Call {
-    /// Requests an answer that is not streamed.
+    /// Requests a response that is not streamed.
     pub fn plain(mut self) -> Self {
         self.stream = false;
         self
     }
 
-    /// Sets the number of output tokens; the default is 10.
+    /// Sets the number of output tokens. The default is 10.
     pub fn tokens(mut self, tokens: u64) -> Self {
         self.tokens = tokens;
         self
     }
 
-    /// Sets the pause between two tokens; by default there is no pause.
+    /// Sets the pause between two tokens. By default there is no pause.
     pub fn gap(mut self, gap: Duration) -> Self {
         self.gap = gap;
         self
@@ -91,31 +91,31 @@ impl Call {
         self
     }
 
-    /// Sends the call to a vendor whose answer is read to its end if the client disconnects.
+    /// Sends the call to a vendor whose response is read to its end even if the client disconnects.
     pub fn drained(mut self) -> Self {
         self.drained = true;
         self
     }
 
-    /// Sets the caller's format, if it differs from the vendor's.
+    /// Sets the format of the caller, if it differs from the vendor's format.
     pub fn from(mut self, caller: Format) -> Self {
         self.caller = caller;
         self
     }
 
-    /// Lets the vendor's connection break after this number of tokens.
+    /// Makes the connection to the vendor break after this number of tokens.
     pub fn cut(mut self, tokens: u64) -> Self {
         self.cut = Some(tokens);
         self
     }
 
-    /// Gives the call an idempotency key of its own.
+    /// Gives the call a separate idempotency key.
     pub fn once(mut self) -> Self {
         self.once = true;
         self
     }
 
-    /// Adds enough input for the vendor's count to lower the hold. Each call still has a different number of input
+    /// Adds enough input that the vendor's count lowers the hold. Each call still has a different number of input
     /// tokens.
     pub fn large(mut self) -> Self {
         assert!(self.id < LARGE_INPUT, "more calls than inputs");
@@ -123,20 +123,20 @@ impl Call {
         self
     }
 
-    /// Makes the call hold as much as all other calls of its kind, whatever its id.
+    /// Makes the call hold as much as all other calls of its kind, whatever its id is.
     pub fn same_hold(mut self) -> Self {
         self.same_hold = true;
         self
     }
 
-    /// The number of input tokens, as the vendor counts them and as they are estimated before. Unique for each call of
-    /// a world.
+    /// Returns the number of input tokens, which the vendor counts and the gateway estimates alike. It is different for
+    /// each call of a world.
     pub const fn input(&self) -> u64 {
         input_of(self.id)
     }
 
-    /// Whether the gateway may have estimated the input of this call at this number of tokens. Texts over 2 KiB are
-    /// sampled, so their estimate is not exact.
+    /// Returns whether the gateway may have estimated the input of this call at this number of tokens. The gateway
+    /// samples texts over 2 KiB, so their estimate is not exact.
     pub fn may_be(&self, input: u64) -> bool {
         const EXACT: u64 = 600;
         let most = match self.input() {
@@ -146,12 +146,12 @@ impl Call {
         self.input().abs_diff(input) <= most
     }
 
-    /// The cost of the call with `output` output tokens, in micro-rubles.
+    /// Returns the cost of the call with `output` output tokens, in micro-rubles.
     pub fn cost(&self, output: u64) -> i64 {
         self.cost_of_input(self.input()) + self.rate(200, 2000) * output.cast_signed()
     }
 
-    /// The cost of this much input, in micro-rubles.
+    /// Returns the cost of this amount of input, in micro-rubles.
     pub fn cost_of_input(&self, input: u64) -> i64 {
         self.rate(100, 1000) * input.cast_signed()
     }
@@ -163,7 +163,7 @@ impl Call {
         }
     }
 
-    /// The cost of the call if it ends normally, in micro-rubles.
+    /// Returns the cost of the call if it ends normally, in micro-rubles.
     pub fn full_cost(&self) -> i64 {
         self.cost(self.tokens)
     }
@@ -179,7 +179,7 @@ impl Call {
         }
     }
 
-    /// The request's body.
+    /// Returns the body of the request.
     pub fn body(&self) -> String {
         let tokens = if self.same_hold {
             TEXT_TOKENS_SAME
@@ -201,7 +201,7 @@ impl Call {
         .to_string()
     }
 
-    /// The steps of the vendor's answer.
+    /// Returns the steps of the vendor's response.
     fn steps(&self, gate: &Arc<Notify>) -> Vec<Step> {
         let wait = |at: Gate| (self.gate == Some(at)).then(|| Step::Hold(Arc::clone(gate)));
         let mut steps: Vec<Step> = wait(Gate::Head).into_iter().collect();
@@ -233,7 +233,7 @@ impl Call {
         steps
     }
 
-    /// The events before the first token, the event of each token, and the events after the last.
+    /// Returns the events before the first token, the event of each token, and the events after the last token.
     fn events(&self) -> (Vec<String>, String, Vec<String>) {
         let (served, reported) = (self.mark('t'), self.mark('u'));
         let output = self.tokens;
@@ -289,7 +289,7 @@ impl Call {
         }
     }
 
-    /// The answer of a call that is not streamed.
+    /// Returns the response to a call that is not streamed.
     fn whole(&self) -> Value {
         let text = TOKEN.repeat(usize::try_from(self.tokens).unwrap());
         let usage = self.usage(self.tokens);
@@ -321,13 +321,13 @@ impl Call {
         }
     }
 
-    /// A marker in the vendor's answer. In the bytes on the wire it shows that a token (`t`) or the usage (`u`) has
-    /// passed.
+    /// Returns a marker in the vendor's response. In the bytes on the wire it shows that a token (`t`) or the usage
+    /// (`u`) has passed.
     pub(crate) fn mark(&self, what: char) -> String {
         format!("@{}:{what}@", self.id)
     }
 
-    /// The text in the caller's answer that shows that a token has passed.
+    /// Returns the text in the caller's response that shows that a token has passed.
     pub fn token_mark(&self) -> String {
         let field = match self.caller {
             Format::Chat => "content",
@@ -342,20 +342,20 @@ const fn input_of(id: u64) -> u64 {
     TEXT_TOKENS_MIN + id + MESSAGE_TOKENS
 }
 
-/// The id of the call whose receipt has this many input tokens.
+/// Returns the id of the call whose receipt has this number of input tokens.
 pub fn id_of(input: u64) -> Option<u64> {
     input.checked_sub(TEXT_TOKENS_MIN + MESSAGE_TOKENS)
 }
 
-/// The part of a call's answer that reached a gateway.
+/// The part of a call's response that has reached a gateway.
 #[derive(Clone, Debug)]
 pub struct Served {
     pub call: Call,
-    /// The number of requests to a vendor.
+    /// The number of requests to a vendor for this call.
     pub requested: u32,
     /// The time at which each token was written to the gateway's socket.
     pub tokens: Vec<Instant>,
-    /// Responses format: whether the event that ends the text was written.
+    /// In the Responses format: whether the event that ends the text was written.
     pub output: bool,
     /// The time at which the usage was written.
     pub reported: Option<Instant>,
@@ -364,7 +364,7 @@ pub struct Served {
     gate: Arc<Notify>,
 }
 
-/// A running vendor and its log. Clones share it.
+/// A running vendor and its log. Clones share both.
 #[derive(Clone)]
 pub struct VendorLog(Arc<Inner>);
 
@@ -402,12 +402,12 @@ impl VendorLog {
         self.0.server.address()
     }
 
-    /// The number of answers being sent now.
+    /// Returns the number of responses that are being sent now.
     pub fn open(&self) -> usize {
         self.0.server.open()
     }
 
-    /// Creates a call that is not sent yet: a stream of ten tokens.
+    /// Creates a call, which is not sent yet: a stream of ten tokens.
     pub fn call(&self, gateway: usize, format: Format) -> Call {
         Call {
             id: self.0.next.fetch_add(1, Ordering::SeqCst),
@@ -442,34 +442,34 @@ impl VendorLog {
             });
     }
 
-    /// Returns a function to be called with the bytes that a proxy has written to this gateway.
+    /// Returns a function that must be called with the bytes that a proxy has written to this gateway.
     pub fn tap(&self, gateway: usize) -> impl Fn(u64, &[u8]) + Send + Sync + 'static + use<> {
         let shared = Arc::clone(&self.0.shared);
         move |connection, bytes| shared.saw((gateway, connection), bytes)
     }
 
-    /// The log of every call that was sent.
+    /// Returns the log of every call that was sent.
     pub fn all(&self) -> Vec<Served> {
         self.0.shared.lock().values().cloned().collect()
     }
 
-    /// The log of one call.
+    /// Returns the log of one call.
     pub fn of(&self, call: &Call) -> Option<Served> {
         self.0.shared.lock().get(&call.id).cloned()
     }
 
-    /// The number of tokens of a call that were written to its gateway.
+    /// Returns how many tokens of a call were written to its gateway.
     pub fn served(&self, call: &Call) -> u64 {
         self.of(call).map_or(0, |served| served.tokens.len() as u64)
     }
 
-    /// Whether the call's usage was written to its gateway.
+    /// Returns whether the usage of a call was written to its gateway.
     pub fn reported(&self, call: &Call) -> bool {
         self.of(call)
             .is_some_and(|served| served.reported.is_some())
     }
 
-    /// The number of requests that a vendor got for the call.
+    /// Returns how many requests for the call a vendor has received.
     pub fn requested(&self, call: &Call) -> u32 {
         self.of(call).map_or(0, |served| served.requested)
     }
@@ -481,7 +481,7 @@ impl VendorLog {
         }
     }
 
-    /// Waits until this number of tokens of the call was written to its gateway.
+    /// Waits until this number of the call's tokens was written to its gateway.
     pub async fn wait_served(&self, call: &Call, tokens: u64) {
         self.wait(&format!("{tokens} tokens of {call:?}"), || {
             self.served(call) >= tokens
@@ -497,8 +497,8 @@ impl VendorLog {
         .await;
     }
 
-    /// Waits until everything except the usage was written to the call's gateway. For a vendor that reports usage in
-    /// its last event.
+    /// Waits until everything except the usage was written to the call's gateway. Used for a vendor that reports usage
+    /// in its last event.
     pub async fn wait_said(&self, call: &Call) {
         self.wait(&format!("all of {call:?}"), || {
             self.of(call).is_some_and(|served| served.output)
@@ -506,7 +506,7 @@ impl VendorLog {
         .await;
     }
 
-    /// Waits until the call's usage was written to its gateway.
+    /// Waits until the usage of the call was written to its gateway.
     pub async fn wait_told(&self, call: &Call) {
         self.wait(&format!("the usage of {call:?}"), || self.reported(call))
             .await;
@@ -557,7 +557,7 @@ impl Shared {
         }
     }
 
-    /// Searches the bytes that passed a proxy for markers.
+    /// Searches for markers in the bytes that have passed a proxy.
     fn saw(&self, connection: (usize, u64), bytes: &[u8]) {
         let now = Instant::now();
         let mut begun = self.begun.lock().unwrap();
@@ -580,7 +580,8 @@ impl Shared {
                 served.output = true;
             } else {
                 served.reported.get_or_insert(now);
-                // An answer that is not streamed arrives with its usage, so that all tokens have arrived.
+                // A response that is not streamed arrives together with its usage. So when the usage has arrived, all
+                // tokens have arrived.
                 if !served.call.stream {
                     served.tokens = (0..served.call.tokens).map(|_| now).collect();
                 }

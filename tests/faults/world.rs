@@ -1,4 +1,4 @@
-//! Gateways, a vendor, a ledger, and a proxy in each connection between them.
+//! The processes of a case: gateways, a vendor, a ledger, and a proxy in each connection between them.
 
 use std::{
     collections::BTreeMap,
@@ -101,7 +101,8 @@ impl World {
             let text = edited(text, &plan.edits);
             let config = dir.path().join(format!("gateway-{index}.toml"));
             std::fs::write(&config, text).unwrap();
-            // The proxy gets the gateway's address when the gateway serves.
+            // The proxy starts with an unused port as its target. It gets the gateway's address when the gateway
+            // serves.
             let front = Proxy::start(([127, 0, 0, 1], 9).into()).await;
             let gateway =
                 GatewayProcess::start(index, config, plan.shell_of(index), Arc::clone(&front))
@@ -150,27 +151,27 @@ impl World {
         &self.gateways[index]
     }
 
-    /// The proxy between the clients and a gateway.
+    /// Returns the proxy between the clients and a gateway.
     pub fn client_proxy(&self, index: usize) -> &Proxy {
         &self.fronts[index]
     }
 
-    /// Whether the gateways reach their ledger through proxies.
+    /// Returns whether the gateways reach their ledger through proxies.
     pub fn has_redis_proxies(&self) -> bool {
         !self.redis_proxies.is_empty()
     }
 
-    /// The proxy between a gateway and its only Redis server.
+    /// Returns the proxy between a gateway and its only Redis server.
     pub fn redis_proxy(&self, index: usize) -> &Proxy {
         &self.redis_proxies[index]
     }
 
-    /// The proxy between a gateway and the vendor.
+    /// Returns the proxy between a gateway and the vendor.
     pub fn vendor_proxy(&self, index: usize) -> &Proxy {
         &self.vendor_proxies[index]
     }
 
-    /// The Redis server, or the primary with which the case began.
+    /// Returns the Redis server, or the primary with which the case has begun.
     pub fn redis(&self) -> &RedisServer {
         match &self.servers {
             Servers::One(server)
@@ -209,17 +210,17 @@ impl World {
         &self.vendor
     }
 
-    /// The folder of the gateways' files: `books.db`, `outbox-<index>.db`, `gateway-<index>.toml`.
+    /// Returns the folder of the gateways' files: `books.db`, `outbox-<index>.db`, `gateway-<index>.toml`.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The key of the first account, `acme`.
+    /// Returns the key of the first account, `acme`.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// A caller of this gateway, with the first account's key.
+    /// Returns a caller of this gateway that has the first account's key.
     pub fn client(&self, gateway: usize) -> Client {
         self.client_of(gateway, &self.key)
     }
@@ -233,7 +234,7 @@ impl World {
         }
     }
 
-    /// Creates an account with this amount in rubles, and a key without limits.
+    /// Creates an account with this number of rubles, and a key without limits.
     pub async fn account(&self, id: &str, rubles: &str) -> Key {
         let account = json!({ "id": id, "name": id });
         self.done(0, Method::POST, "/admin/v1/accounts", account)
@@ -251,7 +252,7 @@ impl World {
         }
     }
 
-    /// Sends a request to a gateway's admin API, not through a proxy. `Err` if the gateway did not answer.
+    /// Sends a request to a gateway's admin API directly, without a proxy. `Err` if the gateway did not answer.
     pub async fn admin(
         &self,
         gateway: usize,
@@ -302,13 +303,13 @@ impl World {
         }
     }
 
-    /// Sets the expected charge of a call.
+    /// Sets what a call must be charged, for the verdict.
     pub fn expect(&self, call: &Call, charge: Charge) {
         self.expected.lock().unwrap().insert(call.id, charge);
     }
 
-    /// Sets the bound on losses; without it, nothing may be lost. A bound that contains a time must be set before the
-    /// fault, because the delays of this machine are measured from then on.
+    /// Sets the bound on losses. Without a bound, nothing may be lost. A bound that contains a time must be set before
+    /// the fault, because the delays of this machine are measured from then on.
     pub fn stated(&self, bound: Bound) {
         if bound.is_of_time() {
             *self.machine.lock().unwrap() = Some(Machine::watch(self.dir.path()));
@@ -316,7 +317,7 @@ impl World {
         *self.bound.lock().unwrap() = bound;
     }
 
-    /// Records that a server that all gateways need died at this time.
+    /// Records that a server that all gateways need has died at this time.
     pub fn fault_at(&self, at: Instant) {
         self.faults.lock().unwrap().push(at);
     }
@@ -326,12 +327,12 @@ impl World {
         self.rounds.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Adds a note to the case's line in the table.
+    /// Adds a note to the line of the case in the table.
     pub fn note(&self, text: impl Into<String>) {
         self.notes.lock().unwrap().push(text.into());
     }
 
-    /// Ends all faults: held bytes are forwarded, stopped processes continue, dead processes are restarted.
+    /// Ends all faults: held bytes are forwarded, stopped processes continue, and dead processes are restarted.
     pub async fn heal(&self) {
         let proxies = [&self.fronts, &self.vendor_proxies, &self.redis_proxies];
         for proxy in proxies.into_iter().flatten() {
@@ -361,7 +362,7 @@ impl Drop for World {
         for gateway in &self.gateways {
             gateway.end();
         }
-        // The case ended without a verdict, so the output of its processes is shown.
+        // The case has ended without a verdict, so the output of its processes is shown.
         if !self.judged {
             println!("{}", self.logs());
         }

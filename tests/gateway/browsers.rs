@@ -1,5 +1,5 @@
-//! Web pages that call the gateway from a browser: the origins that may use a key, and what a page may read
-//! (docs/callers.md).
+//! Tests of web pages that call the gateway from a browser: which origins may use a key, and which responses a page may
+//! read (docs/callers.md).
 
 use bytes::Bytes;
 use http::Method;
@@ -29,7 +29,7 @@ async fn preflight(world: &World, path: &str, origin: (&str, &str)) -> Answer {
         .await
 }
 
-/// The origin whose pages may read the answer, from its `access-control-allow-origin`.
+/// Returns the origin whose pages may read the response, from the header `access-control-allow-origin`.
 fn readable(answer: &Answer) -> Option<&str> {
     let origin = answer.headers.get("access-control-allow-origin");
     origin.map(|origin| origin.to_str().unwrap())
@@ -111,9 +111,9 @@ async fn page_of_an_allowed_origin_can_read_answers_refusals_and_their_headers()
     }
 }
 
-/// A page must be able to read this refusal. Otherwise its browser reports only a failed connection.
+/// A page must be able to read the refusal. If it could not, the browser would report only a failed connection.
 #[tokio::test]
-async fn refusal_of_an_unreachable_vendor_is_readable_across_origins() {
+async fn refusal_because_a_vendor_is_unreachable_is_readable_across_origins() {
     let world = vendors_at("127.0.0.1:1", "")
         .edit("base_url =", "cors_origins = [\"*\"]\nbase_url =")
         .start()

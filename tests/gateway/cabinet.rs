@@ -1,4 +1,4 @@
-//! The cabinet: sign-in by a mailed link, the pages and forms of each role, and attacks.
+//! Tests of the cabinet: sign-in by an emailed link, the pages and forms of each role, and attacks.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +9,24 @@ use tollgate_ledger::contract::Documents;
 
 use crate::{
     harness::{Answer, Key, Setup, World, chat_body, eventually, request},
+    invoices::with_seller,
     messages_out::{Fake, Mail, smtp},
 };
 
-const ANNA: &str = "anna@acme.example";
-const FINN: &str = "finn@acme.example";
-const DAVE: &str = "dave@acme.example";
-const EVIL: &str = "<img src=x onerror=alert(1)>";
+pub const ANNA: &str = "anna@acme.example";
+pub const FINN: &str = "finn@acme.example";
+pub const DAVE: &str = "dave@acme.example";
+pub const EVIL: &str = "<img src=x onerror=alert(1)>";
 
-/// A gateway with a cabinet, and its mail server.
-struct Office {
-    world: World,
+/// A gateway with a cabinet, and the mail server that receives its emails.
+pub struct Office {
+    pub world: World,
     mails: Fake<Mail>,
 }
 
 impl Office {
-    /// Starts a gateway with the account `acme`, which has a member of each role.
-    async fn start() -> Self {
+    /// Starts a gateway with the account `acme`, which has one member of each role.
+    pub async fn start() -> Self {
         let mails = Fake::<Mail>::start(smtp).await;
         let office = Self {
             world: with_mail(mails.port, "").start().await,
@@ -38,7 +39,7 @@ impl Office {
         office
     }
 
-    async fn member(&self, account: &str, mail: &str, role: &str) -> Value {
+    pub async fn member(&self, account: &str, mail: &str, role: &str) -> Value {
         let path = format!("/admin/v1/accounts/{account}/members");
         let body = json!({ "mail": mail, "role": role });
         let made = self.world.admin(Method::POST, &path, Some(body)).await;
@@ -46,7 +47,7 @@ impl Office {
         made.json()
     }
 
-    /// Requests a link, and returns the path in the mail.
+    /// Requests a sign-in link, and returns the link's path from the email.
     async fn link(&self, browser: &mut Browser, mail: &str) -> String {
         let before = self.mails.came.lock().unwrap().len();
         let sent = browser.ask_link(&self.world, mail).await;
@@ -57,7 +58,7 @@ impl Office {
         link_in(text)
     }
 
-    async fn signed_in(&self, mail: &str) -> Browser {
+    pub async fn signed_in(&self, mail: &str) -> Browser {
         let mut browser = Browser::default();
         let link = self.link(&mut browser, mail).await;
         let entered = browser.enter(&self.world, &link).await;
@@ -74,7 +75,7 @@ fn with_mail(port: u16, more: &str) -> Setup {
     Setup::default().edit("[admin]\n", &section)
 }
 
-/// Returns the path of the link in a mail, whatever the encoding of its lines.
+/// Returns the path of the sign-in link in an email, whatever the encoding of the email's lines.
 fn link_in(mail: &str) -> String {
     let (head, body) = mail.split_once("\n\n").unwrap();
     let text = match head.contains("base64") {
@@ -90,16 +91,25 @@ fn link_in(mail: &str) -> String {
     link.split_whitespace().next().unwrap().to_owned()
 }
 
-/// A browser of a member: its cookies, and the token of its forms.
+/// The browser of a member: its cookies, and the CSRF token of its forms.
 #[derive(Clone, Default)]
-struct Browser {
+pub struct Browser {
     cookies: BTreeMap<String, String>,
-    csrf: String,
-    /// The client's address behind a trusted proxy.
+    pub csrf: String,
+    /// The client's address, which a trusted proxy reports.
     address: Option<String>,
 }
 
 impl Browser {
+    /// Returns the value of the request header `cookie`.
+    pub fn cookie(&self) -> String {
+        let cookies = self.cookies.iter();
+        let cookies: Vec<_> = cookies
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        cookies.join("; ")
+    }
+
     async fn send(
         &mut self,
         world: &World,
@@ -108,11 +118,7 @@ impl Browser {
         more: &[(&str, &str)],
         pairs: &[(&str, &str)],
     ) -> Answer {
-        let cookies = self.cookies.iter();
-        let cookies: Vec<_> = cookies
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect();
-        let cookies = cookies.join("; ");
+        let cookies = self.cookie();
         let mut headers = vec![("accept-language", "en")];
         if !cookies.is_empty() {
             headers.push(("cookie", &cookies));
@@ -140,12 +146,12 @@ impl Browser {
         answer
     }
 
-    async fn get(&mut self, world: &World, path: &str) -> Answer {
+    pub async fn get(&mut self, world: &World, path: &str) -> Answer {
         self.send(world, Method::GET, path, &[], &[]).await
     }
 
-    /// Loads a page that must exist, and remembers the token of its forms.
-    async fn page(&mut self, world: &World, path: &str) -> String {
+    /// Loads a page that must exist, and stores the CSRF token of its forms.
+    pub async fn page(&mut self, world: &World, path: &str) -> String {
         let answer = self.get(world, path).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
         let html = answer.text();
@@ -155,16 +161,16 @@ impl Browser {
         html
     }
 
-    /// Posts a form with the token of the session.
-    async fn post(&mut self, world: &World, path: &str, pairs: &[(&str, &str)]) -> Answer {
+    /// Posts a form with the CSRF token of the session.
+    pub async fn post(&mut self, world: &World, path: &str, pairs: &[(&str, &str)]) -> Answer {
         let csrf = self.csrf.clone();
         let mut all = vec![("csrf", csrf.as_str())];
         all.extend_from_slice(pairs);
         self.send(world, Method::POST, path, &[], &all).await
     }
 
-    /// Posts a form that must be accepted, and loads the page to which the answer redirects.
-    async fn done(&mut self, world: &World, path: &str, pairs: &[(&str, &str)]) -> String {
+    /// Posts a form that must be accepted, and loads the page that the response redirects to.
+    pub async fn done(&mut self, world: &World, path: &str, pairs: &[(&str, &str)]) -> String {
         let answer = self.post(world, path, pairs).await;
         assert_eq!(answer.status, 303, "{path} {pairs:?}: {answer:?}");
         let to = answer.headers["location"].to_str().unwrap().to_owned();
@@ -183,7 +189,7 @@ impl Browser {
         .await
     }
 
-    /// Opens a link and presses its button.
+    /// Opens a sign-in link and presses the button on its page.
     async fn enter(&mut self, world: &World, link: &str) -> Answer {
         let opened = self.get(world, link).await;
         if opened.status != 200 {
@@ -221,7 +227,7 @@ async fn cabinet_is_off_by_default() {
 }
 
 #[tokio::test]
-async fn member_signs_in_by_a_mailed_link_and_is_out_everywhere_at_once() {
+async fn member_signs_in_by_an_emailed_link_and_can_end_all_sessions_at_once() {
     let office = Office::start().await;
     let world = &office.world;
     let mut anna = Browser::default();
@@ -263,7 +269,7 @@ async fn member_signs_in_by_a_mailed_link_and_is_out_everywhere_at_once() {
 }
 
 #[tokio::test]
-async fn session_cookie_over_tls_is_sent_over_tls_only() {
+async fn session_cookie_set_over_tls_is_sent_over_tls_only() {
     let office = Office::start().await;
     let mut anna = Browser::default();
     let https = [("x-forwarded-proto", "https")];
@@ -274,12 +280,13 @@ async fn session_cookie_over_tls_is_sent_over_tls_only() {
 }
 
 #[tokio::test]
-async fn a_link_is_useless_after_use_in_another_browser_and_for_programs_that_open_it() {
+async fn sign_in_link_works_once_and_only_in_the_browser_that_requested_it() {
     let office = Office::start().await;
     let world = &office.world;
     let mut anna = Browser::default();
     let link = office.link(&mut anna, ANNA).await;
-    // A mail server opens the link; a thief has it in a browser with another cookie.
+    // The mail provider's link scanner opens the link without a cookie, and a thief opens it in a browser with another
+    // cookie. Neither signs in.
     let mut thief = Browser::default();
     assert_eq!(thief.enter(world, &link).await.status, 403);
     thief.page(world, "/cabinet/sign-in").await;
@@ -308,7 +315,7 @@ async fn a_link_is_useless_after_use_in_another_browser_and_for_programs_that_op
 }
 
 #[tokio::test]
-async fn session_that_was_planted_before_sign_in_is_not_the_session_after_it() {
+async fn session_cookie_planted_before_sign_in_is_replaced_at_sign_in() {
     let office = Office::start().await;
     let world = &office.world;
     let mut anna = office.signed_in(ANNA).await;
@@ -322,7 +329,7 @@ async fn session_that_was_planted_before_sign_in_is_not_the_session_after_it() {
         thief.cookies.insert(name, planted.to_owned());
         assert_eq!(thief.get(world, "/cabinet").await.status, 303, "{planted}");
     }
-    // A browser value that is not the gateway's is replaced.
+    // If the browser's cookie was not set by the gateway, the gateway replaces it.
     let mut planted = Browser::default();
     let name = "tollgate_cabinet_browser".to_owned();
     planted.cookies.insert(name, "planted".to_owned());
@@ -339,8 +346,9 @@ async fn session_that_was_planted_before_sign_in_is_not_the_session_after_it() {
 }
 
 #[tokio::test]
-async fn answer_does_not_reveal_whether_an_address_is_known() {
-    // A mail server that accepts connections and never answers: an answer that waited for it would never come.
+async fn sign_in_answer_does_not_reveal_whether_an_email_address_is_known() {
+    // The mail server accepts connections and sends nothing. If the response waited for the mail server, it would never
+    // arrive.
     let silent = Fake::<Mail>::start(async |stream, _| {
         std::future::pending::<()>().await;
         drop(stream);
@@ -365,7 +373,7 @@ async fn answer_does_not_reveal_whether_an_address_is_known() {
 }
 
 #[tokio::test]
-async fn requests_for_links_send_at_most_three_mails_and_none_to_strangers() {
+async fn sign_in_requests_send_at_most_three_emails_and_none_to_strangers() {
     let mails = Fake::<Mail>::start(smtp).await;
     let proxied = with_mail(mails.port, "").edit(
         "base_url =",
@@ -381,7 +389,7 @@ async fn requests_for_links_send_at_most_three_mails_and_none_to_strangers() {
         address: Some(format!("192.0.2.{number}")),
         ..Browser::default()
     };
-    // Many senders, one address.
+    // Requests from many client addresses name the same email address.
     for number in 0..30 {
         for mail in [ANNA, "eve@evil.example"] {
             let sent = browser(number).ask_link(&office.world, mail).await;
@@ -389,7 +397,7 @@ async fn requests_for_links_send_at_most_three_mails_and_none_to_strangers() {
         }
     }
     office.mails.has(3).await;
-    // One sender, many addresses.
+    // Requests from one client address name many email addresses.
     let mut last = None;
     for number in 0..11 {
         let mail = format!("user{number}@acme.example");
@@ -398,14 +406,14 @@ async fn requests_for_links_send_at_most_three_mails_and_none_to_strangers() {
     let last = last.unwrap();
     assert_eq!(last.status, 429, "{last:?}");
     assert!(last.headers.contains_key("retry-after"));
-    // A further member gets a mail, so all earlier requests were processed before it.
+    // The email to this member is the last one, so all earlier requests were processed before it.
     office.member("acme", FINN, "finance").await;
     office.link(&mut browser(100), FINN).await;
     assert_eq!(office.mails.came.lock().unwrap().len(), 4);
 }
 
 #[tokio::test]
-async fn every_form_of_another_origin_or_without_the_sessions_token_is_refused() {
+async fn cabinet_form_from_another_origin_or_without_the_csrf_token_is_refused() {
     let office = Office::start().await;
     let world = &office.world;
     let mut anna = office.signed_in(ANNA).await;
@@ -453,7 +461,7 @@ async fn every_form_of_another_origin_or_without_the_sessions_token_is_refused()
             let answer = anna.send(world, Method::POST, path, headers, &all).await;
             assert_eq!(answer.status, 403, "{path} {headers:?} {answer:?}");
         }
-        // A GET with the same fields changes nothing.
+        // A GET request with the fields of the form changes nothing.
         let query: Vec<_> = pairs
             .iter()
             .map(|(name, value)| format!("{name}={}", encoded(value)))
@@ -473,7 +481,7 @@ async fn every_form_of_another_origin_or_without_the_sessions_token_is_refused()
 }
 
 #[tokio::test]
-async fn roles_hold_on_every_page_and_form() {
+async fn cabinet_enforces_the_members_role_on_every_page_and_form() {
     let office = Office::start().await;
     let world = &office.world;
     let (mut anna, mut finn, mut dave) = (
@@ -552,7 +560,7 @@ async fn roles_hold_on_every_page_and_form() {
         let answer = browser.post(world, path, &pairs).await;
         assert_eq!(answer.status, status, "{path}: {answer:?}");
     }
-    // The role is read at each request, so a change applies to open sessions.
+    // The member's role is read at each request, so a changed role applies to open sessions.
     office.member("acme", FINN, "developer").await;
     assert_eq!(finn.get(world, "/cabinet/payments").await.status, 403);
     let gone = format!(
@@ -566,7 +574,7 @@ async fn roles_hold_on_every_page_and_form() {
 }
 
 #[tokio::test]
-async fn owner_manages_members_and_the_last_owner_stays() {
+async fn owner_manages_members_and_the_last_owner_cannot_be_removed() {
     let office = Office::start().await;
     let world = &office.world;
     let mut anna = office.signed_in(ANNA).await;
@@ -601,7 +609,7 @@ async fn owner_manages_members_and_the_last_owner_stays() {
 }
 
 #[tokio::test]
-async fn another_accounts_keys_calls_and_money_are_out_of_reach() {
+async fn member_cannot_access_the_keys_or_the_calls_or_the_money_of_another_account() {
     let office = Office::start().await;
     let world = &office.world;
     let theirs = world
@@ -652,7 +660,7 @@ async fn another_accounts_keys_calls_and_money_are_out_of_reach() {
     }
     assert_eq!(world.chat(&theirs, &chat_body("x")).await.status, 200);
 
-    // A member of both accounts sees each after choosing it.
+    // A member of two accounts sees each account after choosing it.
     office.member("beta", ANNA, "developer").await;
     let html = anna.done(world, "/cabinet/account", &pairs).await;
     assert!(
@@ -664,7 +672,7 @@ async fn another_accounts_keys_calls_and_money_are_out_of_reach() {
 }
 
 #[tokio::test]
-async fn names_and_values_from_outside_never_become_markup() {
+async fn cabinet_escapes_html_in_names_and_values() {
     let office = Office::start().await;
     let world = &office.world;
     let rename = json!({ "name": EVIL });
@@ -717,8 +725,64 @@ async fn names_and_values_from_outside_never_become_markup() {
     assert!(shown >= 4, "{shown} pages show the name as text");
 }
 
+/// Members with the role owner or finance get invoices of their own account. Fields that name another account or date
+/// change nothing.
 #[tokio::test]
-async fn no_answer_of_the_cabinet_redirects_to_another_site() {
+async fn owner_and_finance_members_get_invoices_for_their_own_account_only() {
+    let mails = Fake::<Mail>::start(smtp).await;
+    let office = Office {
+        world: with_seller(with_mail(mails.port, "")).start().await,
+        mails,
+    };
+    let world = &office.world;
+    world.key().await;
+    for (mail, role) in [(ANNA, "owner"), (FINN, "finance"), (DAVE, "developer")] {
+        office.member("acme", mail, role).await;
+    }
+    let other = json!({ "id": "other", "name": "Other" });
+    world
+        .admin(Method::POST, "/admin/v1/accounts", Some(other))
+        .await;
+    let path = "/cabinet/payments/invoice?amount_rub=1%C2%A0000,50";
+    for mail in [ANNA, FINN] {
+        let mut browser = office.signed_in(mail).await;
+        let page = browser.page(world, "/cabinet/payments").await;
+        assert!(
+            page.contains("action=\"/cabinet/payments/invoice\""),
+            "{page}"
+        );
+        let attack = format!("{path}&format=html&account=other&date=2020-01-01");
+        let invoice = browser.get(world, &attack).await;
+        let html = invoice.text();
+        assert!(
+            html.contains("acme-20") && html.contains("-100050"),
+            "{html}"
+        );
+        assert!(!html.contains("other") && !html.contains("2020"), "{html}");
+        let pdf = browser.get(world, path).await;
+        assert!(pdf.body.starts_with(b"%PDF-1."), "{pdf:?}");
+        for amount in ["", "0", "-1", "0.001", "1,000", "%3Cb%3E"] {
+            let bad = format!("/cabinet/payments/invoice?amount_rub={amount}");
+            let refused = browser.get(world, &bad).await;
+            assert_eq!(refused.status, 400, "{amount}: {refused:?}");
+            assert!(!refused.text().contains("<b>"), "{refused:?}");
+        }
+        let elsewhere = "/cabinet/payments/invoice/other?amount_rub=1";
+        assert_eq!(browser.get(world, elsewhere).await.status, 404);
+    }
+    let mut dave = office.signed_in(DAVE).await;
+    assert_eq!(dave.get(world, path).await.status, 403);
+    assert_eq!(Browser::default().get(world, path).await.status, 303);
+
+    let without = Office::start().await;
+    let mut anna = without.signed_in(ANNA).await;
+    let page = anna.page(&without.world, "/cabinet/payments").await;
+    assert!(!page.contains("/cabinet/payments/invoice"), "{page}");
+    assert_eq!(anna.get(&without.world, path).await.status, 404);
+}
+
+#[tokio::test]
+async fn cabinet_never_redirects_to_another_site() {
     let office = Office::start().await;
     let world = &office.world;
     let evil = "https://evil.example/";
@@ -754,7 +818,7 @@ async fn no_answer_of_the_cabinet_redirects_to_another_site() {
 }
 
 #[tokio::test]
-async fn member_makes_limits_and_deletes_keys_and_sees_what_calls_cost() {
+async fn member_can_create_and_restrict_and_delete_keys_and_see_the_cost_of_calls() {
     let office = Office::start().await;
     let world = &office.world;
     let mut dave = office.signed_in(DAVE).await;
@@ -826,7 +890,10 @@ async fn member_makes_limits_and_deletes_keys_and_sees_what_calls_cost() {
         html.contains("ceiling_used_up").then_some(html)
     })
     .await;
-    assert!(cause.contains("The key had used up its limit."), "{cause}");
+    assert!(
+        cause.contains("The key’s spending limit was used up."),
+        "{cause}"
+    );
 
     dave.done(world, &path, &[("do", "disable")]).await;
     assert_eq!(world.chat(&key, &chat_body("x")).await.status, 401);
@@ -837,7 +904,7 @@ async fn member_makes_limits_and_deletes_keys_and_sees_what_calls_cost() {
     let keys = dave.done(world, &path, &gone).await;
     assert!(!keys.contains(&key.id), "{keys}");
 
-    // Neither pages nor documents have anything of a prompt or an answer.
+    // Neither the pages nor the ledger's documents contain the prompt.
     for html in [call, calls, spending, cause] {
         assert!(!html.contains("a secret prompt"), "{html}");
     }
@@ -847,7 +914,7 @@ async fn member_makes_limits_and_deletes_keys_and_sees_what_calls_cost() {
 }
 
 #[tokio::test]
-async fn empty_account_says_what_to_do_next() {
+async fn cabinet_of_an_empty_account_shows_the_next_step() {
     let office = Office::start().await;
     let world = &office.world;
     let body = json!({ "id": "poor", "name": "Poor" });
@@ -858,18 +925,21 @@ async fn empty_account_says_what_to_do_next() {
         (
             "o@poor.example",
             "owner",
-            "Pay the seller, and name the account poor",
+            "Pay the seller and state the account ID poor",
         ),
         (
             "d@poor.example",
             "developer",
-            "Ask an owner of the account to top it up",
+            "Ask an account owner to top up the balance",
         ),
     ] {
         office.member("poor", mail, role).await;
         let mut browser = office.signed_in(mail).await;
         let html = browser.page(world, "/cabinet").await;
-        assert!(html.contains(says) && html.contains("Make a key"), "{html}");
+        assert!(
+            html.contains(says) && html.contains("Create a key"),
+            "{html}"
+        );
     }
     let mut russian = Browser::default();
     let html = russian.page(world, "/cabinet/sign-in?language=ru").await;
@@ -888,7 +958,7 @@ async fn code(world: &World, fields: Value) -> String {
 }
 
 #[tokio::test]
-async fn stranger_opens_an_account_by_an_invitation_only() {
+async fn stranger_can_open_an_account_only_with_an_invitation() {
     let mails = Fake::<Mail>::start(smtp).await;
     let terms = "terms_url = \"https://shop.example/terms\"";
     let office = Office {
@@ -924,7 +994,7 @@ async fn stranger_opens_an_account_by_an_invitation_only() {
         assert_eq!(refused.status, 422, "{refused:?}");
         assert!(!refused.text().contains("<img"), "{refused:?}");
     }
-    // The answer to a valid invitation and to a guess is the same.
+    // The response to a valid invitation is the same as the response to a guessed one, so it reveals nothing.
     let guess = send(&mut zoe, &form("zoe@new.example", "AAAAA-AAAAA", "1")).await;
     let sent = send(&mut zoe, &form("zoe@new.example", &invitation, "1")).await;
     assert_eq!((sent.status, sent.text()), (guess.status, guess.text()));
@@ -941,33 +1011,34 @@ async fn stranger_opens_an_account_by_an_invitation_only() {
     assert_eq!(replay.enter(world, &link).await.status, 403);
     let html = zoe.page(world, "/cabinet").await;
     assert!(
-        html.contains("100.00 ₽") && html.contains("Make a key"),
+        html.contains("100.00 ₽") && html.contains("Create a key"),
         "{html}"
     );
     assert!(!html.contains("<img"), "{html}");
     let accounts = world.admin(Method::GET, "/admin/v1/accounts", None).await;
     assert_eq!(accounts.json()["accounts"].as_array().unwrap().len(), 1);
 
-    // A promo code credits the account once.
+    // An account that uses the promo code twice is credited once.
     let promo = code(world, json!({ "amount_rub": "50" })).await;
     let spend = |typed: &str| [("do", "code".to_owned()), ("code", typed.to_owned())];
-    for (typed, status) in [
-        (&*promo, 303),
-        (&promo, 303),
-        ("guess", 422),
-        (&invitation, 422),
+    for (typed, status, says) in [
+        (&*promo, 303, ""),
+        (&promo, 422, "has already used the promo code"),
+        ("guess", 422, "not valid"),
+        (&invitation, 422, "not valid"),
     ] {
         let pairs = spend(typed);
         let pairs: Vec<_> = pairs.iter().map(|(name, text)| (*name, &**text)).collect();
         let answer = zoe.post(world, "/cabinet/payments", &pairs).await;
         assert_eq!(answer.status, status, "{typed}: {answer:?}");
+        assert!(answer.text().contains(says), "{typed}: {answer:?}");
     }
     let html = zoe.page(world, "/cabinet").await;
     assert!(html.contains("150.00 ₽"), "{html}");
 }
 
 #[tokio::test]
-async fn nobody_signs_up_unless_the_operator_names_terms() {
+async fn sign_up_is_off_unless_the_operator_configures_terms() {
     let office = Office::start().await;
     let world = &office.world;
     let page = office.world.get("/cabinet/sign-in", &[]).await;

@@ -1,9 +1,9 @@
-//! The part of a growing conversation that the vendor reads from its cache, for every pair of formats.
+//! Tests how much of a growing conversation a vendor reads from its prompt cache, for every pair of formats.
 //!
-//! The scripted vendor computes the cache hits that a real vendor would have. A vendor of the chat or the responses
-//! format caches automatically: as far as a request begins like an earlier one. A vendor of the messages format caches
-//! up to a cache mark (`cache_control`). A mark in a request finds a mark of an earlier request at most 20 content
-//! blocks before it.
+//! The scripted vendor computes the cache hits that a real vendor would have. A vendor of the Chat Completions or the
+//! Responses format caches automatically: the beginning that a request has in common with an earlier request is a hit.
+//! A vendor of the Messages format caches a prompt up to a cache mark (`cache_control`). A mark in a request finds a
+//! mark of an earlier request if the earlier mark is at most 20 content blocks before it.
 
 use std::{
     collections::HashSet,
@@ -20,13 +20,13 @@ use crate::{
     responses,
 };
 
-/// Bytes of a prompt that the scripted vendor counts as one token.
+/// The number of bytes of a prompt that the scripted vendor counts as one token.
 const TOKEN_BYTES: usize = 4;
-/// The shortest prompt that any vendor caches.
+/// The length in bytes of the shortest prompt that a vendor caches.
 const CACHED_BYTES_MIN: usize = 1024 * TOKEN_BYTES;
-/// An automatic cache stores prompts up to a multiple of this size.
+/// An automatic cache stores the beginning of a prompt, rounded down to a multiple of this number of bytes.
 const PIECE_BYTES: usize = 128 * TOKEN_BYTES;
-/// A cache mark finds an earlier mark at most this many content blocks before it.
+/// A cache mark finds an earlier mark that is at most this number of content blocks before it.
 const LOOKBACK: usize = 20;
 const TURNS: usize = 10;
 
@@ -34,7 +34,7 @@ const TURNS: usize = 10;
 enum Caller {
     ClaudeCode,
     Codex,
-    /// A chat SDK, which sends neither a session nor a cache key nor cache marks.
+    /// A client with a chat SDK, which sends no session, no cache key and no cache marks.
     ChatSdk,
 }
 
@@ -45,18 +45,18 @@ enum Vendor {
     Responses,
 }
 
-/// The scripted vendor's cache, and for each request its total bytes and its cached bytes.
+/// The cache of the scripted vendor, and for each request its total bytes and its cached bytes.
 #[derive(Default)]
 struct Cache {
     /// Complete prompts of earlier requests, for vendors that cache automatically.
     prompts: Vec<String>,
-    /// Prefixes of earlier requests that ended at a cache mark, for vendors that cache only marked prefixes.
+    /// The beginnings of earlier requests up to a cache mark, for vendors that cache only marked prompts.
     marked: HashSet<String>,
     found: Vec<(usize, usize)>,
 }
 
 impl Cache {
-    /// Returns the number of bytes at the beginning of the prompt that an automatic cache has from an earlier request.
+    /// Returns how many bytes at the beginning of the prompt an automatic cache has stored from an earlier request.
     /// Stores the prompt.
     fn by_itself(&mut self, prompt: String) -> usize {
         let common = |earlier: &String| {
@@ -71,8 +71,8 @@ impl Cache {
         cached
     }
 
-    /// Returns the bytes of the prompt that a cache with marks reads, and the bytes that it writes. A block is its text
-    /// and whether it has a mark.
+    /// Returns how many bytes of the prompt a cache with marks reads, and how many bytes it writes. Each block is given
+    /// as its text, and whether the block has a mark.
     fn by_marks(&mut self, blocks: &[(String, bool)]) -> (usize, usize) {
         let mut prefixes = vec![String::new()];
         for (text, _) in blocks {
@@ -99,7 +99,7 @@ impl Cache {
         (cached, written.saturating_sub(cached))
     }
 
-    /// The share of the bytes of all requests that was read from the cache, in thousandths.
+    /// Returns the share of all requests' bytes that was read from the cache, in thousandths.
     fn share(&self) -> usize {
         let [all, cached] = self
             .found
@@ -109,7 +109,7 @@ impl Cache {
     }
 }
 
-/// The JSON text of a block without its `cache_control`, and whether the block had one.
+/// Returns the JSON text of a block without its `cache_control`, and whether the block had one.
 fn block(value: &Value) -> (String, bool) {
     let mut value = value.clone();
     let marked = value
@@ -126,7 +126,7 @@ fn list(value: &Value) -> Vec<Value> {
     }
 }
 
-/// Answers a request. The usage states what the vendor's cache read and wrote.
+/// Responds to a request. The usage in the response contains what the vendor's cache read and wrote.
 fn reply(cache: &mut Cache, vendor: Vendor, sent: &Value) -> Reply {
     let tokens = |bytes: usize| bytes / TOKEN_BYTES;
     let joined = |parts: &[&Value]| -> String {
@@ -156,8 +156,8 @@ fn reply(cache: &mut Cache, vendor: Vendor, sent: &Value) -> Reply {
         }
         Vendor::Messages => {
             let mut blocks: Vec<_> = list(&sent["tools"]).iter().map(block).collect();
-            // Claude Code sends a line for the billing of its vendor, which changes with every call. The vendor does
-            // not count that line.
+            // Claude Code sends a line for its vendor's billing, which changes with every call. The vendor does not
+            // count this line.
             let billing = |block: &&Value| {
                 let text = block["text"].as_str().unwrap_or_default();
                 text.starts_with("x-anthropic-billing-header:")
@@ -186,7 +186,7 @@ fn reply(cache: &mut Cache, vendor: Vendor, sent: &Value) -> Reply {
     }
 }
 
-/// A text of `count` words; equal seeds give equal texts.
+/// Returns a text of `count` words. Equal seeds give equal texts.
 fn words(seed: usize, count: usize) -> String {
     (0..count)
         .map(|word| format!("word{} ", (seed * 7919 + word * 104_729) % 10_007))
@@ -198,8 +198,8 @@ fn schema() -> Value {
         "required": ["command"] })
 }
 
-/// Call number `turn` of a Claude Code session: a billing line that changes with every call, cache marks that move, and
-/// an instruction in the middle.
+/// Returns call number `turn` of a Claude Code session. The session has a billing line that changes with every call,
+/// cache marks that move, and an instruction in the middle.
 fn claude_code(turn: usize, model: &str) -> Value {
     let mark = json!({ "type": "ephemeral" });
     let tools: Vec<Value> = ["Bash", "Read", "Edit"]
@@ -234,8 +234,8 @@ fn claude_code(turn: usize, model: &str) -> Value {
             { "type": "text", "text": words(1, 900), "cache_control": mark }] })
 }
 
-/// Call number `turn` of a Codex session, which sets no cache marks. The text of its policy changes in the middle of
-/// the session.
+/// Returns call number `turn` of a Codex session. The session has no cache marks. The text of its policy changes in the
+/// middle of the session.
 fn codex(turn: usize, model: &str) -> Value {
     let tools: Vec<Value> = ["shell", "apply_patch"]
         .iter()
@@ -267,7 +267,7 @@ fn codex(turn: usize, model: &str) -> Value {
         "prompt_cache_key": "0198c2de-7f10-7c3e-9d0e-6b1f2a3c4d5e" })
 }
 
-/// Call number `turn` of a conversation by a chat SDK.
+/// Returns call number `turn` of a conversation by a client with a chat SDK.
 fn chat_sdk(turn: usize, model: &str) -> Value {
     let mut messages = vec![
         json!({ "role": "system", "content": words(1, 900) }),
@@ -307,7 +307,8 @@ async fn call(world: &World, key: &Key, caller: Caller, turn: usize, model: &str
     world.ask(request(Method::POST, &url, &headers, body)).await
 }
 
-/// Plays a session of ten calls. Returns the cached share in thousandths, and the requests that the vendor received.
+/// Makes the ten calls of a session. Returns the cached share in thousandths, and the requests that the vendor
+/// received.
 async fn session(caller: Caller, vendor: Vendor, setup: Setup) -> (usize, Vec<Received>) {
     let (setup, model) = match vendor {
         Vendor::Chat => (setup, "chat"),
@@ -382,7 +383,8 @@ async fn calls_of_a_session_share_one_prompt_cache_key() {
         let (_, sent) = session(codex, vendor, set(true)).await;
         assert_eq!(keys(&sent), own, "{vendor:?}");
     }
-    // By default the gateway adds no cache marks to requests to chat vendors, because some refuse unknown fields.
+    // By default the gateway adds no cache marks to requests to Chat Completions vendors, because some refuse unknown
+    // fields.
     let (_, sent) = session(claude, Vendor::Chat, Setup::default()).await;
     assert_eq!(keys(&sent), none);
     let (_, sent) = session(claude, Vendor::Responses, Setup::default()).await;
@@ -403,7 +405,7 @@ async fn operator_can_disable_the_cache_control_that_the_gateway_adds() {
     assert!(!sent.iter().any(marked));
 }
 
-/// The gateway adds the cache marks. A cache write is more expensive than other input, and the hold must cover it.
+/// A cache write is more expensive than other input, so the hold must cover it when the gateway adds cache marks.
 #[tokio::test]
 async fn prompt_cached_by_the_gateways_cache_control_costs_at_most_its_hold() {
     let setup = Setup::default().edit("cache_write = \"5\"", "cache_write = \"12.5\"");

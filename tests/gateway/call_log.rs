@@ -1,4 +1,5 @@
-//! The log line of each call: exactly one, complete, with the number that its caller got.
+//! Tests of the log lines of calls: each call has exactly one line, which is complete and contains the request number
+//! that the caller got.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use crate::{
 };
 
 const SESSION: &str = "0198c2de-7f10-7c3e-9d0e-6b1f2a3c4d5e";
-/// An invalid session id, which the gateway must not write into its log.
+/// An invalid session id. The gateway must not write it into its log.
 const NO_SESSION: &str = "<script>forged</script>";
 
 /// Posts `body` to an operation with this key.
@@ -30,7 +31,7 @@ async fn ask(edge: &Edge, op: Op, key: &str, body: &Value) -> Answer {
     whole(edge.client.request(req).await.unwrap()).await
 }
 
-/// All log lines that contain this request number.
+/// Returns all log lines that contain this request number.
 fn lines(edge: &Edge, number: &str) -> Vec<Value> {
     let log = edge.log();
     let lines = log.lines().filter(|line| line.contains(number));
@@ -39,7 +40,7 @@ fn lines(edge: &Edge, number: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The log line that the gateway writes at the end of a call.
+/// Returns the log line that the gateway writes at the end of a call.
 async fn line(edge: &Edge, answer: &Answer) -> Value {
     let number = answer.number();
     let line = eventually("the call has its line", async || {
@@ -124,7 +125,7 @@ async fn served_call_has_one_log_line_with_all_its_facts() {
             answers.push(answer);
         }
     }
-    // The gateway has ended, so it cannot write a second line for a call any more.
+    // The gateway has ended, so it cannot write a second line for a call.
     assert_eq!(edge.stop().await, Some(0), "{}", edge.log());
     for answer in answers {
         assert_eq!(lines(&edge, &answer.number()).len(), 1, "{}", edge.log());
@@ -133,7 +134,7 @@ async fn served_call_has_one_log_line_with_all_its_facts() {
 }
 
 #[tokio::test]
-async fn removed_search_tool_is_logged_for_vendors_of_every_format() {
+async fn search_tool_that_the_gateway_removed_is_logged_for_vendors_of_every_format() {
     let mut edge = Edge::start("").await;
     let key = edge.key().await;
     let reported = answer(Op::Chat, "да", &usage(Op::Chat, 9, 2));
@@ -162,7 +163,7 @@ async fn removed_search_tool_is_logged_for_vendors_of_every_format() {
 }
 
 #[tokio::test]
-async fn refused_call_has_one_log_line_too() {
+async fn refused_call_has_exactly_one_log_line() {
     let mut edge = Edge::start("").await;
     let key = edge.key().await;
     let mut answers = Vec::new();
@@ -193,7 +194,7 @@ async fn refused_call_has_one_log_line_too() {
         let model = line["model"].as_str().map(str::len);
         assert_eq!(model, (status == 503).then_some(64), "{line}");
         assert!(line["whole_ms"].as_f64() > Some(0.0), "{line}");
-        // The text is in plain words, without names of Rust types.
+        // The error text in the log line is plain English, without names of Rust types.
         let error = line["error"].as_str().unwrap();
         assert!(
             !error.contains("Missing") && !error.contains("Wrong"),
@@ -227,7 +228,8 @@ async fn log_line_of_a_failed_call_has_its_vendor_and_reason_but_no_cost() {
     );
 }
 
-/// The cause may be a mistyped name in a route. The log must not report an outage of the vendor.
+/// If the vendor does not know a model, the name in the route may be mistyped. The log must not report an outage of the
+/// vendor.
 #[tokio::test]
 async fn model_missing_at_its_vendor_is_named_in_the_log_but_not_to_the_caller() {
     let edge = Edge::start("").await;
@@ -269,9 +271,10 @@ async fn model_missing_at_its_vendor_is_named_in_the_log_but_not_to_the_caller()
     assert_eq!(route["failures"], 0, "{vendors}");
 }
 
-/// A 403 may be about a model or about the content of one request: the vendor's key still works for others.
+/// If a vendor refuses a call with 403, the reason may be the model or the content of this request, so the vendor's key
+/// may still work for other requests.
 #[tokio::test]
-async fn log_reports_a_paused_vendor_key_only_if_it_is_paused() {
+async fn log_line_states_that_a_vendor_key_is_paused_only_if_it_is_paused() {
     for (status, says) in [(401, "key, which is parked"), (403, "its route is paused")] {
         let edge = Edge::start("").await;
         let key = edge.key().await;

@@ -1,5 +1,5 @@
-//! The details of a call that are available after it. A receipt has the vendors tried and the durations. A call without
-//! a receipt stays in the memory of the gateway that refused it.
+//! Tests of the details that operators and callers can see after a call. A receipt contains the vendors that were
+//! tried, and the durations. A call without a receipt is shown with its cause.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ async fn pair(setup: Setup) -> Fleet {
     Fleet::start(setup, 2, priority, |_| String::new()).await
 }
 
-/// Makes a call whose first vendor fails, and returns its request number.
+/// Makes a call whose first vendor fails. Returns its request number.
 async fn second_answers(fleet: &Fleet, op: Op, key: &Key, stream: bool) -> String {
     fleet.vendor(1).script(|_| refusal(500, "x"));
     let body = with(op.body("x"), json!({ "stream": stream }));
@@ -64,8 +64,8 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
                 (&line["status"], &line["code"]),
                 (&json!(200), &Value::Null)
             );
-            // The times are in order. The milliseconds are rounded, so a sum of durations may exceed the next time by
-            // one or two.
+            // The times are in ascending order. They are rounded to milliseconds, so a sum of durations may exceed the
+            // next time by one or two milliseconds.
             let moments = [
                 ms(&line["held_ms"]),
                 ms(&first["at_ms"]),
@@ -89,14 +89,14 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
             ] {
                 assert!(html.contains(&fact), "{fact}: {html}");
             }
-            // Only operators see the names of vendors.
+            // Only operators see the names of the vendors.
             let own = format!("/v1/tollgate/receipts/{number}");
             let own = world.get(&own, &[("authorization", &bearer(&key))]).await;
             assert!(!own.text().contains("-vendor"), "{}", own.text());
             assert!(own.json().get("timeline").is_none());
         }
     }
-    // The ledger stores the timeline of a call in a short form, and an export contains it.
+    // The ledger stores the timeline of a call in a short form. An export contains this form.
     let plain = Op::Chat.call(world, &key, &Op::Chat.body("x")).await;
     world.receipt(&plain.number()).await;
     let exported = world.admin(Method::GET, "/admin/v1/export", None).await;
@@ -104,7 +104,8 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
     let of_call = exported.lines().find(|line| line.contains(&plain.number()));
     let (_, times) = of_call.unwrap().split_once("\"times\":\"").unwrap();
     let times = times.split('"').next().unwrap();
-    // The part before the first `|` has the times of the answer. One part per failed attempt follows.
+    // The part of the timeline before the first `|` has the times of the response. After it, there is one part for each
+    // failed attempt.
     let times = times.split('|').next().unwrap();
     assert!(times.ends_with(" 200") && times.len() <= 24, "{times}");
     let audited = world
@@ -115,35 +116,35 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
 }
 
 #[tokio::test]
-async fn receipt_in_memory_has_every_attempt_and_duration() {
+async fn receipt_in_a_memory_ledger_has_every_attempt_and_duration() {
     a_receipt_tells_the_whole_story(Setup::default()).await;
 }
 
 #[tokio::test]
-async fn receipt_in_sqlite_has_every_attempt_and_duration() {
+async fn receipt_in_a_sqlite_ledger_has_every_attempt_and_duration() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
     a_receipt_tells_the_whole_story(Setup::default().ledger(&url)).await;
 }
 
 #[tokio::test]
-async fn receipt_in_redis_has_every_attempt_and_duration() {
+async fn receipt_in_a_redis_ledger_has_every_attempt_and_duration() {
     let server = RedisServer::start().await;
     a_receipt_tells_the_whole_story(Setup::default().ledger(&server.url())).await;
 }
 
-/// The timeline is also complete if a lease holds the call's money, and no hold is sent to Redis.
+/// A call whose money is held by a lease sends no hold to Redis. Its timeline must be complete, too.
 #[tokio::test]
-async fn receipt_of_a_call_from_a_lease_has_every_attempt_and_duration() {
+async fn receipt_of_a_call_whose_hold_is_from_a_lease_has_every_attempt_and_duration() {
     let server = RedisServer::start().await;
     let leases = Setup::default().edit("[ledger]\n", "[ledger]\nlease_ms_max = 2000\n");
     a_receipt_tells_the_whole_story(leases.ledger(&server.url())).await;
 }
 
-/// The list has charged, refused and free calls, each with its cause. Pages, filters and the CSV file show the same
-/// calls.
+/// The list of calls contains charged, refused and free calls, each with its cause. The console pages, the filters and
+/// the CSV file show the same calls.
 #[tokio::test]
-async fn list_of_calls_shows_charged_refused_and_free_calls_with_their_causes() {
+async fn list_of_calls_shows_charged_calls_and_the_causes_of_refused_or_free_calls() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;
@@ -175,7 +176,7 @@ async fn list_of_calls_shows_charged_refused_and_free_calls_with_their_causes() 
     unbooked(&world, &free.number()).await;
 
     let list = async |query: &str| me.page(&world, &format!("/console/calls{query}")).await;
-    // The order of calls within one millisecond is undefined.
+    // The order of calls of the same millisecond is undefined.
     let sorted = |numbers: &[String]| {
         let mut numbers = numbers.to_vec();
         numbers.sort();
@@ -255,7 +256,7 @@ async fn list_of_calls_shows_charged_refused_and_free_calls_with_their_causes() 
     let of_none = csv("?code=model_not_found").await.join("\n");
     assert!(of_none.contains(",'=<b>none,"), "no formula: {of_none}");
 
-    // The API lists calls without a receipt page by page, each exactly once.
+    // The pages of the API list each call without a receipt exactly once.
     let (mut after, mut numbers) = (String::new(), Vec::new());
     loop {
         let path = format!("/admin/v1/calls?limit=2{after}");
@@ -286,7 +287,7 @@ async fn list_of_calls_shows_charged_refused_and_free_calls_with_their_causes() 
     }
 }
 
-/// The page of a call shows how its charge was computed: each count times its price, and the sum.
+/// The console page of a call shows how its charge was computed: each count multiplied by its price, and the sum.
 #[tokio::test]
 async fn console_page_of_a_call_shows_how_its_charge_was_computed() {
     let world = World::start().await;
@@ -317,7 +318,7 @@ async fn console_page_of_a_call_shows_how_its_charge_was_computed() {
         );
     }
     for says in [
-        "The vendor reported these counts.".to_owned(),
+        "The vendor reported these token counts.".to_owned(),
         format!("{} ₽", receipt["held_rub"].as_str().unwrap()),
     ] {
         assert!(html.contains(&says), "{says}: {html}");
@@ -333,7 +334,7 @@ async fn unbooked(world: &World, number: &str) -> Value {
     .await
 }
 
-/// The receipt is requested immediately after the answer, although the call is settled some milliseconds later.
+/// The receipt is requested immediately after the response, before the call is settled, which takes some milliseconds.
 #[tokio::test]
 async fn receipt_is_found_as_soon_as_the_answer_has_ended() {
     let (server, folder) = (RedisServer::start().await, folder());
@@ -357,7 +358,7 @@ async fn receipt_is_found_as_soon_as_the_answer_has_ended() {
 }
 
 #[tokio::test]
-async fn call_without_a_receipt_is_shown_by_the_gateway_that_refused_it() {
+async fn refused_or_failed_call_without_a_receipt_is_shown_with_its_cause() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;
@@ -413,7 +414,7 @@ async fn call_without_a_receipt_is_shown_by_the_gateway_that_refused_it() {
         let page = format!("/console/calls/{}", answer.number());
         let html = me.page(&world, &page).await;
         assert!(
-            html.contains("has no receipt") && html.contains(state),
+            html.contains("no receipt") && html.contains(state),
             "{what}: {html}"
         );
         assert!(
@@ -436,7 +437,7 @@ async fn call_without_a_receipt_is_shown_by_the_gateway_that_refused_it() {
     assert!(
         me.page(&world, &page)
             .await
-            .contains("Its receipt is written when it ends")
+            .contains("Its receipt will be written when the call ends")
     );
     let number = running.number.clone();
     running.finish().await;
@@ -449,13 +450,16 @@ async fn call_without_a_receipt_is_shown_by_the_gateway_that_refused_it() {
     let printed = tollgate(&world, &["receipt", UNKNOWN], "").await;
     let printed = complained(&printed, 1);
     assert!(
-        printed.contains("the latest 2000 since its start"),
+        printed.contains("at most 100000 calls without a receipt are stored, for 30 days"),
         "{printed}"
     );
 
     let nobodys = me.get(&world, &format!("/console/calls/{UNKNOWN}")).await;
     assert_eq!(nobodys.status, 404);
-    for says in ["no receipt", "the latest 2000 since its start"] {
+    for says in [
+        "no record of call",
+        "the latest 2000 calls with unknown keys since its start",
+    ] {
         assert!(nobodys.text().contains(says), "{}", nobodys.text());
     }
 }

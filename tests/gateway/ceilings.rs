@@ -1,4 +1,4 @@
-//! Daily and monthly ceilings of a key: across midnight, with many concurrent calls, with data written by an earlier
+//! Tests of a key's daily and monthly ceilings: across midnight, with many concurrent calls, with data of an earlier
 //! version of the gateway, and as callers see them.
 
 use http::Method;
@@ -23,11 +23,11 @@ use crate::{
     ops::{Op, bearer, top},
 };
 
-/// 2026-02-28 00:00 UTC, the last day of a month.
+/// 2026-02-28 00:00 UTC, the first moment of the last day of a month.
 const BEGIN: u64 = 1_772_236_800_000;
 const FEB_28: u64 = BEGIN / DAY_MS;
 
-/// A book whose account has 1000 µ₽ and one key with these ceilings.
+/// Creates a book with one account that has 1000 µ₽, and with one key that has these ceilings.
 fn book(ceilings: Ceilings) -> Book {
     let mut book = Book::default();
     for command in [
@@ -51,14 +51,14 @@ fn book(ceilings: Ceilings) -> Book {
     book
 }
 
-/// Reserves `want` for call `n` at time `now`. Returns the free amount that is left, or the refusal.
+/// Reserves `want` for call `n` at time `now`. Returns the free amount that is left, or the reason for the refusal.
 fn reserve(book: &mut Book, n: u128, want: i64, now: u64) -> Result<i64, Refusal> {
     let reserved = book.reserve(&hold(n, "k1", want), now)?;
     assert_eq!(reserved.held, micro(want));
     Ok(reserved.free.micro())
 }
 
-/// Settles call `n` with this cost at time `now`. Returns the booking result, the charge and the loss.
+/// Settles call `n` with this cost at time `now`. Returns how it was booked, the charge and the loss.
 fn settle(book: &mut Book, n: u128, cost: i64, now: u64) -> (Booked, i64, i64) {
     let key = "k1".parse().unwrap();
     let settled = book.settle(number(n), &acme(), &key, micro(cost), true, now);
@@ -91,13 +91,13 @@ fn daily_ceiling_resets_at_midnight_except_for_open_holds() {
     assert_eq!(reserve(&mut book, 2, 60, before), Ok(10));
     assert_eq!(reserve(&mut book, 3, 11, before), Err(under(today, 10, 60)));
 
-    // One millisecond after midnight the day's spending is zero, and 60 are free.
+    // One millisecond after midnight, the day's spending is zero again, and 60 µ₽ are free.
     assert_eq!(
         reserve(&mut book, 3, 41, midnight),
         Err(under(tomorrow, 40, 60))
     );
     assert_eq!(reserve(&mut book, 3, 40, midnight), Ok(0));
-    // Both calls are charged on the day on which they end, within the ceiling.
+    // A call is charged on the day on which it ends. Both charges are within the ceiling of that day.
     assert_eq!(settle(&mut book, 2, 90, midnight), (Booked::Held, 60, 30));
     assert_eq!(
         settle(&mut book, 3, 40, midnight + 1),
@@ -107,7 +107,7 @@ fn daily_ceiling_resets_at_midnight_except_for_open_holds() {
         reserve(&mut book, 4, 1, midnight + 2),
         Err(Refusal::CeilingUsedUp(tomorrow))
     );
-    // A ceiling also limits a charge without a hold: it is used up, so the cost is a loss.
+    // A charge without a hold is limited by a ceiling, too. The ceiling is used up, so the cost is a loss.
     assert_eq!(
         settle(&mut book, 5, 7, midnight + 3),
         (Booked::Forced, 0, 7)
@@ -116,7 +116,7 @@ fn daily_ceiling_resets_at_midnight_except_for_open_holds() {
 }
 
 #[test]
-fn monthly_spending_resets_on_the_first_day() {
+fn monthly_spending_resets_on_the_first_day_of_the_month() {
     let ceilings = Ceilings {
         total: Some(micro(400)),
         month: Some(micro(150)),
@@ -146,7 +146,7 @@ fn monthly_spending_resets_on_the_first_day() {
         reserve(&mut book, 3, 1, BEGIN),
         Err(Refusal::CeilingUsedUp(february))
     );
-    // The monthly ceiling starts at zero in March. The total ceiling still counts February.
+    // The monthly spending starts at zero in March. The total ceiling still counts the spending of February.
     let march = BEGIN + DAY_MS;
     for (n, at) in [(4, march), (5, march + DAY_MS)] {
         let want = if n == 4 { 100 } else { 50 };
@@ -184,7 +184,8 @@ fn clock_set_back_over_midnight_resets_no_ceiling() {
 const CALLS: u128 = 100;
 const PAID_FOR: usize = 7;
 
-/// The key has a daily ceiling of 75 µ₽, and each of a hundred concurrent calls holds 10: seven fit.
+/// The daily ceiling of the key is 75 µ₽, and each of a hundred concurrent calls requests a hold of 10 µ₽. So seven
+/// calls get a hold.
 async fn a_hundred_holds_on_a_days_money_for_seven<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     let limited = KeyChange {
@@ -214,7 +215,8 @@ async fn a_hundred_holds_on_a_days_money_for_seven<L: Books>(ledger: &L) {
     }
     assert_eq!((granted.len(), refusals), (PAID_FOR, 93));
     for n in granted {
-        // Each call costs 11 but holds 10, so the charges use up exactly the 75 of the day.
+        // Each of the seven calls holds 10 µ₽ and costs 11 µ₽, which is 77 µ₽ in total. The charges stop at the daily
+        // ceiling of 75 µ₽, and the rest is a loss.
         ledger.settle(&settlement(n, "k1", 11)).await.unwrap();
     }
     let view = ledger.key(&key).await.unwrap();
@@ -243,9 +245,9 @@ async fn parallel_holds_in_redis_never_exceed_the_daily_ceiling() {
     a_hundred_holds_on_a_days_money_for_seven(&over(&server).await).await;
 }
 
-/// Redis uses its own clock, which a test cannot set. The test changes the stored day instead.
+/// Redis uses its own clock, which a test cannot set. So the test changes the stored day.
 #[tokio::test]
-async fn daily_ceiling_in_redis_resets_and_accepts_data_of_an_earlier_version() {
+async fn daily_ceiling_in_redis_resets_at_midnight_and_works_on_data_of_an_earlier_version() {
     let server = RedisServer::start().await;
     let ledger = over(&server).await;
     open(&ledger, 1000).await;
@@ -272,7 +274,7 @@ async fn daily_ceiling_in_redis_resets_and_accepts_data_of_an_earlier_version() 
             Ceiling::Day { .. }
         )))
     ));
-    // On the next morning the daily ceiling has reset, and the monthly one continues.
+    // On the next morning, the day's spending is zero, and the month's spending continues.
     let day = server.ask::<String>(&["HGET", "tg:{acme}", "k1.d"]).await;
     let (index, before) = day.as_deref().unwrap().split_once(':').unwrap();
     let yesterday = index.parse::<u64>().unwrap() - 1;
@@ -284,13 +286,14 @@ async fn daily_ceiling_in_redis_resets_and_accepts_data_of_an_earlier_version() 
     assert_eq!(spent().await, [140, 40]);
     is_sound(&ledger).await;
 
-    // Simulates a charge of 30 by a gateway of an earlier version, which updates only the balance and the key's total.
+    // This simulates a charge of 30 µ₽ by a gateway of an earlier version, which updates only the balance and the total
+    // spending of the key.
     for (field, change) in [("b", "-30"), ("k1.u", "30")] {
         let step = ["HINCRBY", "tg:{acme}", field, change];
         server.ask::<i64>(&step).await.unwrap();
     }
     assert_eq!(spent().await, [170, 70]);
-    // Gateways of an earlier version store no daily or monthly sums, so these sums of the key start at zero now.
+    // Gateways of an earlier version store no daily or monthly sums, so the key's sums start at zero now.
     let forget = ["HDEL", "tg:{acme}", "k1.d", "k1.m"];
     server.ask::<i64>(&forget).await.unwrap();
     assert_eq!(spent().await, [0, 0]);
@@ -299,7 +302,7 @@ async fn daily_ceiling_in_redis_resets_and_accepts_data_of_an_earlier_version() 
     assert!(ledger.reserve(&hold(4, "k1", 1)).await.is_err());
 }
 
-/// A key's spending and ceilings, as the callers' API shows them.
+/// Returns the spending and the ceilings of a key, as the callers' API shows them.
 async fn own(world: &World, key: &Key) -> Value {
     let bearer = bearer(key);
     let headers = [("authorization", bearer.as_str())];
@@ -333,7 +336,7 @@ async fn key_endpoint_shows_daily_and_monthly_spending_with_reset_times() {
         assert!(period == "day" || resets_at.ends_with("-01T00:00:00Z"));
     }
     assert_eq!(own["free_rub"], own["day"]["free_rub"]);
-    // A key without a ceiling still sees what it has spent.
+    // A key without a ceiling can still see how much it has spent.
     change(&world, &key, json!({ "ceiling_day_rub": null })).await;
     let own = self::own(&world, &key).await;
     assert_eq!(own["day"]["ceiling_rub"], Value::Null);
@@ -343,7 +346,7 @@ async fn key_endpoint_shows_daily_and_monthly_spending_with_reset_times() {
 }
 
 #[tokio::test]
-async fn call_beyond_the_daily_ceiling_is_403_while_money_is_left_and_then_401() {
+async fn call_gets_403_if_it_exceeds_the_rest_of_a_ceiling_and_401_if_the_ceiling_is_used_up() {
     for (setup, russian) in [(Setup::default(), true), (top("language = \"en\""), false)] {
         let world = setup.start().await;
         let key = world.key().await;
@@ -370,8 +373,8 @@ async fn call_beyond_the_daily_ceiling_is_403_while_money_is_left_and_then_401()
             assert!(text.contains(word) && text.contains(" 00:00 UTC"), "{text}");
             change(&world, &key, json!({ field: null })).await;
         }
-        // If both ceilings are used up, the refusal names the monthly one. After both are removed, the key may call
-        // again.
+        // If the daily and the monthly ceiling are used up, the refusal names the monthly one. After both are removed,
+        // the key may call again.
         let both = json!({ "ceiling_month_rub": "0.0001", "ceiling_day_rub": "0.0001" });
         change(&world, &key, both).await;
         let answer = world.chat(&key, &Op::Chat.body("x")).await;

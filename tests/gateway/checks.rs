@@ -1,4 +1,4 @@
-//! Helpers: checks of refusals, parsing of amounts, and requests that no client library would send.
+//! Helpers of the tests: checks of refusals, parsing of amounts, and requests that no client library would send.
 
 use std::time::Duration;
 
@@ -23,15 +23,15 @@ pub const LIMIT: &str = "rate_limit_error";
 pub const OVERLOADED: &str = "overloaded_error";
 pub const API: &str = "api_error";
 
-/// Checks that an answer is a refusal of this kind in Russian, in the usual error format, with the headers of its
-/// status. Returns the refusal's text without the request number.
+/// Checks that a response is a refusal of this kind: in Russian, in the common error format, and with the headers of
+/// its status. Returns the text of the refusal without the request number.
 pub fn refused(what: &str, answer: &Answer, status: u16, kind: &str, code: &str) -> String {
     let text = shape(what, answer, status, kind, code);
     assert!(is_russian(&text), "{what}: {text}");
     text
 }
 
-/// Checks the error format and the headers of a refusal. Returns its text, which may have any words.
+/// Checks the error format and the headers of a refusal, but not its text. Returns the text.
 pub fn shape(what: &str, answer: &Answer, status: u16, kind: &str, code: &str) -> String {
     assert_eq!(answer.status, status, "{what}: {answer:?}");
     let header = |name: &str| {
@@ -57,7 +57,7 @@ pub fn shape(what: &str, answer: &Answer, status: u16, kind: &str, code: &str) -
 
     let challenge = (status == 401).then_some("Bearer");
     assert_eq!(header("www-authenticate"), challenge, "{what}");
-    // A refusal for lack of money suggests a retry only if running calls hold money that may become free.
+    // A refusal for lack of money suggests a retry only if calls in flight hold money that may become free.
     let useless = code == "model_not_found" || (status < 500 && status != 429);
     let held = code == "insufficient_balance"
         && !answer.text().contains(" 0,00\u{a0}₽. ")
@@ -77,7 +77,7 @@ pub fn shape(what: &str, answer: &Answer, status: u16, kind: &str, code: &str) -
     answer.refusal()
 }
 
-/// The names of an object's fields, in alphabetical order.
+/// Returns the names of an object's fields in alphabetical order.
 pub fn names(object: &Value) -> Vec<&str> {
     let mut names: Vec<_> = object.as_object().unwrap().keys().map(|n| &**n).collect();
     names.sort_unstable();
@@ -88,8 +88,7 @@ pub fn is_russian(text: &str) -> bool {
     text.chars().any(|c| ('а'..='я').contains(&c))
 }
 
-/// Checks that each of these bodies is refused with a 400 that names the field, and that the vendor receives none of
-/// the bodies.
+/// Checks that each of these bodies is refused with a 400 that names the field, and that no vendor receives the body.
 pub async fn refuses(op: Op, field: &str, bodies: impl IntoIterator<Item = Value>) {
     let world = World::start().await;
     let key = world.key().await;
@@ -102,7 +101,7 @@ pub async fn refuses(op: Op, field: &str, bodies: impl IntoIterator<Item = Value
     assert_eq!(world.settled(&key).await["balance_rub"], "1000.00");
 }
 
-/// Checks that a call cost nothing: no money is held or charged, and there is no receipt.
+/// Checks that a call cost nothing: no money is held, no money is charged, and there is no receipt.
 pub async fn cost_nothing(what: &str, world: &World, key: &Key, answer: &Answer) {
     let account = world.settled(key).await;
     assert_eq!(account["balance_rub"], "1000.00", "{what}");
@@ -112,7 +111,7 @@ pub async fn cost_nothing(what: &str, world: &World, key: &Key, answer: &Answer)
     assert_eq!(receipt.status, 404, "{what}: {receipt:?}");
 }
 
-/// Parses a decimal string to a number.
+/// Parses a decimal string as a number.
 pub fn decimal(value: &Value) -> Decimal {
     let text = value
         .as_str()
@@ -121,24 +120,24 @@ pub fn decimal(value: &Value) -> Decimal {
         .unwrap_or_else(|error| panic!("{value} is no decimal: {error}"))
 }
 
-/// Parses decimal rubles to micro-rubles.
+/// Parses an amount of decimal rubles. Returns micro-rubles.
 pub fn micro(rubles: &Value) -> i64 {
     let micro = decimal(rubles) * Decimal::from(1_000_000);
     assert!(micro.is_integer(), "{rubles} is finer than a micro-ruble");
     micro.to_i64().unwrap()
 }
 
-/// Writes micro-rubles as decimal rubles, for requests.
+/// Converts micro-rubles to decimal rubles, the format of amounts in requests.
 pub fn rubles(micro: i64) -> String {
     Decimal::new(micro, 6).to_string()
 }
 
-/// Sends these bytes on a new connection, and parses what arrives until it closes.
+/// Sends these bytes on a new connection, and parses what arrives until the connection closes.
 pub async fn raw(world: &World, bytes: &str) -> Answer {
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     socket.write_all(bytes.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
-    // The gateway may reset the connection after its answer, which is complete by then.
+    // The gateway may reset the connection after its response. The response is complete by then.
     let read = socket.read_to_end(&mut answer);
     drop(
         tokio::time::timeout(Duration::from_secs(10), read)
@@ -168,7 +167,7 @@ pub async fn raw(world: &World, bytes: &str) -> Answer {
     }
 }
 
-/// The head of a request for [`raw`], with `more` lines that each end in `\r\n`.
+/// Returns the head of a request for [`raw`]. The lines in `more` each end in `\r\n`.
 pub fn head(op: Op, key: Option<&str>, more: &str) -> String {
     let path = op.path();
     let key = key

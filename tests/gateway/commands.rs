@@ -1,4 +1,4 @@
-//! The commands as a shell sees them: exit codes and error texts.
+//! Tests of the commands as a shell runs them: exit codes and error texts.
 
 use std::process::{Command, Output};
 
@@ -10,7 +10,7 @@ use crate::{
     usage_report::{complained, reported, tollgate},
 };
 
-/// Runs the binary against any address with any key.
+/// Runs the binary with this gateway address and this admin key, either of which may be wrong.
 async fn at(url: &str, key: &str, args: &[&str]) -> Output {
     let mut command = Command::new(TOLLGATE);
     command
@@ -23,12 +23,12 @@ async fn at(url: &str, key: &str, args: &[&str]) -> Output {
 }
 
 #[tokio::test]
-async fn audit_command_that_cannot_reach_the_gateway_does_not_exit_as_a_breach() {
+async fn audit_command_exit_status_distinguishes_an_unreachable_gateway_from_a_breach() {
     let world = World::start().await;
     let admin = format!("http://{}", world.gateway.admin_address().unwrap());
     let callers = world.url("");
     for (url, key, code, says) in [
-        (admin.as_str(), "wrong", 77, "does not know this admin key"),
+        (admin.as_str(), "wrong", 77, "rejected this admin key"),
         (
             "http://127.0.0.1:1",
             ADMIN_KEY,
@@ -39,7 +39,7 @@ async fn audit_command_that_cannot_reach_the_gateway_does_not_exit_as_a_breach()
             callers.as_str(),
             ADMIN_KEY,
             69,
-            "this is the listener for callers",
+            "this address is the listener for callers",
         ),
     ] {
         let errors = complained(&at(url, key, &["audit"]).await, code);
@@ -47,7 +47,7 @@ async fn audit_command_that_cannot_reach_the_gateway_does_not_exit_as_a_breach()
     }
     let missing = at(&admin, ADMIN_KEY, &["audit", "--export", "no-such-file"]).await;
     complained(&missing, 74);
-    // A folder is not a readable file.
+    // The path is a folder, which cannot be read as a file.
     let folder = at(&admin, ADMIN_KEY, &["operator", "list", "--file", "."]).await;
     complained(&folder, 74);
     reported(&at(&admin, ADMIN_KEY, &["audit"]).await, 0);
@@ -63,7 +63,7 @@ async fn command_exits_with_69_if_the_ledger_is_unreachable() {
         &["audit"][..],
         &["account", "list"],
         &["key", "list", "acme"],
-        // The commands below first read the state with a GET, which fails, so they change nothing.
+        // The commands below first read the state with a GET request. This request fails, so they change nothing.
         &["topup", "acme", "5", "--id", "p2"],
         &["account", "suspend", "acme"],
     ] {
@@ -97,7 +97,7 @@ async fn health_command_reports_readiness_without_an_admin_key() {
 }
 
 #[tokio::test]
-async fn usage_line_omits_options_set_by_the_environment() {
+async fn usage_line_of_a_command_omits_options_set_by_the_environment() {
     let typed = at("http://127.0.0.1:1", ADMIN_KEY, &["topup", "acme", "5"]).await;
     let errors = complained(&typed, 64);
     assert!(errors.contains("Usage: tollgate topup --id"), "{errors}");
@@ -112,8 +112,8 @@ async fn command_prints_its_result_with_the_next_step() {
     let world = World::start().await;
     world.key_with("acme", "1", json!({})).await;
     for booked in [
-        "p1 is booked, once: ",
-        "p1 was booked before, nothing was booked now: ",
+        "p1 is booked. ",
+        "p1 was booked before, so nothing was booked now.",
     ] {
         let done = tollgate(&world, &["topup", "acme", "5", "--id", "p1"], "").await;
         assert!(reported(&done, 0).contains("6.00 ₽"), "{done:?}");
@@ -130,7 +130,10 @@ async fn command_prints_its_result_with_the_next_step() {
         "correction",
     ];
     let refused = complained(&tollgate(&world, &correction, "").await, 1);
-    assert!(refused.contains("before, as a payment"), "{refused}");
+    assert!(
+        refused.contains("before, with another kind (payment)"),
+        "{refused}"
+    );
     let done = tollgate(&world, &["vendor", "disable", "chat-vendor"], "").await;
     reported(&done, 0);
     let note = String::from_utf8_lossy(&done.stderr);
@@ -144,7 +147,7 @@ async fn command_prints_its_result_with_the_next_step() {
 }
 
 #[tokio::test]
-async fn binary_prints_completions_and_manual_pages() {
+async fn binary_prints_shell_completions_and_manual_pages() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("man1");
     reported(

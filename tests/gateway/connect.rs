@@ -1,5 +1,6 @@
-//! Ready-made client configuration: `GET /v1/<service>/connect` lists the clients and serves the file of each.
-//! `tests/sdk/connect.test.mjs` and `connect_test.py` check that the clients accept the files.
+//! Tests of the generated configuration for clients: `GET /v1/<service>/connect` lists the clients, and serves a
+//! configuration file for each of them. `tests/sdk/connect.test.mjs` and `connect_test.py` check that the clients
+//! accept the files.
 
 use std::{
     io::Write,
@@ -33,7 +34,7 @@ const CLIENTS: [&str; 10] = [
 ];
 const BASE: &str = "http://gateway.example/v1";
 const ROOT: &str = "http://gateway.example";
-/// A model name that tries to break out of quotes, comments and variables.
+/// A model name that would break out of quotes, comments and variables if it were not escaped.
 const HOSTILE: &str = "it's \"a\" $(b) `c` \\ #d: */ё";
 
 async fn served(world: &World, client: &str) -> Answer {
@@ -42,12 +43,12 @@ async fn served(world: &World, client: &str) -> Answer {
     answer
 }
 
-/// A setup whose rate limit is higher than the number of requests in these tests.
+/// Returns a setup with a rate limit that the requests of these tests cannot reach.
 fn setup() -> Setup {
     limits("catalog_requests_per_second = 1000")
 }
 
-/// A setup that never gets an exchange rate.
+/// Returns a setup in which the gateway never gets an exchange rate.
 fn without_a_rate() -> Setup {
     setup().edit(
         "fixed = \"100\"",
@@ -55,13 +56,13 @@ fn without_a_rate() -> Setup {
     )
 }
 
-/// A setup with a model whose name must be quoted in every file format.
+/// Returns a setup with a model whose name must be quoted in every file format.
 fn with_a_hostile_name() -> Setup {
     let quoted = format!("id = {}", json!(HOSTILE));
     setup().edit("id = \"chat\"", &quoted)
 }
 
-/// Checks that the program can parse the text, without executing it.
+/// Checks that the program can parse the text. The text is not executed.
 fn is_read_by(program: &str, args: &[&str], text: &[u8]) {
     let mut child = Command::new(program)
         .args(args)
@@ -73,7 +74,7 @@ fn is_read_by(program: &str, args: &[&str], text: &[u8]) {
     assert!(status.success(), "{}", String::from_utf8_lossy(text));
 }
 
-/// Parses the YAML that the gateway serves: blocks of mappings and sequences whose scalars are written as JSON.
+/// Parses YAML as the gateway writes it: blocks of mappings and sequences, whose scalars are written as JSON.
 fn yaml(text: &str) -> Value {
     let lines: Vec<(usize, &str)> = text
         .lines()
@@ -117,7 +118,7 @@ fn block(lines: &[(usize, &str)]) -> Value {
     Value::Object(map)
 }
 
-/// All strings in a document, including the names of fields.
+/// Returns all strings in a document, including the names of fields.
 fn texts(value: &Value) -> Vec<String> {
     match value {
         Value::String(text) => vec![text.clone()],
@@ -130,7 +131,8 @@ fn texts(value: &Value) -> Vec<String> {
     }
 }
 
-/// The content of a configuration file, parsed according to its content type. `None` for scripts, which are plain text.
+/// Parses the content of a configuration file according to its content type. Returns `None` for scripts, which are
+/// plain text.
 fn parsed(answer: &Answer) -> Option<Value> {
     match answer.headers["content-type"].to_str().unwrap() {
         "application/json" => Some(answer.json()),
@@ -184,7 +186,7 @@ async fn every_client_file_parses_and_contains_the_address_and_every_model() {
 
 #[tokio::test]
 async fn generated_script_calls_the_first_model_of_the_needed_kind() {
-    // Placed before the other models, so that the hostile name is the first of the chat models only.
+    // The model with the hostile name comes first in the catalog, so it is the first of the chat models.
     let vectors = "[[model]]\nid = \"vectors\"\nfamily = \"Test\"\nkind = \"embedding\"\n\
         usdt_mtok = { input = \"0.2\" }\nroutes = [ { vendor = \"chat-vendor\", model = \"vectors-1\" } ]\n[[model]]\nid = ";
     let quoted = json!(HOSTILE);
@@ -192,7 +194,8 @@ async fn generated_script_calls_the_first_model_of_the_needed_kind() {
         .edit("[[model]]\nid = \"chat\"", &format!("{vectors}{quoted}"))
         .start()
         .await;
-    // The shell function replaces curl, and prints the arguments that curl would get, one per line.
+    // A shell function with the name `curl` replaces the program, and prints the arguments that curl would get, one per
+    // line.
     let returned = "curl() { printf '%s\\n' \"$@\"; }\n";
     let script = format!("{returned}{}", served(&world, "curl").await.text());
     let done = Command::new("bash")
@@ -235,7 +238,7 @@ async fn client_files_contain_a_placeholder_and_never_a_key() {
         let placed = text.matches("tg-YOUR-KEY").count();
         assert_eq!(text.matches("tg-").count(), placed, "{client}: {text}");
         let variable = text.contains("TOLLGATE_KEY");
-        // Zed takes its key from the keychain, or from a variable whose name Zed derives itself.
+        // Zed reads its key from the keychain, or from an environment variable whose name Zed itself derives.
         assert_eq!(placed > 0 || variable, client != "zed", "{client}: {text}");
         assert!(
             !text.contains("?key") && !text.contains("@gateway"),
@@ -251,7 +254,7 @@ async fn client_files_contain_a_placeholder_and_never_a_key() {
 }
 
 #[tokio::test]
-async fn limits_and_prices_in_client_files_equal_the_catalog() {
+async fn limits_and_prices_in_client_files_equal_those_in_the_catalog() {
     let world = setup()
         .edit("fixed = \"100\"", "fixed = \"81.432109\"")
         .edit("sell_rate_multiplier = \"1\"", "sell_rate_multiplier = \"1.15\"")
@@ -279,7 +282,8 @@ async fn limits_and_prices_in_client_files_equal_the_catalog() {
             ("cached_input_rub_mtok", "cache_read"),
             ("cache_write_rub_mtok", "cache_write"),
         ] {
-            // The client displays costs in dollars: the price in rubles divided by the exchange rate, and rounded down.
+            // The client shows costs in dollars. These are the prices in rubles divided by the exchange rate, rounded
+            // down.
             let dollars: Decimal = cost[theirs].to_string().parse().unwrap();
             let rubles = decimal(&model[ours]);
             let gap = rubles - dollars * rate;
@@ -338,7 +342,7 @@ async fn client_files_omit_costs_while_there_are_no_prices() {
 }
 
 #[tokio::test]
-async fn claude_codes_aliases_are_set_to_the_models_with_those_names() {
+async fn claude_code_model_aliases_select_the_catalog_models_with_those_names() {
     let world = setup()
         .edit("id = \"messages\"", "id = \"acme/Claude-Haiku-9\"")
         .start()
@@ -380,7 +384,14 @@ async fn connect_page_is_json_for_programs_and_html_for_browsers() {
         let client = entry["client"].as_str().unwrap();
         let url = format!("{BASE}/tollgate/connect/{client}");
         assert_eq!(entry["url"], url.as_str());
-        assert!(is_russian(entry["where"].as_str().unwrap()), "{entry}");
+        assert_eq!(entry["where"], entry["where_ru"], "{entry}");
+        for (field, russian) in [("where_ru", true), ("where_en", false)] {
+            assert_eq!(
+                is_russian(entry[field].as_str().unwrap()),
+                russian,
+                "{entry}"
+            );
+        }
         let file = served(&world, client).await;
         let disposition = file.headers["content-disposition"].to_str().unwrap();
         let named = format!("filename=\"{}\"", entry["filename"].as_str().unwrap());
@@ -426,15 +437,18 @@ async fn connect_page_uses_the_configured_language() {
         .start()
         .await;
     let mut all = world.get(CONNECT, &[BROWSER]).await.text();
-    all += &world.get(CONNECT, &[]).await.text();
     for client in CLIENTS {
         all += &served(&world, client).await.text();
     }
     assert!(!is_russian(&all), "{all}");
+    let index = world.get(CONNECT, &[]).await.json();
+    for entry in index["clients"].as_array().unwrap() {
+        assert_eq!(entry["where"], entry["where_en"], "{entry}");
+    }
 }
 
 #[tokio::test]
-async fn client_files_have_the_configured_paths_and_addresses() {
+async fn generated_client_files_contain_the_configured_paths_and_addresses() {
     let world = setup()
         .edit("base_url =", "service = \"acme-ai\"\nbase_url =")
         .edit(BASE, "https://ai.example/llm/v1")
@@ -459,7 +473,7 @@ async fn client_files_have_the_configured_paths_and_addresses() {
 }
 
 #[tokio::test]
-async fn unknown_client_is_404_and_the_error_names_the_known_clients() {
+async fn file_for_an_unknown_client_gets_404_and_the_error_names_the_known_clients() {
     let world = setup().start().await;
     for client in ["emacs", "codex.toml", "ZED", "zed%20"] {
         let answer = world.get(&format!("{CONNECT}/{client}"), &[]).await;

@@ -1,4 +1,4 @@
-//! The operators' console: sign-in, the content and the forms of each page, and attacks.
+//! Tests of the operators' console: sign-in, the content and the forms of each page, and attacks.
 
 use std::{path::Path, process::Command};
 
@@ -16,7 +16,7 @@ use crate::{
     support::process::TOLLGATE,
 };
 
-/// A browser of an operator: its session cookie, and the CSRF token of its forms.
+/// The browser of an operator: its session cookie, and the CSRF token of its forms.
 #[derive(Clone, Default)]
 pub(crate) struct Browser {
     cookie: String,
@@ -43,13 +43,13 @@ fn encoded(pairs: &[(&str, &str)]) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// The cookie's name and value from the answer's `set-cookie` header.
+/// Returns the name and value of the cookie that the response sets.
 fn set_cookie(answer: &Answer) -> Option<String> {
     let header = answer.headers.get(SET_COOKIE)?.to_str().unwrap();
     Some(header.split(';').next().unwrap().to_owned())
 }
 
-/// Replaces each shortened amount and time in a page by the exact value in the attribute of its tag.
+/// Replaces each shortened amount and time in a page with the exact value, which is in an attribute of its tag.
 fn exact(html: &str) -> String {
     let mut text = html.to_owned();
     for (begin, end) in [
@@ -82,7 +82,7 @@ impl Browser {
             .await
     }
 
-    /// Loads a page that must exist, with exact amounts and times instead of the short ones.
+    /// Loads a page that must exist. Returns it with exact amounts and times in place of the shortened ones.
     pub(crate) async fn page(&self, world: &World, path: &str) -> String {
         let answer = self.get(world, path).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
@@ -107,14 +107,14 @@ impl Browser {
             .await
     }
 
-    /// Posts a form with this session's token.
+    /// Posts a form with the CSRF token of this session.
     pub(crate) async fn post(&self, world: &World, path: &str, pairs: &[(&str, &str)]) -> Answer {
         let mut all = vec![("csrf", self.csrf.as_str())];
         all.extend_from_slice(pairs);
         self.post_with(world, path, &[], &all).await
     }
 
-    /// Posts a form that the console must accept, and loads the page to which the answer redirects.
+    /// Posts a form that the console must accept, and loads the page that the response redirects to.
     pub(crate) async fn done(&self, world: &World, path: &str, pairs: &[(&str, &str)]) -> String {
         let answer = self.post(world, path, pairs).await;
         assert_eq!(answer.status, 303, "{path}: {answer:?}");
@@ -184,7 +184,7 @@ pub(crate) fn named(file: &Path, name: &str, role: &str) {
 
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
-/// The beginning of the section `[admin]`, with this operators' file.
+/// Returns the beginning of the section `[admin]`, which names this operators' file.
 pub(crate) fn operators_file_section(file: &Path) -> String {
     let file = file.display().to_string();
     format!("[admin]\noperators_file = {file:?}\n")
@@ -194,7 +194,7 @@ fn with_operators(file: &Path) -> Setup {
     Setup::default().edit("[admin]\n", &operators_file_section(file))
 }
 
-/// A setup whose chat route has a `cost`: what the vendor charges the seller.
+/// Returns a setup whose chat route has a `cost`, the price that the vendor charges the seller.
 fn with_cost() -> Setup {
     const COST: &str = "cost_usdt_mtok = { input = \"0.6\", cached_input = \"0.1\", output = \"0.9\", cache_write = \"0.5\" }";
     Setup::default().edit(
@@ -203,7 +203,7 @@ fn with_cost() -> Setup {
     )
 }
 
-/// Makes a call whose session is named after the model. Returns its request number once it is charged.
+/// Makes a call in a session with the same name as the model. Returns its request number after it was charged.
 async fn a_call(world: &World, key: &Key, op: Op) -> String {
     let mut req = op.request(world, key, &op.body("x"));
     let session = op.model().parse().unwrap();
@@ -213,7 +213,7 @@ async fn a_call(world: &World, key: &Key, op: Op) -> String {
     number
 }
 
-/// The table row that begins with this name.
+/// Returns the row of a table on the page, found by the name at the beginning of the row.
 fn row<'a>(html: &'a str, name: &str) -> &'a str {
     let begin = format!("<tr><th scope=\"row\">{name}</th>");
     let behind = html.split_once(&begin);
@@ -221,7 +221,7 @@ fn row<'a>(html: &'a str, name: &str) -> &'a str {
     behind.split("</tr>").next().unwrap()
 }
 
-/// Every page shows exactly the margins that the API returns.
+/// Checks that every page shows exactly the margins that the API returns.
 async fn margins_are_the_apis(world: &World, me: &Browser, numbers: &[String]) {
     let api = async |query: &str| {
         let path = format!("/admin/v1/usage{query}");
@@ -235,8 +235,8 @@ async fn margins_are_the_apis(world: &World, me: &Browser, numbers: &[String]) {
         !total.starts_with('-') && total != "0.00",
         "something was left: {total}"
     );
-    // If the cost of some calls is unknown, the table cell has more text after the margin, so only its beginning is
-    // compared.
+    // If the cost of some calls is unknown, the table cell contains further text after the margin. So only the
+    // beginning of the cell is compared.
     let cell = |margin: &Value| {
         let margin = margin.as_str().unwrap_or("—");
         format!("<td data-label=\"Margin, ₽\">{margin}")
@@ -279,7 +279,7 @@ async fn margins_are_the_apis(world: &World, me: &Browser, numbers: &[String]) {
     }
 }
 
-/// Each filter shows the call that matches it, and no other.
+/// Checks that each filter of the page shows the call that matches it, and no other call.
 async fn filters_find_the_first_alone(world: &World, me: &Browser, numbers: &[String]) {
     let receipt = world.receipt(&numbers[0]).await;
     let (vendor, at) = (
@@ -307,15 +307,17 @@ async fn filters_find_the_first_alone(world: &World, me: &Browser, numbers: &[St
         for (number, found) in numbers.iter().zip(found) {
             assert_eq!(table.contains(number.as_str()), found, "{filter}: {html}");
         }
+        // A search has a time limit. If it runs out, the page offers the older calls.
+        let is_empty = ["No results", "No matching calls on this page"];
         assert_eq!(
-            table.contains("No results"),
+            is_empty.iter().any(|text| table.contains(text)),
             found == [false; 2],
             "{filter}: {html}"
         );
     }
 }
 
-/// Does the work of an operator's first day, and checks the content of every page.
+/// Does the work of an operator's first day in the console, and checks the content of every page.
 async fn first_day(world: &World) {
     let me = Browser::admin(world).await;
     let made = me
@@ -329,12 +331,12 @@ async fn first_day(world: &World) {
         made.contains("The account was created.") && made.contains("Acme &#38; Co"),
         "{made}"
     );
-    // The page proposes one new id for the payment and another for the correction.
+    // The page proposes a new id for the payment and another one for the correction.
     let mut ids = made.split("value=\"console-").skip(1).map(|id| &id[..16]);
     assert_ne!(ids.next().unwrap(), ids.next().unwrap());
     let page = "/console/accounts/acme";
     let topup = [("do", "topup"), ("id", "p-1"), ("amount_rub", "100")];
-    for says in ["The payment is booked.", "nothing was booked now"] {
+    for says in ["The payment is booked.", "nothing was booked this time"] {
         let paid = me.done(world, page, &topup).await;
         assert!(paid.contains("100.00 ₽") && paid.contains(says), "{paid}");
     }
@@ -414,7 +416,7 @@ async fn first_day(world: &World) {
         format!("/console/calls/{}", numbers[0]).as_str()
     );
 
-    // The usage page and the usage API report the same sum.
+    // The usage page and the usage API return the same sum.
     let usage = me.page(world, "/console/usage?account=acme").await;
     let api = world
         .admin(Method::GET, "/admin/v1/usage?account=acme", None)
@@ -422,6 +424,16 @@ async fn first_day(world: &World) {
         .json();
     let charged = api["total"]["charged_rub"].as_str().unwrap();
     assert!(usage.contains(&format!("{charged} ₽ · 2 calls")), "{usage}");
+    // When a table is sorted by a column, it has the same rows as before, and the heading of this column is marked.
+    let sorted = me
+        .page(world, "/console/usage?account=acme&sort=charged")
+        .await;
+    assert!(sorted.contains("aria-sort=\"descending\""), "{sorted}");
+    let rows = |html: &str| html.matches("<th scope=\"row\">").count();
+    assert_eq!(rows(&sorted), rows(&usage));
+    for by in ["By day", "By model", "By vendor", "By key"] {
+        assert!(usage.contains(&format!(">{by}</a>")), "{by}: {usage}");
+    }
     let of_all = me.page(world, "/console/usage").await;
     assert!(
         of_all.contains(&format!("{charged} ₽ · 2 calls")),
@@ -448,15 +460,15 @@ async fn first_day(world: &World) {
     assert!(overview.contains(&format!("{charged} ₽")), "{overview}");
     for time in ["Today", "This month", "Last 12 months"] {
         let row = format!(
-            "<th scope=\"row\">{time}</th><td data-label=\"Calls\">2</td><td data-label=\"Cut or failed\">0</td>\
+            "<th scope=\"row\">{time}</th><td data-label=\"Calls\">2</td><td data-label=\"Cut off or failed\">0</td>\
              <td data-label=\"Charged, ₽\">{charged}</td>"
         );
         assert!(overview.contains(&row), "{row}: {overview}");
     }
-    // The calls were made just now. Each table has one row, unless an hour, a day or a month began meanwhile.
+    // The calls were made just now. So each table has one row, unless a new hour, day or month has begun meanwhile.
     let cells = format!(
-        "<td data-label=\"Calls\">2</td><td data-label=\"Cut or failed\">0</td><td data-label=\"Charged, ₽\">{charged}</td>\
-         <td data-label=\"First byte p50, ms\">"
+        "<td data-label=\"Calls\">2</td><td data-label=\"Cut off or failed\">0</td><td data-label=\"Charged, ₽\">{charged}</td>\
+         <td data-label=\"Previous period, ₽\">—</td><td data-label=\"First byte p50, ms\">"
     );
     assert!(overview.matches(&cells).count() >= 2, "{overview}");
     for by in [
@@ -464,7 +476,7 @@ async fn first_day(world: &World) {
         "day, last 30 days",
         "month, last 12 months",
     ] {
-        let plot = format!("aria-label=\"Latency of calls per {by}, ms;");
+        let plot = format!("aria-label=\"Call latency per {by}, ms;");
         assert!(overview.contains(&plot), "{plot}: {overview}");
     }
 
@@ -520,7 +532,7 @@ async fn first_day(world: &World) {
         assert_eq!(set.json()["levels_rub"], json!([]));
     }
 
-    // A key is found by its id, by its prefix, and by the prefix of its id.
+    // The console finds a key by its id, by the beginning of its secret, and by the beginning of its id.
     let direct = me.get(world, &format!("/console/accounts?key={id}")).await;
     assert_eq!(
         direct.headers["location"],
@@ -584,7 +596,7 @@ async fn first_day(world: &World) {
     }
     let audited = me.post(world, "/console/audit", &[]).await;
     assert!(
-        audited.text().contains("Everything adds up."),
+        audited.text().contains("The audit found no violations."),
         "{audited:?}"
     );
     let found = me.page(world, "/console/accounts?q=CO").await;
@@ -699,7 +711,7 @@ async fn console_shows_the_refusal_of_a_change_and_changes_nothing() {
         let answer = me.post(&world, path, &pairs).await;
         assert_eq!(answer.status, status, "{path}: {answer:?}");
         assert!(answer.text().contains(says), "{says}: {}", answer.text());
-        // The entry may have been made although the answer reports an error, so the form offers to send it again under
+        // The response reports an error, but the entry may have been made. So the form offers to send it again under
         // the same id.
         let booking = pairs.contains(&("id", "x")) && status != 404;
         let shown = answer.text().contains(r#"name="id" required value="x""#);
@@ -742,7 +754,7 @@ async fn console_shows_the_refusal_of_a_change_and_changes_nothing() {
     assert_eq!(calls.status, 400);
 }
 
-/// Loads a page as an operator whose cookie has the language `chosen` and whose browser prefers `accepted`.
+/// Loads a page as an operator whose language cookie is `chosen` and whose browser prefers the language `accepted`.
 async fn preferring(
     world: &World,
     me: &Browser,
@@ -758,7 +770,7 @@ async fn preferring(
 }
 
 #[tokio::test]
-async fn console_uses_the_chosen_language_or_else_the_browsers() {
+async fn console_uses_the_chosen_language_or_else_the_language_of_the_browser() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;
@@ -786,7 +798,7 @@ async fn console_uses_the_chosen_language_or_else_the_browsers() {
             );
         }
     }
-    // A language given in the URL is stored in the cookie; an unknown language is not stored.
+    // A language in the URL is stored in the cookie. An unknown language is not stored.
     let chosen = preferring(&world, &me, "/console/calls?language=ru", "en", "en").await;
     assert!(chosen.text().contains("<html lang=\"ru\">"), "{chosen:?}");
     assert_eq!(set_cookie(&chosen).unwrap(), "tollgate_language=ru");
@@ -807,8 +819,10 @@ async fn every_console_page_requires_sign_in() {
         "/console/calls.csv",
         "/console/usage",
         "/console/vendors",
+        "/console/new-vendor",
         "/console/prices",
         "/console/events",
+        "/console/changes",
         "/console/audit",
         "/console/other",
     ] {
@@ -837,7 +851,7 @@ async fn every_console_page_requires_sign_in() {
         }
     }
     assert_eq!(world.account(&key).await["balance_rub"], "1000.00");
-    // The admin API accepts only the operator's key, not a session of the console.
+    // The admin API accepts only an operator's key. It does not accept a session of the console.
     let me = Browser::admin(&world).await;
     assert_eq!(me.get(&world, "/admin/v1/accounts").await.status, 401);
 }
@@ -859,7 +873,7 @@ async fn admin_key_guesses_at_sign_in_are_limited_per_address() {
 }
 
 #[tokio::test]
-async fn sign_in_creates_a_new_session_id_and_ignores_the_browsers() {
+async fn console_sign_in_creates_a_new_session_id_and_ignores_the_browsers_old_one() {
     let world = World::start().await;
     let fixed = format!("tollgate_console={}", "0".repeat(64));
     let pairs = [("name", ""), ("password", ADMIN_KEY)];
@@ -882,7 +896,7 @@ async fn sign_in_creates_a_new_session_id_and_ignores_the_browsers() {
         303,
         "what was set before opens nothing"
     );
-    // A second sign-in also creates a new session, and ends the earlier one.
+    // A second sign-in creates a new session, and ends the earlier one.
     let again = Browser {
         cookie: given.clone(),
         csrf: String::new(),
@@ -892,8 +906,8 @@ async fn sign_in_creates_a_new_session_id_and_ignores_the_browsers() {
         .await;
     assert_ne!(set_cookie(&answer).unwrap(), given);
     assert_eq!(again.get(&world, "/").await.status, 303);
-    // A browser with two cookies of the same name is refused, because an attacker on a neighbouring host may have set
-    // one.
+    // A browser that sends two cookies of the same name is refused, because an attacker on a neighbouring host may have
+    // set one of them.
     let mine = Browser::admin(&world).await;
     let two = Browser {
         cookie: format!("{}; tollgate_console=0", mine.cookie),
@@ -951,7 +965,8 @@ async fn form_sent_from_another_site_changes_nothing() {
             .await;
         assert_eq!(answer.status, 403, "nor is anybody signed in by one");
     }
-    // A GET with the same fields changes nothing, because a change needs a POST with the form's token.
+    // A GET request with the fields of a form changes nothing: a change needs a POST request with the CSRF token of the
+    // form.
     let requested = me.get(&world, &format!("{page}?{}", encoded(&good))).await;
     assert_eq!(requested.status, 200);
     assert_eq!(world.account(&key).await["balance_rub"], "1000.00");
@@ -1020,7 +1035,7 @@ async fn console_pages_cannot_be_framed_or_cached_and_run_only_their_own_script(
     }
 }
 
-/// Names that callers, vendors and operators choose are escaped: accounts, keys, models, vendors and typed text.
+/// Names that callers, vendors and operators can choose are escaped: accounts, keys, models, vendors and typed text.
 #[tokio::test]
 async fn names_are_escaped_on_every_console_page() {
     const EVIL: &str = "<img src=x onerror=alert(1)>\"'&";
@@ -1063,6 +1078,7 @@ async fn names_are_escaped_on_every_console_page() {
         format!("/console/calls?{filter}"),
         format!("/console/calls/{number}"),
         "/console/usage?account=acme".into(),
+        format!("/console/usage?account=acme&sort={}", &evil[2..]),
         "/console/vendors".into(),
         "/console/prices".into(),
         "/console/events".into(),
@@ -1137,9 +1153,10 @@ async fn operator_can_do_only_what_the_role_permits() {
     }
 }
 
-/// The page of an account's month lists its payments and offers the statement as files. Both require a session.
+/// The page of an account's month lists its payments, and offers the statement as files. The page and the files require
+/// a session.
 #[tokio::test]
-async fn console_shows_an_accounts_month_with_payments_and_statement_files() {
+async fn console_shows_a_month_of_an_account_with_its_payments_and_statement_files() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;
@@ -1211,7 +1228,7 @@ async fn console_shows_an_accounts_month_with_payments_and_statement_files() {
 }
 
 #[tokio::test]
-async fn console_group_forms_require_the_token_of_the_session() {
+async fn console_group_forms_require_the_csrf_token_of_the_session() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;
@@ -1244,8 +1261,8 @@ async fn console_group_forms_require_the_token_of_the_session() {
     assert_eq!(groups().await[0]["status"], "removed");
 }
 
-/// The key form can change an expired key and a key with a removed model. It overwrites only the fields that the
-/// operator edited, and keeps concurrent changes of other fields.
+/// The form of a key can change an expired key, and a key that allows a removed model. The form overwrites only those
+/// fields that the operator has edited, so concurrent changes of other fields are kept.
 #[tokio::test]
 async fn console_key_form_changes_only_the_edited_fields() {
     let world = World::start().await;
@@ -1256,7 +1273,7 @@ async fn console_key_form_changes_only_the_edited_fields() {
     let change = async |body: Value| world.admin(Method::PATCH, &path, Some(body)).await;
     let before = change(json!({ "ceiling_day_rub": "1000" })).await;
     assert_eq!(before.status, 200);
-    // The key expired long ago.
+    // The expiry time of the key is long past.
     let over = KeyChange {
         expires_at_ms: Some(Some(1_000)),
         ..KeyChange::default()
@@ -1284,7 +1301,7 @@ async fn console_key_form_changes_only_the_edited_fields() {
 }
 
 #[tokio::test]
-async fn sign_out_and_password_change_end_sessions() {
+async fn console_sessions_end_at_sign_out_and_password_change() {
     let folder = folder();
     let file = folder.path().join("operators.toml");
     named(&file, "anna", "finance");

@@ -1,4 +1,4 @@
-//! The operators' pages that change the configuration file, and attacks on them.
+//! Tests of the console pages that change the configuration file, and of attacks on them.
 
 use std::{fs, path::PathBuf};
 
@@ -14,7 +14,7 @@ use crate::{
 
 const MARKUP: &str = "\"><script>alert(1)</script>";
 
-/// A gateway whose configuration is in a file. Its secrets are files next to it.
+/// Starts a gateway whose configuration is in a file. The files with its secrets are in the same folder.
 async fn world(edits: &[(&str, &str)]) -> (World, PathBuf, TempDir) {
     let stored = folder();
     let dir = stored.path();
@@ -38,7 +38,7 @@ async fn world(edits: &[(&str, &str)]) -> (World, PathBuf, TempDir) {
     (setup.in_file(&file).start().await, file, stored)
 }
 
-/// The value of a hidden field.
+/// Returns the value of a hidden field of a form.
 fn hidden(html: &str, name: &str) -> String {
     let (_, after) = html
         .split_once(&format!("name=\"{name}\" value=\""))
@@ -47,11 +47,11 @@ fn hidden(html: &str, name: &str) -> String {
 }
 
 #[tokio::test]
-async fn form_of_the_configuration_needs_the_token_of_its_session() {
+async fn configuration_form_requires_the_csrf_token_of_its_session() {
     let (world, file, _kept) = world(&[]).await;
     let before = fs::read_to_string(&file).unwrap();
     let me = Browser::admin(&world).await;
-    let hash = hidden(&me.page(&world, "/console/vendors").await, "hash");
+    let hash = hidden(&me.page(&world, "/console/models/chat").await, "hash");
     let form = [
         ("hash", &*hash),
         ("step", "apply"),
@@ -79,11 +79,11 @@ async fn form_of_the_configuration_needs_the_token_of_its_session() {
 }
 
 #[tokio::test]
-async fn roles_below_admin_see_the_configuration_and_change_nothing() {
+async fn roles_below_admin_can_read_but_not_change_the_configuration() {
     let (world, file, _kept) = world(&[]).await;
     let before = fs::read_to_string(&file).unwrap();
     let admin = Browser::admin(&world).await;
-    let hash = hidden(&admin.page(&world, "/console/vendors").await, "hash");
+    let hash = hidden(&admin.page(&world, "/console/models/chat").await, "hash");
     for name in ["anna", "boris", "carl"] {
         let me = Browser::signed_in(&world, name, PASSWORD).await;
         for page in ["vendors", "vendors/chat-vendor", "models/chat"] {
@@ -114,7 +114,7 @@ async fn roles_below_admin_see_the_configuration_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn markup_in_names_values_and_errors_of_vendors_is_shown_as_text() {
+async fn markup_in_vendor_names_or_in_values_or_in_errors_is_shown_as_text_in_the_console() {
     let quoted = MARKUP.replace('"', "\\\"");
     let (world, _file, _kept) = world(&[
         ("chat-vendor", &format!("chat-{quoted}")),
@@ -129,12 +129,14 @@ async fn markup_in_names_values_and_errors_of_vendors_is_shown_as_text() {
         "prices".to_owned(),
         format!("vendors/{name}"),
         format!("models/{model}"),
+        "new-vendor?preset=azure&value_resource=%22%3E%3Cscript%3Ealert%281%29%3C%2Fscript%3E"
+            .into(),
     ];
     let mut shown = Vec::new();
     for page in &pages {
         shown.push(me.page(&world, &format!("/console/{page}")).await);
     }
-    let hash = hidden(&shown[0], "hash");
+    let hash = hidden(&shown[3], "hash");
     world
         .vendor
         .script(|_| Reply::json(400, &json!({ "error": { "message": MARKUP, "type": "x" } })));
@@ -199,7 +201,7 @@ async fn markup_in_names_values_and_errors_of_vendors_is_shown_as_text() {
 }
 
 #[tokio::test]
-async fn form_of_an_older_file_changes_nothing() {
+async fn configuration_form_based_on_an_older_file_changes_nothing() {
     let (world, file, _kept) = world(&[]).await;
     let me = Browser::admin(&world).await;
     let hash = hidden(&me.page(&world, "/console/models/chat").await, "hash");
@@ -234,7 +236,7 @@ async fn form_of_an_older_file_changes_nothing() {
 }
 
 #[tokio::test]
-async fn names_and_references_lead_to_no_other_file() {
+async fn configuration_page_never_reads_or_writes_a_file_outside_its_folder() {
     let (world, file, _kept) = world(&[]).await;
     let before = fs::read_to_string(&file).unwrap();
     let me = Browser::admin(&world).await;
@@ -247,7 +249,7 @@ async fn names_and_references_lead_to_no_other_file() {
         let answer = me.get(&world, &format!("/console/{page}")).await;
         assert_eq!(answer.status, 404, "{page}: {answer:?}");
     }
-    let hash = hidden(&me.page(&world, "/console/vendors").await, "hash");
+    let hash = hidden(&me.page(&world, "/console/models/chat").await, "hash");
     let add = [
         ("hash", &*hash),
         ("change", "add_vendor"),

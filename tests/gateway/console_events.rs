@@ -1,5 +1,5 @@
-//! The console's page of events: latest first, with receivers and dead letters. Events and dead letters can be sent
-//! again.
+//! Tests of the console page with events. It shows the newest events first, the receivers and the dead letters. Events
+//! and dead letters can be sent again.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::{
 
 const PAGE: &str = "/console/events";
 
-/// A gateway with 62 events of two accounts. The first event is stored as a dead letter of the receiver `crm`.
+/// Starts a gateway with 62 events of two accounts. The first event is a dead letter of the receiver `crm`.
 async fn world(hook: &Hook, file: &std::path::Path, ledger: Option<&str>) -> World {
     let sections = format!("{}[ledger]", hook.section("crm", ""));
     let mut setup = Setup::default()
@@ -44,7 +44,7 @@ async fn world(hook: &Hook, file: &std::path::Path, ledger: Option<&str>) -> Wor
     world
 }
 
-/// The numbers of the events on a page.
+/// Returns the numbers of the events on a page.
 fn numbers(html: &str) -> Vec<u64> {
     let table = html.split("id=\"receivers-title\"").next().unwrap();
     let rows = table.split("<tr><th scope=\"row\">").skip(1);
@@ -69,7 +69,7 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     let world = world(&hook, &file, ledger).await;
     let me = Browser::signed_in(&world, "helper", PASSWORD).await;
 
-    // The pages list all events down to the very first one, latest first, each once.
+    // The pages list each event once, from the newest to the first.
     let first = me.page(&world, PAGE).await;
     assert_eq!(numbers(&first), (13..=62).rev().collect::<Vec<_>>());
     assert!(first.contains("entry p59") && first.contains("/console/accounts/acme"));
@@ -88,8 +88,8 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     let of_beta = me
         .page(&world, &format!("{PAGE}?account=beta&kind=top_up"))
         .await;
-    // The order of event numbers across accounts is undefined, so the test reads the number of beta's event from the
-    // API.
+    // The order in which events of different accounts are numbered is undefined. So the test reads the number of beta's
+    // event from the API.
     let reported = world
         .admin(Method::GET, "/admin/v1/events?account=beta", None)
         .await
@@ -97,12 +97,12 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     let reported = reported["events"][0]["number"].as_u64().unwrap();
     assert_eq!(numbers(&of_beta), [reported]);
     let none = me.page(&world, &format!("{PAGE}?kind=debt")).await;
-    assert!(none.contains("No results"), "{none}");
+    assert!(none.contains("No events match"), "{none}");
     let wrong = me.get(&world, &format!("{PAGE}?account=a%2Fb")).await;
     assert_eq!(wrong.status, 400);
     assert!(wrong.text().contains("account: "), "{}", wrong.text());
 
-    // The page shows the receiver and its dead letter, and escapes the receiver's error text.
+    // The page shows the receiver and its dead letter. The error text of the receiver is escaped.
     for fact in [
         "<h3>crm</h3>",
         "webhook to 127.0.0.1",
@@ -115,7 +115,7 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     let answer = me.post(&world, PAGE, &replay).await;
     assert_eq!(answer.status, 502, "{answer:?}");
     assert!(
-        answer.text().contains("did not take event 1"),
+        answer.text().contains("did not accept event 1"),
         "{}",
         answer.text()
     );
@@ -131,7 +131,10 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     assert_eq!(answer.status, 403);
     assert_eq!(dead(&world).await, 1);
     let done = me.done(&world, PAGE, &replay).await;
-    assert!(done.contains("was sent again and accepted"), "{done}");
+    assert!(
+        done.contains("was sent again, and the receiver accepted it"),
+        "{done}"
+    );
     assert!(!done.contains("Send again"), "no letter is left: {done}");
     assert_eq!(dead(&world).await, 0);
     let posts = hook.posts();
@@ -147,7 +150,7 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
         assert!(answer.text().contains(says), "{}", answer.text());
     }
 
-    // An operator with read access sees no button, and the API refuses the change.
+    // An operator with read access sees no button. If the operator sends the request anyway, the API refuses it.
     let reader = Browser::signed_in(&world, "reader", PASSWORD).await;
     let html = reader.page(&world, PAGE).await;
     assert!(!html.contains("Send again") && !html.contains("Stop crm"));

@@ -1,4 +1,4 @@
-//! Sign-in to the console by an OpenID provider. The provider of these tests signs any token that a test needs.
+//! Tests of the console sign-in with an OpenID provider. The provider in these tests is a fake that signs any token.
 
 use std::{
     collections::HashMap,
@@ -29,7 +29,7 @@ use crate::{
     secrets::VENDOR_KEY,
 };
 
-/// A fake OpenID provider: the requests that it has received, and how it answers next.
+/// A fake OpenID provider: the requests that it has received, and its next responses.
 struct Provider {
     port: u16,
     state: Arc<Mutex<State>>,
@@ -40,7 +40,7 @@ struct State {
     issuer: String,
     pair: EcdsaKeyPair,
     kid: u32,
-    /// Codes that the provider has issued, each with its PKCE challenge and the OpenID claims of its token.
+    /// The codes that the provider has issued, each with its PKCE challenge and the OpenID claims of its token.
     codes: HashMap<String, (String, Value)>,
     requested: Vec<String>,
     auth: &'static str,
@@ -94,7 +94,7 @@ impl Provider {
         act(&mut self.state.lock().unwrap())
     }
 
-    /// Signs a person in at the provider's page. Returns the URL to which the provider then redirects the browser.
+    /// Signs a person in at the provider's page. Returns the URL that the provider redirects the browser to.
     fn agrees(&self, to: &str, change: &Value) -> String {
         let requested = query(to);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -142,7 +142,8 @@ impl State {
         }
     }
 
-    /// The provider's token endpoint. It checks the client's secret and the PKCE verifier, and that the code is unused.
+    /// Responds as the token endpoint of the provider. Checks the client's secret and the PKCE verifier, and that the
+    /// code is unused.
     fn token(&mut self, head: &str, body: &str) -> (u16, Value) {
         let fields = query(&format!("?{body}"));
         let basic = STANDARD.encode(format!("tollgate:{VENDOR_KEY}"));
@@ -210,7 +211,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
     let _ = stream.shutdown().await;
 }
 
-/// The fields in the query of a URL. An absent field reads as an empty text.
+/// Returns the fields in the query of a URL. An absent field is returned as an empty text.
 fn query(url: &str) -> Fields {
     let pairs = url.split_once('?').unwrap().1.split('&');
     let pairs = pairs.map(|pair| pair.split_once('=').unwrap());
@@ -255,7 +256,7 @@ fn cookies(answer: &Answer) -> HashMap<String, String> {
     .collect()
 }
 
-/// A browser at the start of a sign-in: the URL that it is redirected to, and its cookies.
+/// Begins a sign-in. Returns the URL that the browser is redirected to, and the browser with its cookies.
 async fn sent(world: &World) -> (String, Browser) {
     let answer = Browser::default().get(world, "/console/oidc").await;
     let cookie = answer.headers[SET_COOKIE].to_str().unwrap();
@@ -312,8 +313,8 @@ async fn openid_sign_in_gives_the_role_of_the_operators_groups() {
     let back = provider.agrees(&to, &json!({}));
     let answer = browser.get(&world, &back).await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    // The gateway answers with a page that redirects, because a browser does not send a same-site cookie with a
-    // redirect that the provider's site started.
+    // The gateway answers with a page that redirects. After a redirect response, the browser would not send a same-site
+    // cookie, because the provider's site started the request.
     assert!(
         answer
             .text()
@@ -344,7 +345,7 @@ async fn openid_sign_in_gives_the_role_of_the_operators_groups() {
         .await;
     assert_eq!(refused.status, 403, "{refused:?}");
 
-    // A code is accepted only once, and only from the browser that began the sign-in.
+    // A code is accepted once, and only from the browser that began the sign-in.
     let again = browser.get(&world, &back).await;
     assert_eq!((again.status.as_u16(), cookies(&again).len()), (403, 0));
     let (to, _) = sent(&world).await;
@@ -390,14 +391,14 @@ async fn rotated_openid_key_is_fetched_and_the_client_secret_may_be_sent_in_the_
             .count()
     });
     assert_eq!(keys, 2, "once, and once more for the new key");
-    // The token is signed with an unknown key under the name of the provider's key, and is refused.
+    // The token names the provider's key but was signed with an unknown key, so it is refused.
     provider.with(|state| state.pair = pair());
     let answer = comes_back(&world, &provider, &json!({})).await;
     assert_eq!((answer.status.as_u16(), cookies(&answer).len()), (403, 0));
 }
 
 #[tokio::test]
-async fn openid_sign_in_with_faulty_tokens_is_refused_and_names_the_setting() {
+async fn refusal_of_an_openid_sign_in_with_faulty_tokens_names_the_setting_to_check() {
     let provider = Provider::start().await;
     let world = provider.setup().start().await;
     for (change, status, says) in [
@@ -416,9 +417,10 @@ async fn openid_sign_in_with_faulty_tokens_is_refused_and_names_the_setting() {
     }
 }
 
-/// Any web page can make an operator's browser send this request, so it must not use up the operator's guesses.
+/// Any web page can make an operator's browser send this request. So the request must not count as one of the guesses
+/// that the operator may make.
 #[tokio::test]
-async fn unsolicited_openid_callback_does_not_count_as_a_guess() {
+async fn unsolicited_openid_callback_does_not_count_as_an_admin_key_guess() {
     let provider = Provider::start().await;
     let world = provider.setup().start().await;
     for _ in 0..30 {

@@ -1,4 +1,4 @@
-//! Invitations of operators, attacks on them, and payments of all accounts.
+//! Tests of operators' invitations, of attacks on them, and of the console pages with payments of all accounts.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::{
     ledger::folder,
 };
 
-/// Invites an operator and returns the token of the link.
+/// Invites an operator. Returns the token of the invitation link.
 async fn invited(world: &World, me: &Browser, name: &str, role: &str) -> String {
     let form = [("do", "invite"), ("name", name), ("role", role)];
     let answer = me.post(world, "/console/operators", &form).await;
@@ -23,14 +23,14 @@ async fn invited(world: &World, me: &Browser, name: &str, role: &str) -> String 
 }
 
 fn accept(token: &str) -> [(&str, &str); 3] {
-    // The role is that of the invitation, whatever the form has.
+    // The new operator gets the role of the invitation, whatever role the form contains.
     [("token", token), ("password", PASSWORD), ("role", "admin")]
 }
 
 const PAGE: &str = "/console/invitation";
 
 #[tokio::test]
-async fn invitation_makes_one_operator_with_its_role_once() {
+async fn operator_invitation_works_once_and_creates_one_operator_with_its_role() {
     let stored = folder();
     let file = stored.path().join("operators.toml");
     let world = Setup::default()
@@ -61,7 +61,7 @@ async fn invitation_makes_one_operator_with_its_role_once() {
             .status,
         403
     );
-    // Two of these may check a password at a time; the others have to be sent again.
+    // The gateway checks at most two passwords at the same time. Further requests are refused and must be sent again.
     let form = accept(&token);
     let tries = (0..8).map(|_| nobody.post_with(&world, PAGE, &[], &form));
     let statuses: Vec<u16> = join_all(tries)
@@ -108,7 +108,7 @@ async fn invitation_makes_one_operator_with_its_role_once() {
 }
 
 #[tokio::test]
-async fn tokens_of_invitations_cannot_be_guessed_or_used_after_their_end() {
+async fn operator_invitation_token_cannot_be_guessed_or_used_after_expiry() {
     let stored = folder();
     let file = stored.path().join("operators.toml");
     named(&file, "boris", "admin");
@@ -146,7 +146,7 @@ async fn tokens_of_invitations_cannot_be_guessed_or_used_after_their_end() {
 }
 
 #[tokio::test]
-async fn payment_is_found_across_accounts_and_a_month_has_the_sums_of_statements() {
+async fn console_finds_payments_of_all_accounts_and_its_monthly_sums_equal_the_statements() {
     let world = World::start().await;
     for (account, name) in [("acme", "<script>alert(1)</script>"), ("beta", "Beta")] {
         let body = json!({ "id": account, "name": name });
@@ -190,7 +190,7 @@ async fn payment_is_found_across_accounts_and_a_month_has_the_sums_of_statements
     );
     let html = me.page(&world, "/console/payments?id=invoice+18").await;
     assert!(
-        html.contains("No payment or correction with this ID"),
+        html.contains("No account has a payment or correction with this ID"),
         "{html}"
     );
     let html = me.page(&world, "/console/payments").await;
@@ -216,6 +216,30 @@ async fn payment_is_found_across_accounts_and_a_month_has_the_sums_of_statements
     let next = format!("/admin/v1/statements/{month}?after=acme");
     let next = world.admin(Method::GET, &next, None).await.json();
     assert_eq!(next["accounts"].as_array().unwrap().len(), 1);
+    let first = format!("/admin/v1/statements/{month}?limit=1");
+    let first = world.admin(Method::GET, &first, None).await.json();
+    assert_eq!(first["accounts"].as_array().unwrap().len(), 1);
+    assert_eq!(first["next_after"], "acme");
+    let none = format!("/admin/v1/statements/{month}?limit=0");
+    let none = world.admin(Method::GET, &none, None).await;
+    assert!(
+        none.status == 400
+            && none
+                .text()
+                .contains("limit: must be a whole number from 1 to 500"),
+        "{none:?}"
+    );
+    let part = me
+        .page(
+            &world,
+            &format!("/console/payments?month={month}&after=acme"),
+        )
+        .await;
+    assert!(
+        part.contains("The CSV file has the payments of all accounts")
+            && !html.contains("The CSV file has"),
+        "{part}"
+    );
     let csv = me
         .get(&world, &format!("/console/payments.csv?month={month}"))
         .await

@@ -1,4 +1,4 @@
-//! Tariff versions over time: the ledger records them, and the console shows what each version changed.
+//! Tests of tariff versions over time: the ledger records them, and the console shows what each version has changed.
 
 use http::Method;
 use serde_json::json;
@@ -18,7 +18,7 @@ async fn versions(world: &World) -> Vec<u64> {
     versions.collect()
 }
 
-/// The charge of an account's call.
+/// Makes a call with a new key of the account. Returns the call's charge.
 async fn charged_for_a_call(world: &World, account: &str) -> MicroRub {
     let key = world.key_with(account, "1000", json!({})).await;
     let body = Op::Chat.body("x");
@@ -34,7 +34,7 @@ async fn prices_are_shown_by_version(ledger: &str) {
     let me = Browser::admin(&first).await;
     let html = me.page(&first, "/console/prices").await;
     assert!(
-        html.contains("Tariff No. 1, since") && html.contains("earlier ones are unknown"),
+        html.contains("Tariff No. 1, since") && html.contains("earlier versions are unknown"),
         "{html}"
     );
     assert!(!html.contains("<ins>"), "{html}");
@@ -61,11 +61,11 @@ async fn prices_are_shown_by_version(ledger: &str) {
     assert!(all["tariffs"][1]["models"]["chat"]["input"].is_string());
     let me = Browser::admin(&second).await;
     let html = me.page(&second, "/console/prices").await;
-    assert!(html.contains("multiplier 1.3 (before 1)"), "{html}");
+    assert!(html.contains("multiplier 1.3 (previously 1)"), "{html}");
     let at_more = charged_for_a_call(&second, "more").await;
     assert!(at_more > at_one, "{at_more:?} {at_one:?}");
-    // The page computes what each call would cost at another multiplier, starting from the multiplier at which it was
-    // charged.
+    // The page computes what each call would cost at another multiplier. The computation starts from the multiplier at
+    // which the call was charged.
     let html = me
         .page(&second, "/console/prices?days=2&multiplier=2.6")
         .await;
@@ -85,13 +85,13 @@ async fn prices_are_shown_by_version(ledger: &str) {
         assert_eq!(answer.status, 422, "{beyond}");
         let html = answer.text();
         assert!(
-            html.contains("Multiplier: a number above 0, at most 1000"),
+            html.contains("Multiplier: enter a number above 0 and at most 1000"),
             "{html}"
         );
     }
     second.gateway.drain().await.unwrap();
 
-    // A start with unchanged prices records no new version of the tariff.
+    // A start with unchanged prices does not record a new tariff version.
     let third = dearer().start().await;
     assert_eq!(versions(&third).await, [2, 1]);
     let audited = third

@@ -1,4 +1,5 @@
-//! The cost of a call in its answer: in a header of a plain answer, or in a comment before the last event of a stream.
+//! Tests of a call's cost in its response: in a header of a plain response, or in a comment before the last event of a
+//! stream.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::{
     replies::{answer, begun, events, read_until, refusal, rest, told_cost, usage},
 };
 
-/// Both operations, with vendors of both formats.
+/// Pairs of formats: the operation that the caller uses, and the operation in whose format the vendor answers.
 const WAYS: [(Op, Op); 4] = [
     (Op::Chat, Op::Chat),
     (Op::Chat, Op::Messages),
@@ -26,7 +27,8 @@ fn to(op: Op, vendor: Op, fields: Value) -> Value {
     with(body, fields)
 }
 
-/// A streamed request. A chat request also requests the usage, which streams of other formats always have.
+/// Returns a streamed request. A Chat Completions request also requests usage, which streams of the other formats
+/// always contain.
 fn streamed(op: Op, vendor: Op) -> Value {
     let body = to(op, vendor, json!({ "stream": true }));
     match op {
@@ -161,9 +163,9 @@ async fn refusal_reports_no_cost() {
 }
 
 #[tokio::test]
-async fn cost_beyond_the_funds_is_reported_and_the_receipt_has_the_charge() {
+async fn full_cost_is_reported_even_if_the_funds_cover_only_a_smaller_charge() {
     let world = World::start().await;
-    // The hold counts 3000 bytes as 2000 tokens, but the vendor may count up to 3000.
+    // The hold counts 3000 bytes of text as 2000 tokens, but the vendor may count up to 3000 tokens.
     let body = Op::Chat.body(&"x".repeat(3000));
     let reported = answer(Op::Chat, "да", &usage(Op::Chat, 3000, 100));
     world.vendor.script(move |_| Reply::json(200, &reported));

@@ -1,4 +1,4 @@
-//! Effects of a drain on running calls.
+//! Tests of what a drain does to calls in flight.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,9 +15,9 @@ use tollgate_layers::reserve::ledger::LedgerAdmin;
 
 use crate::harness::{Setup, World, chat_body, next_text, with};
 
-/// Fifty streams that have begun and would never end.
+/// Starts fifty streams that would never end.
 #[tokio::test]
-async fn stream_that_outlasts_the_drain_ends_with_an_error_and_pays_the_delivered_part() {
+async fn stream_that_outlasts_the_drain_ends_with_an_error_and_is_charged_for_the_delivered_part() {
     let world = Setup::default()
         .edit("[ledger]", "[limits]\ndrain_seconds = 0\n[ledger]")
         .start()
@@ -68,14 +68,15 @@ async fn stream_that_outlasts_the_drain_ends_with_an_error_and_pays_the_delivere
     }
     let account = store.account(&key.account.parse().unwrap()).await.unwrap();
     assert_eq!(account.held_rub.micro(), 0);
-    // Each stream is charged for its estimated input, and for the 100 tokens of text that it delivered, at 200 µ₽ each.
+    // Each stream is charged for its estimated input and for the 100 delivered tokens of text, at 200 µ₽ per output
+    // token.
     let each = account.spent_rub.micro() / 50;
     assert!((20_000..21_500).contains(&each), "{each}");
 }
 
-/// A plain call whose client has left is read to its end, and a drain waits for it.
+/// A plain call whose client has disconnected is read to its end, and the drain waits for it.
 #[tokio::test]
-async fn drain_waits_for_calls_whose_clients_have_left() {
+async fn drain_waits_for_calls_whose_clients_have_disconnected() {
     let world = World::start().await;
     let key = world.key().await;
     let requested = Arc::new(Notify::new());
@@ -95,7 +96,7 @@ async fn drain_waits_for_calls_whose_clients_have_left() {
         client,
         dir: _dir,
     } = world;
-    // Dropping the client with its connections disconnects it.
+    // Dropping the client closes its connections.
     drop(client);
     let store = gateway.store().clone();
     gateway.drain().await.unwrap();
@@ -104,7 +105,7 @@ async fn drain_waits_for_calls_whose_clients_have_left() {
     assert_eq!(account.spent_rub.micro(), 1500);
 }
 
-/// The client never opens its HTTP/2 window, so the gateway cannot send the answer. The hold must end anyway.
+/// The client never opens its HTTP/2 window, so the gateway cannot send the response. The hold must end nevertheless.
 #[tokio::test]
 async fn hold_ends_even_if_the_client_never_reads_the_answer() {
     let world = Setup::default()

@@ -1,5 +1,5 @@
-//! Starts the gateway's binary as a process with a scripted vendor, so that tests can measure its memory and read its
-//! log. Also has helpers that send arbitrary bytes on a connection.
+//! Starts the gateway as a separate process, so that tests can measure its memory and read its log. Its vendor is
+//! scripted. Also contains helpers that send arbitrary bytes on a connection.
 
 use std::{
     fs::File,
@@ -25,19 +25,19 @@ use crate::{
     support::process::{MANY_FILES, PATIENCE, Served, Start},
 };
 
-/// A process of `tollgate serve`, started with the maximum of open files that this machine allows.
+/// A process of `tollgate serve`. Its limit of open files is the highest that this machine allows.
 pub struct Edge {
     served: Served,
     pub address: SocketAddr,
     pub admin_address: SocketAddr,
     pub vendor: ScriptedVendor,
     pub client: HttpClient,
-    /// The folder with configuration, ledger and log.
+    /// The folder with the configuration, the ledger and the log.
     pub dir: Folder,
 }
 
 impl Edge {
-    /// Starts a gateway with these lines under `[limits]`, and a ledger in a file.
+    /// Starts a gateway with these lines in the section `[limits]`, and with a ledger in a file.
     pub async fn start(limits: &str) -> Self {
         let limits = format!("[limits]\n{limits}\n[tariff]");
         Self::start_with(|text| text.replace("[tariff]", &limits)).await
@@ -53,12 +53,13 @@ impl Edge {
         Self::run(Some(ledger), "debug", None, edit).await
     }
 
-    /// Starts a gateway that logs at level `info`, because the debug lines of a million requests would fill a disk.
+    /// Starts a gateway with the log level `info`, because the debug lines of a million requests would fill the disk.
     pub async fn quiet() -> Self {
         Self::run(None, "info", None, |text| text).await
     }
 
-    /// Starts a gateway that writes its log into a pipe, from which the test reads at most this many bytes per second.
+    /// Starts a gateway that writes its log into a pipe. The test reads at most this number of bytes per second from
+    /// the pipe.
     pub async fn read_slowly(bytes_per_second: usize) -> Self {
         Self::run(None, "info", Some(bytes_per_second), |text| text).await
     }
@@ -105,19 +106,19 @@ impl Edge {
         }
     }
 
-    /// Everything that the gateway has logged.
+    /// Returns everything that the gateway has logged.
     pub fn log(&self) -> String {
         self.served.log.text()
     }
 
-    /// The log from byte `place` on. Sets `place` to the end of the log.
+    /// Returns the log from byte `place` on, and sets `place` to the end of the log.
     pub fn log_behind(&self, place: &mut u64) -> String {
         let (text, end) = self.served.log.behind(*place);
         *place = end;
         text
     }
 
-    /// The number of log lines whose message has this beginning.
+    /// Returns the number of log lines whose message begins with this text.
     pub fn reported(&self, begin: &str) -> usize {
         self.served.log.count(begin)
     }
@@ -127,12 +128,12 @@ impl Edge {
         self.served.log.says(begin, nth).await;
     }
 
-    /// The text of the gateway's configuration file.
+    /// Returns the text of the gateway's configuration file.
     pub fn config(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("tollgate.toml")).unwrap()
     }
 
-    /// Overwrites the configuration file, as an editor does, without signalling the gateway.
+    /// Overwrites the configuration file as an editor does, and does not signal the gateway.
     pub fn configure(&self, text: &str) {
         let file = self.dir.path().join("tollgate.toml");
         std::fs::write(file, text).unwrap();
@@ -151,7 +152,7 @@ impl Edge {
         self.served.signal(name);
     }
 
-    /// The gateway's exit code once it has ended. The inner value is `None` if a signal ended the gateway.
+    /// Returns `None` while the gateway runs. After that, returns its exit code, or `Some(None)` if a signal ended it.
     pub fn exit_code(&mut self) -> Option<Option<i32>> {
         self.served.exited().map(|status| status.code())
     }
@@ -160,12 +161,12 @@ impl Edge {
         self.served.is_running()
     }
 
-    /// Resident memory of the gateway in KiB.
+    /// Returns the resident memory of the gateway, in KiB.
     pub fn rss_kib(&self) -> u64 {
         self.served.rss_kib()
     }
 
-    /// Peak resident memory of the gateway in KiB.
+    /// Returns the peak resident memory of the gateway, in KiB.
     pub fn peak_kib(&self) -> u64 {
         let status = self.served.proc("status");
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -173,14 +174,15 @@ impl Edge {
         number.unwrap().parse().unwrap()
     }
 
-    /// A resource limit of the process: the soft limit, the hard limit and the unit, from the line with this beginning.
+    /// Returns a resource limit of the gateway's process: the soft limit, the hard limit and the unit, from the line
+    /// that begins with `name`.
     pub fn system_limit(&self, name: &str) -> String {
         let limits = self.served.proc("limits");
         let line = limits.lines().find_map(|line| line.strip_prefix(name));
         line.unwrap().trim().to_owned()
     }
 
-    /// The gateway's command line, which every user of the machine can read.
+    /// Returns the gateway's command line, which every user of the machine can read.
     pub fn command_line(&self) -> String {
         self.served.proc("cmdline")
     }
@@ -192,12 +194,12 @@ impl Edge {
         ended.expect("it stops in time").code()
     }
 
-    /// Sends SIGHUP, so that the gateway reads its configuration again.
+    /// Sends SIGHUP, at which the gateway reads its configuration again.
     pub fn hang_up(&self) {
         self.signal("-HUP");
     }
 
-    /// A call of the admin API.
+    /// Sends a request to the admin API.
     pub async fn admin(&self, method: Method, path: &str, body: Option<Value>) -> Answer {
         let bearer = format!("Bearer {ADMIN_KEY}");
         let url = format!("http://{}{path}", self.admin_address);
@@ -231,7 +233,7 @@ impl Edge {
         made.json()["key"].as_str().unwrap().to_owned()
     }
 
-    /// A chat call on a connection of the shared client.
+    /// Makes a chat call on a connection of the shared client.
     pub async fn chat(&self, key: &str, body: &Value) -> Answer {
         let bearer = format!("Bearer {key}");
         let headers = [
@@ -243,8 +245,8 @@ impl Edge {
         whole(self.client.request(req).await.unwrap()).await
     }
 
-    /// Waits until the account holds nothing. Every hold must end, including the holds of calls whose connections were
-    /// cut.
+    /// Waits until the account holds no money. Every hold must end, including the holds of calls whose connections were
+    /// closed.
     pub async fn nothing_is_held(&self) {
         let begun = Instant::now();
         loop {
@@ -259,15 +261,15 @@ impl Edge {
     }
 }
 
-/// Shell text for [`Start::shell`] that writes the log into a pipe next to the configuration.
+/// The shell text for [`Start::shell`] that writes the log into a pipe in the folder of the configuration.
 const INTO_PIPE: &str = "exec \"$0\" \"$@\" 2>\"$(dirname \"$3\")/pipe\"";
 
-/// Copies the pipe into a file at a limited rate, until the pipe's writer closes it.
+/// Copies the pipe into a file at a limited rate, until the writer closes the pipe.
 fn copy_slowly(pipe: &Path, to: &Path, bytes_per_second: usize) {
     const PARTS: usize = 50;
     let mut from = File::open(pipe).unwrap();
-    // The path is removed as soon as the pipe is open: another test reads every file of the folder, and would block on
-    // a pipe.
+    // The path of the pipe is removed as soon as the pipe is open. Another test reads every file of the folder, and
+    // would block on a pipe.
     std::fs::remove_file(pipe).unwrap();
     let mut to = File::options().create(true).append(true).open(to).unwrap();
     let mut part = vec![0; bytes_per_second / PARTS];
@@ -277,7 +279,7 @@ fn copy_slowly(pipe: &Path, to: &Path, bytes_per_second: usize) {
     }
 }
 
-/// Connects from the `nth` loopback address of this machine. The gateway counts each address as another client.
+/// Connects from loopback address number `nth` of this machine. The gateway counts each address as a separate client.
 pub async fn connect_from(nth: usize, to: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     let [high, low] = u16::try_from(nth % 60_000)
@@ -287,15 +289,16 @@ pub async fn connect_from(nth: usize, to: SocketAddr) -> std::io::Result<TcpStre
     socket.connect(to).await
 }
 
-/// Sends these bytes and reads until the gateway closes the connection. `None` if it stays open for `patience`.
+/// Sends these bytes and reads until the gateway closes the connection. Returns `None` if the connection stays open for
+/// `patience`.
 pub async fn talk(to: SocketAddr, bytes: &[u8], patience: Duration) -> Option<Vec<u8>> {
     let mut socket = TcpStream::connect(to).await.unwrap();
-    // The write may fail, because the gateway may close the connection before it has read everything.
+    // The write may fail, because the gateway may close the connection before it has read all bytes.
     let _ = socket.write_all(bytes).await;
     read_to_close(&mut socket, patience).await
 }
 
-/// Reads until the gateway closes or resets the connection. `None` if it stays open for `patience`.
+/// Reads until the gateway closes or resets the connection. Returns `None` if the connection stays open for `patience`.
 pub async fn read_to_close(socket: &mut TcpStream, patience: Duration) -> Option<Vec<u8>> {
     let mut read = Vec::new();
     let _ = timeout(patience, socket.read_to_end(&mut read))
@@ -304,7 +307,7 @@ pub async fn read_to_close(socket: &mut TcpStream, patience: Duration) -> Option
     Some(read)
 }
 
-/// The statuses of all HTTP/1.1 answers in these bytes.
+/// Returns the statuses of all HTTP/1.1 responses in these bytes.
 pub fn statuses(bytes: &[u8]) -> Vec<u16> {
     let text = String::from_utf8_lossy(bytes);
     text.match_indices("HTTP/1.")
@@ -312,7 +315,7 @@ pub fn statuses(bytes: &[u8]) -> Vec<u16> {
         .collect()
 }
 
-/// Sorts these durations, and returns the given percentile.
+/// Sorts the durations, and returns the given percentile.
 pub fn percentile(times: &mut [Duration], percent: usize) -> Duration {
     times.sort_unstable();
     times[(times.len() * percent / 100).min(times.len() - 1)]

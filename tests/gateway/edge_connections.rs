@@ -1,5 +1,5 @@
-//! Hardening: silent, slow and idle connections, clients that do not read, and the limit of connections per address.
-//! Slow request bodies are tested in `status_table`.
+//! Tests of attacks by connections: silent, slow and idle connections, clients that do not read, and the limit of
+//! connections per address. `status_table` tests slow request bodies.
 
 use std::{
     io::{BufRead, BufReader},
@@ -25,7 +25,8 @@ use crate::{
     ops::{Op, limits},
 };
 
-/// The gateway's timeouts are one second here; a busy machine adds some time.
+/// The maximum time until a connection must have ended. The gateway's timeouts in these tests are one second, and a
+/// busy machine adds some time.
 const SOON: Duration = Duration::from_secs(15);
 
 #[tokio::test]
@@ -34,7 +35,8 @@ async fn silent_and_slow_connections_are_closed() {
         .start()
         .await;
     let to = world.gateway.address();
-    // Columns: name; bytes sent at once; whether the client then sends one byte from time to time.
+    // The columns are: the name of the case, the bytes that are sent at once, and whether the client then sends one
+    // byte from time to time.
     for (what, reported, drips) in [
         ("silent", "", false),
         ("half an h2 preface", "PRI * HTTP/2.0\r\n", false),
@@ -51,7 +53,7 @@ async fn silent_and_slow_connections_are_closed() {
             false,
         ),
         (
-            // A complete SETTINGS frame, and the beginning of a HEADERS frame.
+            // The bytes are a complete SETTINGS frame, and the beginning of a HEADERS frame.
             "half a head on h2",
             "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0\
              \0\0\u{1}\u{1}\0\0\0\0\u{1}\u{40}",
@@ -97,7 +99,7 @@ async fn silent_and_slow_connections_are_closed() {
         let at_least = Duration::from_millis(900);
         assert!(begun.elapsed() > at_least, "{what}: {:?}", begun.elapsed());
     }
-    // A request that arrives in time is served.
+    // A request that arrives within the timeouts is served.
     assert_eq!(world.get("/", &[]).await.status, 200);
 }
 
@@ -108,7 +110,8 @@ async fn client_that_reads_nothing_is_disconnected_and_its_call_ends() {
     world.vendor.script(|_| {
         let event =
             json!({ "choices": [{ "index": 0, "delta": { "content": "x".repeat(60_000) } }] });
-        // The body exceeds the socket buffers of client and gateway, so the gateway must wait for the client to read.
+        // The body is larger than the socket buffers of client and gateway together, so the gateway must wait for the
+        // client to read.
         let steps = vec![Step::Send(format!("data: {event}\n\n").into()); 1000];
         Reply::raw(200, "text/event-stream", steps)
     });
@@ -127,7 +130,7 @@ async fn client_that_reads_nothing_is_disconnected_and_its_call_ends() {
     }
     let account = world.settled(&key).await;
     assert_ne!(account["spent_rub"], "0.00", "what was delivered is paid");
-    // The client still receives what the gateway sent before the cut, but not the last chunk.
+    // The client still receives what the gateway sent before it closed the connection, but not the last chunk.
     let rest = read_to_close(&mut socket, SOON).await.expect("it was cut");
     assert!(!rest.ends_with(b"0\r\n\r\n"));
 }
@@ -157,16 +160,16 @@ async fn limit_of_connections_per_address_does_not_affect_other_addresses() {
     .await;
 }
 
-/// The number of slow connections. They come from ten addresses.
+/// The number of slow connections. Their clients have ten addresses.
 const SLOW: usize = 2000;
 const SLOW_PER_ADDRESS: usize = 200;
 /// The number of calls measured in each round.
 const CALLS: usize = 200;
-/// Added to the bound, which is twice the duration without slow clients: the slow clients and other tests use the same
-/// machine.
+/// Added to the bound on the duration of a call, which is twice the duration without slow clients. The slow clients and
+/// other tests use the same machine.
 const SLACK: Duration = Duration::from_millis(50);
 
-/// Measures three rounds and uses the fastest, because other tests run on the same machine.
+/// One of three measured rounds must be fast enough: other tests run on the same machine and may slow some rounds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_thousand_slow_connections_do_not_slow_other_clients() {
     let edge =
@@ -205,8 +208,8 @@ async fn two_thousand_slow_connections_do_not_slow_other_clients() {
     panic!("slow connections, p99 alone, p99 among them: {rounds:?}");
 }
 
-/// Starts a child process that runs this test binary and opens the slow connections. Two thousand sockets would exceed
-/// the open files that some machines allow one process.
+/// A child process that opens the slow connections. It runs this test binary. On some machines, two thousand sockets
+/// would exceed the open files that one process may have.
 struct SlowClient {
     child: Child,
     open: usize,
@@ -219,7 +222,7 @@ impl SlowClient {
             .arg("ulimit -n $(ulimit -Hn) 2>/dev/null; exec \"$0\" \"$@\"")
             .arg(std::env::current_exe().unwrap())
             .args([
-                "edge_connections::helper_process_of_slow_clients",
+                "edge_connections::helper_process_keeps_slow_connections_open",
                 "--exact",
                 "--ignored",
                 "--nocapture",
@@ -249,7 +252,7 @@ impl Drop for SlowClient {
 
 #[tokio::test]
 #[ignore = "a part of the test above, in a process of its own"]
-async fn helper_process_of_slow_clients() {
+async fn helper_process_keeps_slow_connections_open() {
     let (Ok(to), Ok(from)) = (
         std::env::var("EDGE_SLOW_TO"),
         std::env::var("EDGE_SLOW_FROM"),
@@ -273,16 +276,16 @@ async fn helper_process_of_slow_clients() {
         });
     }
     println!("\nopen {}", slow.len());
-    // The process ends when the gateway has closed all of its connections.
+    // The child process ends when the gateway has closed all of its connections.
     while slow.join_next().await.is_some() {}
 }
 
-/// The gateway detects the HTTP version from the first three bytes, which may arrive one by one.
+/// The gateway detects the HTTP version from the first three bytes of a connection. They may arrive one by one.
 #[tokio::test]
-async fn http_version_is_detected_even_if_the_first_bytes_arrive_singly() {
+async fn http_version_is_detected_even_if_the_first_bytes_arrive_one_by_one() {
     let world = limits("").start().await;
     let http1 = "HTTP/1.1 ".as_bytes();
-    // The answer begins with a SETTINGS frame.
+    // The gateway's answer on HTTP/2 begins with a SETTINGS frame.
     let http2 = &b"\x04"[..];
     for (reported, begins, at) in [
         ("GET / HTTP/1.1\r\nhost: x\r\n\r\n", http1, 0),
@@ -303,7 +306,7 @@ async fn http_version_is_detected_even_if_the_first_bytes_arrive_singly() {
             socket.set_nodelay(true).unwrap();
             for part in [&reported[..first], &reported[first..]] {
                 socket.write_all(part.as_bytes()).await.unwrap();
-                // The kernel may deliver both parts together despite the pause, which must work too.
+                // Despite the pause, the kernel may deliver both parts together. This must work, too.
                 sleep(Duration::from_millis(20)).await;
             }
             let mut answer = vec![0; at + begins.len()];
@@ -314,7 +317,8 @@ async fn http_version_is_detected_even_if_the_first_bytes_arrive_singly() {
     }
 }
 
-/// Sends a `GET` on a new connection, from address number `from` if given. Returns the statuses received.
+/// Sends a `GET` request on a new connection, from loopback address number `from` if it is given. Returns the statuses
+/// received.
 async fn probe(to: SocketAddr, path: &str, from: Option<usize>) -> Vec<u16> {
     let socket = match from {
         None => TcpStream::connect(to).await,
@@ -334,7 +338,7 @@ async fn connections_without_a_key_do_not_block_the_operators_listener() {
     const CONNECTIONS: usize = 300;
     let edge = Edge::start("").await;
     let to = edge.admin_address;
-    // Sends a request with an operator's key. The connection on which the key is accepted before the flood stays open.
+    // This connection sends a request with an operator's key before the flood, and stays open.
     let known = async |socket: &mut TcpStream| {
         let text = format!(
             "GET /admin/v1/accounts HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN_KEY}\r\n\r\n"
@@ -346,7 +350,7 @@ async fn connections_without_a_key_do_not_block_the_operators_listener() {
     };
     let mut operator = TcpStream::connect(to).await.unwrap();
     assert_eq!(known(&mut operator).await, [200]);
-    // The flood comes first from the address that probes and operators use too, then from many addresses.
+    // The flood comes first from the address that health probes and operators use, and then from many addresses.
     for from_many in [false, true] {
         let mut stored = Vec::new();
         for nth in 0..CONNECTIONS {

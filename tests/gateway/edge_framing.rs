@@ -1,5 +1,5 @@
-//! Hardening, "Framing": requests as bytes, and the answer that each must get. The vendor receives only complete
-//! requests that the gateway itself wrote.
+//! Tests of HTTP/1 framing attacks: requests as bytes, and the response that each must get. The vendor receives only
+//! complete requests that the gateway itself has written.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The statuses that a connection may return, one list per allowed outcome. An empty list means that the connection is
-/// closed without an answer.
+/// The allowed outcomes of a connection. Each is the list of statuses that the connection returns; an empty list means
+/// that the connection is closed without a response.
 type Allowed = &'static [&'static [u16]];
 const NOT_SO: Allowed = &[&[405]];
 const NOWHERE: Allowed = &[&[404]];
@@ -30,7 +30,8 @@ const OK_THEN_BAD: Allowed = &[&[200, 400]];
 const OK_TWICE: Allowed = &[&[200, 200]];
 const OK_THEN_BAD_OR_SHUT: Allowed = &[&[200, 400], &[200]];
 
-/// A chat request with this request line, additional header lines, and these bytes after the head.
+/// Returns a Chat Completions request with this request line, these additional header lines, and these bytes after the
+/// head.
 fn chat(key: &Key, first: &str, lines: &str, body: &str) -> String {
     let secret = &key.secret;
     format!(
@@ -44,7 +45,7 @@ fn chunked(body: &str) -> String {
 }
 
 #[tokio::test]
-async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests() {
+async fn each_kind_of_request_framing_is_answered_and_vendors_get_only_complete_requests() {
     const POST: &str = "POST /v1/chat/completions HTTP/1.1";
     let world = World::start().await;
     let key = world.key().await;
@@ -59,7 +60,8 @@ async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests
     let in_chunks = chunked(&body);
     let smuggled = "GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n";
 
-    // Columns: name; bytes sent; allowed statuses; number of calls that the vendor may receive.
+    // The columns are: the name of the case, the bytes sent, the allowed outcomes, and the number of calls that the
+    // vendor may receive.
     let table: Vec<(&str, String, Allowed, usize)> = vec![
         ("as it should be", good.clone(), OK, 1),
         ("chunked", req(POST, &te_close, &in_chunks), OK, 1),
@@ -69,7 +71,7 @@ async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests
             OK_OR_BAD,
             1,
         ),
-        // The following requests state two lengths.
+        // Each of the following requests states two lengths.
         (
             "length, then chunked",
             req(POST, &format!("{length}{te}"), &in_chunks),
@@ -108,7 +110,7 @@ async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests
             BAD,
             0,
         ),
-        // The following requests state an invalid length.
+        // Each of the following requests states an invalid length.
         (
             "length with a sign",
             req(POST, "content-length: +5\r\n", "hello"),
@@ -145,7 +147,7 @@ async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests
             BAD,
             0,
         ),
-        // The following requests name transfer codings.
+        // Each of the following requests names a transfer coding.
         (
             "identity",
             req(POST, "transfer-encoding: identity\r\n", &body),
@@ -219,7 +221,8 @@ async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests
             OK_THEN_BAD,
             1,
         ),
-        // The following requests have faulty chunks. The answer may be lost, because the gateway closes the connection.
+        // Each of the following requests has a faulty chunk. The response may be lost, because the gateway closes the
+        // connection.
         (
             "size is no number",
             req(
@@ -254,7 +257,7 @@ async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests
             BAD_OR_SHUT,
             0,
         ),
-        // The following requests have faulty heads.
+        // Each of the following requests has a faulty head.
         (
             "line feeds alone in the head",
             good.replace("\r\n", "\n"),
@@ -303,7 +306,7 @@ async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests
             BAD,
             0,
         ),
-        // The following requests have an absolute URL as their target. The gateway ignores the URL's host.
+        // The target of the following requests is an absolute URL. The gateway ignores the host in it.
         (
             "absolute address",
             req(
@@ -352,7 +355,7 @@ async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests
             BAD,
             0,
         ),
-        // The following requests have unusual versions and methods.
+        // The following requests have unusual HTTP versions and methods.
         (
             "HTTP/1.0",
             req("POST /v1/chat/completions HTTP/1.0", &length, &body),
@@ -424,7 +427,7 @@ async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests
             OK,
             1,
         ),
-        // The following bytes are two requests on one connection.
+        // In the following cases, two requests are sent on one connection.
         ("pipelined", format!("{stored}{good}"), OK_TWICE, 2),
         (
             "pipelined, the second with two lengths",
@@ -447,7 +450,7 @@ async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests
             OK_THEN_BAD_OR_SHUT,
             1,
         ),
-        // The following bytes belong to other protocols.
+        // The following bytes belong to other protocols than HTTP.
         (
             "an h2 preface that goes wrong",
             "PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n".to_owned(),
@@ -510,7 +513,7 @@ async fn request_with_two_lengths_gets_the_usual_error_format_and_the_connection
 }
 
 #[tokio::test]
-async fn unsupported_transfer_coding_is_refused_by_name_and_the_connection_closes() {
+async fn refusal_of_an_unsupported_transfer_coding_names_the_header_and_closes_the_connection() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -526,7 +529,7 @@ async fn unsupported_transfer_coding_is_refused_by_name_and_the_connection_close
     assert_eq!(world.settled(&key).await["spent_rub"], "0.00");
 }
 
-/// Columns: name; the `host` lines of a request; whether the gateway must accept them.
+/// The columns are: the name of the case, the `host` lines of a request, and whether the gateway must accept them.
 const HOSTS: &[(&str, &str, bool)] = &[
     ("none", "", false),
     ("two equal", "host: a\r\nhost: a\r\n", false),
@@ -549,8 +552,8 @@ const HOSTS: &[(&str, &str, bool)] = &[
     ("IPv6", "host: [2001:db8::1]:8443\r\n", true),
 ];
 
-/// RFC 9112, section 3.2. A proxy in front of the gateway may route by the host, so the gateway must not accept a
-/// request whose host can be read in two ways.
+/// A proxy in front of the gateway may route by the host. So the gateway must refuse a request whose host can be read
+/// in two ways (RFC 9112, section 3.2).
 #[tokio::test]
 async fn request_without_exactly_one_valid_host_is_400() {
     let world = World::start().await;
@@ -573,8 +576,8 @@ async fn request_without_exactly_one_valid_host_is_400() {
                 assert!(text.contains("«host»"), "{what}: {text}");
             }
         }
-        // The gateway checks the host before the path. HTTP/1.0 may omit the host, but if a host is sent, it must be
-        // valid.
+        // The gateway checks the host before the path. An HTTP/1.0 request need not have a host, but a host that is
+        // sent must be valid.
         for (version, good) in [("1.1", *good), ("1.0", *good || host.is_empty())] {
             let bytes = format!("GET /nowhere HTTP/{version}\r\n{host}connection: close\r\n\r\n");
             let answer = raw(&world, &bytes).await;
@@ -590,7 +593,7 @@ async fn request_without_exactly_one_valid_host_is_400() {
     world.settled(&key).await;
 }
 
-/// A refused request with clear framing does not end the connection: the next request on it is served.
+/// If the end of a refused request is clear, the connection stays open, and the next request on it is served.
 #[tokio::test]
 async fn request_without_a_host_does_not_affect_the_next_one() {
     let world = World::start().await;
@@ -653,8 +656,8 @@ async fn body_shorter_than_its_length_never_reaches_a_vendor() {
     assert!(world.vendor.received().is_empty());
 }
 
-/// The operators' listener also checks the framing. Otherwise money could be moved by a request that a proxy in front
-/// of the listener reads differently.
+/// The operators' listener checks the framing, too. Otherwise a proxy in front of it could read a request differently,
+/// and let a request pass that moves money.
 #[tokio::test]
 async fn operators_listener_refuses_a_request_with_contradictory_lengths() {
     let world = World::start().await;
@@ -672,7 +675,7 @@ async fn operators_listener_refuses_a_request_with_contradictory_lengths() {
     let close = "connection: close\r\n";
     let body = topup("paid");
     let smuggled = req(&(length(&topup("smuggled")) + close), &topup("smuggled"));
-    // Columns: name; bytes; the allowed statuses.
+    // The columns are: the name of the case, the bytes sent, and the allowed statuses.
     for (what, bytes, allowed) in [
         (
             "length, then chunked",
@@ -756,6 +759,6 @@ async fn operators_listener_refuses_a_request_with_contradictory_lengths() {
         let text = String::from_utf8_lossy(&answer);
         assert!(allowed.contains(&&found[..]), "{what}: {found:?} {text}");
     }
-    // The balance is the first 1000 ₽, plus 1 ₽ from each of the three valid requests.
+    // The balance is the initial 1000 ₽, plus 1 ₽ from each of the three valid requests.
     assert_eq!(world.account(&key).await["balance_rub"], "1003.00");
 }

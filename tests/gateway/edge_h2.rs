@@ -1,5 +1,5 @@
-//! Hardening, "h2": floods of hand-written frames. The gateway closes the connection or stops reading it. Its memory
-//! does not grow, another client is served, and no hold remains.
+//! Tests of floods of HTTP/2 frames. At each flood, the gateway closes the connection or stops reading it. The
+//! gateway's memory does not grow, other clients are served, and no hold remains.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -50,12 +50,12 @@ const END_HEADERS: u8 = 4;
 const INITIAL_WINDOW_SIZE: u8 = 4;
 const REFUSED_STREAM: u32 = 7;
 
-/// The memory in KiB that the process may gain during a flood. The allocator of a debug build keeps some memory, but
-/// the gateway must not store incoming data.
+/// How much memory the gateway's process may gain during a flood, in KiB. The allocator of a debug build keeps some
+/// memory, but the gateway must not store incoming data.
 const GROWTH_KIB_MAX: u64 = 64 * 1024;
-/// Time within which a flood must end.
+/// The time within which a flood must end.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A write that takes longer than this is blocked: the gateway has stopped reading.
+/// If a write takes longer than this, it is blocked, because the gateway has stopped reading.
 const THROTTLED: Duration = Duration::from_secs(1);
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -67,7 +67,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Splits bytes into HTTP/2 frames: type, stream, payload.
+/// Splits bytes into HTTP/2 frames. Returns the type, the stream and the payload of each.
 fn frames(mut bytes: &[u8]) -> Vec<(u8, u32, &[u8])> {
     let mut frames = Vec::new();
     while let Some((head, rest)) = bytes.split_at_checked(9) {
@@ -82,7 +82,7 @@ fn frames(mut bytes: &[u8]) -> Vec<(u8, u32, &[u8])> {
     frames
 }
 
-/// The client's preface, with a SETTINGS frame that has this one setting.
+/// Returns the client's connection preface, with a SETTINGS frame that contains this one setting.
 fn setting(name: u8, value: u32) -> Vec<u8> {
     frame(
         SETTINGS,
@@ -98,7 +98,7 @@ fn opening() -> Vec<u8> {
     bytes
 }
 
-/// A header field without indexing (RFC 7541, section 6.2.2), whose name is entry `place` of the static table.
+/// Returns a header field without indexing (RFC 7541, section 6.2.2). Its name is entry `place` of the static table.
 fn literal(place: u8, value: &str) -> Vec<u8> {
     let mut field = match place {
         0..15 => vec![place],
@@ -110,9 +110,9 @@ fn literal(place: u8, value: &str) -> Vec<u8> {
     field
 }
 
-/// The encoded header block of a chat call.
+/// Returns the encoded header block of a chat call.
 fn call(key: &str) -> Vec<u8> {
-    // The method POST and the scheme http, from the static table.
+    // These bytes are the method POST and the scheme http, from the static table.
     let mut block = vec![0x83, 0x86];
     block.extend(literal(4, "/v1/chat/completions"));
     block.extend(literal(1, "gateway.example"));
@@ -121,7 +121,7 @@ fn call(key: &str) -> Vec<u8> {
     block
 }
 
-/// The gateway's reaction to a flood of frames.
+/// How the gateway reacts to a flood of frames.
 #[derive(Debug, PartialEq)]
 enum End {
     Closed,
@@ -130,8 +130,8 @@ enum End {
     Taken,
 }
 
-/// Sends `opening`, and then the results of `times` calls of `unit`, many per write. Reads answers only if `reads` is
-/// set.
+/// Sends `opening`, and then the results of calling `unit` `times` times, many per write. Reads the gateway's answers
+/// only if `reads` is true.
 async fn flood(
     edge: &Edge,
     opening: Vec<u8>,
@@ -181,7 +181,7 @@ async fn flood(
     if end != End::Taken {
         return end;
     }
-    // All frames were sent. The gateway may still close the connection when it has read the last of them.
+    // All frames were sent. The gateway may still close the connection, when it has read the last of them.
     let mut rest = Vec::new();
     match timeout(Duration::from_secs(2), reader.read_to_end(&mut rest)).await {
         Ok(_) => End::Closed,
@@ -197,7 +197,7 @@ async fn others_are_served(edge: &Edge, key: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn flood_of_h2_frames_ends_its_connection_or_waits_and_uses_no_memory() {
+async fn flood_of_h2_frames_closes_or_stalls_its_connection_and_uses_no_memory() {
     let mut edge = Edge::start("").await;
     let key = edge.key().await;
     let open = |flags: u8, stream: u32| frame(HEADERS, flags, stream, &call(&key));
@@ -207,7 +207,8 @@ async fn flood_of_h2_frames_ends_its_connection_or_waits_and_uses_no_memory() {
         others_are_served(&edge, &key).await;
     }
     let before = edge.rss_kib();
-    // Columns: name; number of repetitions; whether the client reads; whether the gateway must close the connection.
+    // The columns are: the name of the flood, the number of repetitions, whether the client reads, and whether the
+    // gateway must close the connection.
     for (what, times, reads, closes) in [
         ("rapid reset", 20_000, true, false),
         ("rapid reset, unread", 20_000, false, false),
@@ -325,7 +326,7 @@ async fn h2_client_that_opens_no_window_is_disconnected_and_its_call_ends() {
     ];
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     socket.write_all(&bytes.concat()).await.unwrap();
-    // The client reads everything that the gateway sends, so the gateway's writes never block.
+    // The client reads everything that the gateway sends, so no write of the gateway blocks.
     let mut read = Vec::new();
     let closed = timeout(Duration::from_secs(15), socket.read_to_end(&mut read)).await;
     assert!(closed.is_ok(), "it is still open");
@@ -341,7 +342,7 @@ async fn h2_client_that_opens_no_window_is_disconnected_and_its_call_ends() {
     }
 }
 
-/// The whole answer is ready at once. If the gateway passed it to the h2 library without waiting for the client's
+/// The whole response is ready at once. If the gateway passed it to the h2 library without waiting for the client's
 /// window, no timeout would apply to a client that opens its window too slowly.
 #[tokio::test]
 async fn h2_client_that_opens_its_window_by_single_bytes_is_disconnected() {
@@ -362,7 +363,7 @@ async fn h2_client_that_opens_its_window_by_single_bytes_is_disconnected() {
         let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
         socket.write_all(&opening.concat()).await.unwrap();
         let mut read = Vec::new();
-        // An idle connection would stay open for 75 seconds.
+        // An idle connection would stay open for 75 seconds, so this connection was not closed for being idle.
         let closed = timeout(Duration::from_secs(15), socket.read_to_end(&mut read)).await;
         assert!(closed.is_ok(), "{bytes}: it is still open");
         let came: usize = frames(&read)
@@ -375,7 +376,7 @@ async fn h2_client_that_opens_its_window_by_single_bytes_is_disconnected() {
     assert_eq!(world.settled(&key).await["held_rub"], "0.00");
 }
 
-/// A client that reads slowly, but without a stop, gets its complete answer.
+/// A client that reads slowly but steadily gets its complete response.
 #[tokio::test]
 async fn answer_read_through_small_h2_windows_is_complete() {
     let world = World::start().await;
@@ -406,7 +407,8 @@ async fn answer_read_through_small_h2_windows_is_complete() {
 
 type AnyBody = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A request body without a content length: these bytes, and then the end of the stream, or no end if `ends` is false.
+/// Returns a request body without a content length: these bytes, and then the end of the stream if `ends` is true.
+/// Otherwise the body never ends.
 fn unmeasured(bytes: impl Into<Bytes>, ends: bool) -> AnyBody {
     let first = stream::iter([Ok(Frame::data(bytes.into()))]);
     if ends {
@@ -417,7 +419,7 @@ fn unmeasured(bytes: impl Into<Bytes>, ends: bool) -> AnyBody {
 }
 
 #[tokio::test]
-async fn refusals_of_bodies_are_the_same_on_h2_as_on_http1() {
+async fn body_refusals_are_the_same_on_http2_as_on_http1() {
     let world = limits("body_bytes_max = 1000\nbody_seconds = 1")
         .start()
         .await;
@@ -485,8 +487,8 @@ async fn refusals_of_bodies_are_the_same_on_h2_as_on_http1() {
     assert_eq!(world.settled(&key).await["held_rub"], "0.00");
 }
 
-/// After the refusal the gateway continues to open the client's windows and does not reset the stream. So the client
-/// can send its whole body and then read the answer.
+/// After the refusal, the gateway continues to open the client's flow-control windows, and does not reset the stream.
+/// So the client can send its whole body and then read the refusal.
 #[tokio::test]
 async fn refusal_reaches_a_client_that_sends_its_large_body_before_reading_on_h2() {
     const PIECE: usize = 16_384;
@@ -494,7 +496,8 @@ async fn refusal_reaches_a_client_that_sends_its_large_body_before_reading_on_h2
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     let begin = [opening(), frame(HEADERS, END_HEADERS, 1, &call("tg-wrong"))].concat();
     socket.write_all(&begin).await.unwrap();
-    // The bytes that the client has yet to send, and the windows of the stream and of the connection.
+    // These variables are the bytes that the client must still send, and the windows of the stream and of the
+    // connection.
     let (mut left, mut stream_window, mut window) = (LARGE, 65_535, 65_535);
     let mut answered = false;
     while left > 0 {
@@ -540,7 +543,7 @@ async fn refusal_reaches_a_client_that_sends_its_large_body_before_reading_on_h2
     assert!(answered);
 }
 
-/// A body must arrive with at least one kilobyte per second. The rate is measured after the first five seconds.
+/// A body must arrive at a rate of at least one kilobyte per second. The rate is measured after the first five seconds.
 #[tokio::test]
 async fn slow_body_is_408_on_http1_and_h2() {
     const DROP_EVERY: Duration = Duration::from_millis(100);
@@ -581,7 +584,7 @@ async fn slow_body_is_408_on_http1_and_h2() {
     let begun = Instant::now();
     let both = timeout(PATIENCE, async { tokio::join!(h2, http1) });
     both.await.expect("both are answered");
-    // A whole body may take a minute, so these refusals were caused by the minimum rate.
+    // A body may take a minute in total, so these refusals were caused by the minimum rate.
     let time = begun.elapsed();
     assert!((4..20).contains(&time.as_secs()), "{time:?}");
     assert!(world.vendor.received().is_empty());
@@ -628,7 +631,7 @@ async fn connection_serves_a_hundred_h2_streams_at_a_time_and_refuses_the_next()
     returned.await.expect("the next one is refused");
     assert_eq!(resets(&read)[0], (201, REFUSED_STREAM));
     assert_eq!(world.vendor.received().len(), 100);
-    // The other hundred streams end normally, although one stream was refused.
+    // One stream was refused, but the other hundred streams end normally.
     let ended = timeout(PATIENCE, async {
         let answered = |read: &[u8]| {
             let all = frames(read);
@@ -641,11 +644,11 @@ async fn connection_serves_a_hundred_h2_streams_at_a_time_and_refuses_the_next()
         }
     });
     ended.await.expect("a hundred answers");
-    // The refused stream may be reset more than once; no other stream is reset.
+    // The refused stream may be reset more than once. No other stream may be reset.
     assert!(resets(&read).iter().all(|(stream, _)| *stream == 201));
     world.settled(&key).await;
 
-    // A client that opens at most a hundred streams at a time gets all of its answers.
+    // A client that opens at most a hundred streams at the same time gets all of its responses.
     world.vendor.script(polite);
     let client: HttpClient = Client::builder(TokioExecutor::new())
         .http2_only(true)
@@ -661,7 +664,7 @@ async fn connection_serves_a_hundred_h2_streams_at_a_time_and_refuses_the_next()
 }
 
 #[tokio::test]
-async fn head_that_is_too_large_on_h2_gets_the_usual_error_format() {
+async fn request_head_that_is_too_large_on_h2_gets_the_usual_error_format() {
     let world = World::start().await;
     let key = world.key().await;
     let client = Client::builder(TokioExecutor::new())
@@ -691,13 +694,14 @@ async fn head_that_is_too_large_on_h2_gets_the_usual_error_format() {
         let answer = whole(client.request(req).await.unwrap()).await;
         refused(what, &answer, status, INVALID, code);
     }
-    // The connection remains usable.
+    // The connection can still be used after the refusal.
     let req = world.chat_request(&key, &chat_body("x"));
     let answer = whole(client.request(req).await.unwrap()).await;
     assert_eq!(answer.status, 200);
 }
 
-/// RFC 9113, section 8.3.1: `:authority` is the host, and an additional `host` must not differ.
+/// The pseudo-header `:authority` is the host, and an additional `host` header must not differ from it (RFC 9113,
+/// section 8.3.1).
 #[tokio::test]
 async fn host_that_contradicts_the_authority_is_refused_on_h2() {
     let world = World::start().await;
@@ -743,7 +747,7 @@ async fn host_that_contradicts_the_authority_is_refused_on_h2() {
     world.settled(&key).await;
 }
 
-/// The gateway sends only complete frames, and sends GOAWAY before it closes a connection.
+/// The gateway sends only complete frames, and sends a GOAWAY frame before it closes a connection.
 #[tokio::test]
 async fn flooded_h2_connection_ends_with_a_reason() {
     let world = World::start().await;
@@ -758,7 +762,7 @@ async fn flooded_h2_connection_ends_with_a_reason() {
     let closed = timeout(PATIENCE, socket.read_to_end(&mut read)).await;
     assert!(closed.is_ok(), "it is still open");
     let kinds: Vec<_> = frames(&read).iter().map(|frame| frame.0).collect();
-    // A reset may have overtaken the answer.
+    // A reset may have arrived before the response was read.
     assert!(
         kinds
             .last()

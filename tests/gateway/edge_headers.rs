@@ -1,5 +1,5 @@
-//! Hardening, "Headers" and "Keys": refuses heads that are too large, and keeps secrets out of answers, logs and files.
-//! `passthrough` tests which headers are forwarded.
+//! Tests that the gateway refuses request heads that are too large, and that no secret appears in responses, logs and
+//! files. `passthrough` tests which headers are forwarded.
 
 use http::Method;
 use serde_json::json;
@@ -15,13 +15,13 @@ use crate::{
     secrets::{files_in, has_secret},
 };
 
-/// Returns the bytes of a `GET` for this path with these header lines.
+/// Returns the bytes of a `GET` request for this path with these header lines.
 fn get(path: &str, lines: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: gateway.example\r\nconnection: close\r\n{lines}\r\n")
 }
 
 #[tokio::test]
-async fn request_target_over_2_kb_is_414_before_other_errors() {
+async fn request_target_over_2_kb_gets_414_even_if_there_are_other_errors() {
     let world = World::start().await;
     for path in [
         "/v1/tollgate/models",
@@ -36,15 +36,16 @@ async fn request_target_over_2_kb_is_414_before_other_errors() {
         let answer = raw(&world, &get(&long(2048), "")).await;
         assert_ne!(answer.status, 414, "{path}");
     }
-    // The limit applies to the path only. The host of an absolute URL is ignored.
+    // The limit applies to the path and query only. The host of an absolute URL is not counted.
     let host = format!("http://{}.example/", "x".repeat(3000));
     assert_eq!(raw(&world, &get(&host, "")).await.status, 200);
 }
 
 #[tokio::test]
-async fn head_that_is_too_large_is_431_in_the_usual_error_format() {
+async fn request_head_that_is_too_large_gets_431_in_the_usual_error_format() {
     let world = World::start().await;
-    // Columns: header lines; bytes of each value; status. The helper `get` adds two lines.
+    // The columns are: the number of header lines, the bytes of each value, and the status. The helper `get` adds two
+    // lines.
     for (lines, bytes, status) in [
         (62, 1, 200),
         (63, 1, 431),
@@ -62,7 +63,7 @@ async fn head_that_is_too_large_is_431_in_the_usual_error_format() {
     }
 }
 
-/// The gateway stores no part of an oversized head in memory. The client gets a 431, or the connection closes.
+/// The gateway stores no part of an oversized head in memory. The client gets a 431, or the connection is closed.
 #[tokio::test]
 async fn oversized_request_head_is_refused_without_being_read() {
     let world = World::start().await;
@@ -74,7 +75,7 @@ async fn oversized_request_head_is_refused_without_being_read() {
         let patience = std::time::Duration::from_secs(10);
         let answer = talk(world.gateway.address(), req.as_bytes(), patience).await;
         let statuses = statuses(&answer.expect("it is closed"));
-        // The reset may reach the client before it has read the answer.
+        // The connection's reset may reach the client before the client has read the response.
         assert!(statuses.is_empty() || statuses == [431], "{statuses:?}");
     }
     assert_eq!(world.get("/", &[]).await.status, 200);
@@ -96,14 +97,14 @@ async fn request_head_limit_is_configurable() {
     }
 }
 
-/// Text of a prompt, which the gateway must not write into its log or files.
+/// The text of a prompt. The gateway must not write it into its log or files.
 const PROMPT: &str = "a-prompt-that-nobody-writes-down";
 const REPLY: &str = "a-reply-that-nobody-writes-down";
 const ORGANISATION: &str = "org-SecretOfTheVendor";
 const VENDOR_REQUEST: &str = "req_SecretOfTheVendor";
 const CALLERS_ADDRESS: &str = "203.0.113.77";
 
-/// A vendor that repeats everything it receives, and fails in the way that the prompt requests.
+/// Responds as a vendor that repeats everything that it receives, and fails in the way that the prompt requests.
 fn gossip(received: &Received) -> Reply {
     let op = if received.path.contains("/messages") {
         Op::Messages
@@ -178,7 +179,7 @@ fn has(bytes: &[u8], text: &str) -> bool {
     String::from_utf8_lossy(bytes).contains(text)
 }
 
-/// Makes calls and operators' requests, and searches the answers, the log and the files for secrets and prompts.
+/// Makes calls and operators' requests, and searches the responses, the log and the files for secrets and prompts.
 /// Returns the names of the files.
 async fn search(mut edge: Edge) -> Vec<String> {
     edge.vendor.script(gossip);
@@ -217,7 +218,7 @@ async fn search(mut edge: Edge) -> Vec<String> {
             }
         }
     }
-    // Each path of the admin API is requested with the operator's key and with a wrong key.
+    // Each path of the admin API is requested with the operator's key, and with a wrong key.
     for path in [
         "/admin/v1/accounts",
         "/admin/v1/accounts/acme",
@@ -283,7 +284,8 @@ async fn search(mut edge: Edge) -> Vec<String> {
         log.contains("\"call\"") && !received.is_empty() && answers.len() > 80,
         "{log}"
     );
-    // The folder also has the configuration, which refers to secrets only by the names of variables.
+    // The folder contains the configuration as well, which refers to secrets only by the names of environment
+    // variables.
     let mut files = Vec::new();
     for (file, bytes) in files_in(edge.dir.path()) {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();

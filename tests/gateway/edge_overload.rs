@@ -1,4 +1,5 @@
-//! Hardening: three times as many calls as the gateway can serve, bodies that would fill the memory, and guessed keys.
+//! Tests of overload: three times as many calls as the gateway can serve, bodies that would fill the memory, and
+//! guessed keys.
 
 use std::{
     sync::{
@@ -27,13 +28,14 @@ use crate::{
     replies::{answer, usage},
 };
 
-/// The number of calls that the gateway serves at a time. Each call takes a twentieth of a second.
+/// The number of calls that the gateway serves at the same time. Each call takes 50 ms.
 const SERVED: usize = 8;
 const VENDOR_TIME: Duration = Duration::from_millis(50);
-/// Duration of each load that is measured.
+/// The duration of each measured load.
 const LOAD: Duration = Duration::from_secs(2);
-/// Allowance for the promised bounds: p99 at most twice the p99 without overload, and a refusal within 10 ms. Client,
-/// gateway and vendor are one unoptimised process that shares its cores with other tests.
+/// A tolerance for the promised bounds: the 99th percentile of call durations is at most twice that without overload,
+/// and a refusal takes at most 10 ms. Client, gateway and vendor are one unoptimised process, which shares its cores
+/// with other tests.
 const SLACK: Duration = Duration::from_millis(150);
 const REFUSAL: Duration = Duration::from_millis(10);
 
@@ -63,7 +65,7 @@ async fn excess_calls_are_refused_at_once_without_slowing_others() {
                     }
                     refused("overload", &answer, 503, OVERLOADED, "overloaded");
                     refusals.push(time);
-                    // The client retries sooner than the `retry-after` of the refusal allows.
+                    // The client retries sooner than the header `retry-after` of the refusal allows.
                     sleep(VENDOR_TIME / 2).await;
                 }
                 (served, refusals)
@@ -87,7 +89,7 @@ async fn excess_calls_are_refused_at_once_without_slowing_others() {
     assert!(among <= alone * 2 + SLACK, "{among:?}, unloaded {alone:?}");
     assert!(half <= REFUSAL + SLACK / 3, "{half:?}");
     assert!(most <= REFUSAL + SLACK, "{most:?}");
-    // The gateway serves as many calls as it would without the refused ones.
+    // The gateway serves as many calls as it would without the refused calls.
     assert!(
         served.len() >= unloaded.len(),
         "{} {}",
@@ -95,13 +97,13 @@ async fn excess_calls_are_refused_at_once_without_slowing_others() {
         unloaded.len()
     );
     world.settled(&key).await;
-    // After the overload the gateway serves every call again.
+    // After the overload, the gateway serves every call again.
     for _ in 0..20 {
         assert_eq!(world.chat(&key, &chat_body("x")).await.status, 200);
     }
 }
 
-/// Sends a head and this many bytes of a body, and returns the open connection.
+/// Sends a head and this number of bytes of a body. Returns the open connection.
 async fn begin(world: &World, head: &str, bytes: usize) -> TcpStream {
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     socket.write_all(head.as_bytes()).await.unwrap();
@@ -116,7 +118,7 @@ async fn answered(socket: &mut TcpStream) -> Vec<u16> {
 }
 
 #[tokio::test]
-async fn body_memory_is_bounded_and_released() {
+async fn memory_for_request_bodies_is_bounded_and_released() {
     let megabyte = 1 << 20;
     let lines = format!(
         "body_bytes_max = {megabyte}\nbody_bytes_in_flight_max = {}",
@@ -127,10 +129,10 @@ async fn body_memory_is_bounded_and_released() {
     for op in BOTH {
         let head = |lines: &str| head(op, Some(&key.secret), lines);
         let declared = head(&format!("content-length: {megabyte}\r\n"));
-        // One body of almost the whole budget fits. The gateway counts bytes that have arrived, not bytes that are
-        // declared.
+        // One body of almost the whole budget fits. The gateway counts the bytes that have arrived, not the declared
+        // bytes.
         let mut first = begin(&world, &declared, megabyte - 10_000).await;
-        // A second body declares more than the budget has left, so the gateway refuses it without reading it.
+        // The second body declares more bytes than the budget has left, so the gateway refuses it without reading it.
         eventually("the first one's bytes have come", async || {
             let mut second = begin(&world, &declared, 0).await;
             tokio::select! {
@@ -139,12 +141,12 @@ async fn body_memory_is_bounded_and_released() {
             }
         })
         .await;
-        // A body without a length is read until the budget is used up.
+        // A body without a declared length is read until the budget is used up.
         let chunked = head("transfer-encoding: chunked\r\n");
         let chunked = format!("{chunked}{megabyte:x}\r\n");
         let mut third = begin(&world, &chunked, megabyte - 10_000).await;
         assert_eq!(answered(&mut third).await, [503]);
-        // A small body still fits, and then the gateway reads the first body to its end.
+        // A small body still fits. After that, the gateway reads the first body to its end.
         let small = op.call(&world, &key, &op.body("x")).await;
         assert_eq!(small.status, 200, "{small:?}");
         first.write_all(&vec![b' '; 10_000]).await.unwrap();
@@ -180,7 +182,7 @@ async fn no_body_is_read_before_the_key_is_checked() {
     }
 }
 
-/// A call with a key that is well-formed but unknown, from this client address.
+/// Makes a call from this client address, with a key that is well-formed but unknown.
 async fn guess(world: &World, op: Op, from: &str) -> crate::harness::Answer {
     let bearer = format!("Bearer {}", SecretKey::generate().expose());
     let headers = [
@@ -202,7 +204,7 @@ fn guessing(lines: &str) -> Setup {
 }
 
 #[tokio::test]
-async fn key_guesses_get_429_while_valid_keys_of_the_address_continue() {
+async fn key_guesses_get_429_while_valid_keys_from_the_same_address_continue() {
     let world = guessing("unknown_keys_per_second = 1\nunknown_keys_burst = 5")
         .start()
         .await;
@@ -222,7 +224,8 @@ async fn key_guesses_get_429_while_valid_keys_of_the_address_continue() {
         refused("guess", &answer, 429, LIMIT, "rate_limit_exceeded");
         let earned = begun.elapsed().as_secs() + 1;
         assert!((5..=5 + earned).contains(&let_in), "{let_in}");
-        // The limit does not affect valid keys from this address, keys without a checksum, or other addresses.
+        // The limit does not affect valid keys from this address, keys without a checksum, or keys from other
+        // addresses.
         for _ in 0..10 {
             let mut req = op.request(&world, &key, &op.body("x"));
             req.headers_mut()
@@ -238,7 +241,8 @@ async fn key_guesses_get_429_while_valid_keys_of_the_address_continue() {
     }
 }
 
-/// Keys without the gateway's prefix may exist too, so each guess costs a look-up and the limit applies.
+/// A key without the gateway's prefix may exist. So a guess of such a key needs a lookup, and the limit on guesses
+/// applies to it.
 #[tokio::test]
 async fn guesses_of_keys_without_the_gateways_prefix_get_429_too() {
     let world = guessing("unknown_keys_per_second = 1\nunknown_keys_burst = 5")
@@ -261,7 +265,7 @@ async fn guesses_of_keys_without_the_gateways_prefix_get_429_too() {
 }
 
 #[tokio::test]
-async fn key_guesses_from_one_ipv6_64_network_count_as_one_address() {
+async fn key_guesses_from_one_ipv6_network_of_prefix_length_64_count_as_one_address() {
     let world = guessing("unknown_keys_per_second = 1\nunknown_keys_burst = 20")
         .start()
         .await;
@@ -277,7 +281,7 @@ async fn key_guesses_from_one_ipv6_64_network_count_as_one_address() {
 }
 
 #[tokio::test]
-async fn three_hundred_key_guesses_at_once_are_answered_by_default() {
+async fn by_default_the_first_300_key_guesses_get_401_and_later_ones_429() {
     let world = World::start().await;
     let begun = Instant::now();
     let mut returned = 0;
@@ -291,7 +295,7 @@ async fn three_hundred_key_guesses_at_once_are_answered_by_default() {
         "{returned} in {:?}",
         begun.elapsed()
     );
-    // The disabled key exists, so a request with it does not count as a guess.
+    // A disabled key exists, so a request with it does not count as a guess.
     let key = world.key_with("acme", "1", json!({})).await;
     let path = format!("/admin/v1/keys/{}", key.id);
     let body = Some(json!({ "status": "disabled" }));
@@ -301,7 +305,7 @@ async fn three_hundred_key_guesses_at_once_are_answered_by_default() {
     assert_eq!(world.chat(&key, &body).await.status, 401);
 }
 
-/// Sends requests to unknown paths, many at a time, and counts the answers. Runs until the test drops it.
+/// Sends many concurrent requests to unknown paths and counts the responses, until the test drops the task.
 async fn flood_unknown_paths(edge: &Edge, answered: &AtomicUsize) {
     let socket = TcpStream::connect(edge.address).await.unwrap();
     let (mut from, mut to) = socket.into_split();
@@ -340,7 +344,7 @@ async fn flood_of_refused_requests_displaces_no_audit_line_and_fills_no_log() {
         () = flood_unknown_paths(&edge, &answered) => panic!("the flood ended"),
     }
     assert_eq!(edge.stop().await, Some(0));
-    // The slow reader of the log may not have copied the gateway's last lines yet.
+    // The slow reader of the log may not have copied the last lines yet.
     let audited = || edge.log().matches("\"account.create\"").count();
     eventually(
         "every change is audited, and refusals are summed up",
@@ -436,7 +440,7 @@ async fn large_request_of_a_key_without_money_is_refused_before_its_body_is_read
     }
 }
 
-/// The vendor answers each call with a plain answer of this many bytes of text.
+/// Makes the vendor answer each call with a plain response that has this number of bytes of text.
 fn large_answers(edge: &Edge, op: Op, bytes: usize) {
     let reported = answer(op, &"x".repeat(bytes), &usage(op, 9, 2));
     let reported = bytes::Bytes::from(reported.to_string());
@@ -453,10 +457,11 @@ fn large_answers(edge: &Edge, op: Op, bytes: usize) {
 async fn large_answer_is_in_memory_once_and_answer_memory_is_bounded() {
     const MEGABYTE: usize = 1 << 20;
     const ANSWER: usize = 60 * MEGABYTE;
-    // Memory for the buffers of each connection, and memory that the allocator of a debug build does not return to the
-    // system.
+    // The memory for the buffers of each connection, and the memory that the allocator of a debug build does not return
+    // to the system.
     const SLACK_KIB: u64 = 64 << 10;
-    // Allowance for six concurrent answers. Measured: 241 to 288 MiB in total, and 559 MiB without a bound.
+    // The tolerance for six concurrent responses. Measured: 241 to 288 MiB in total with the bound on memory, and 559
+    // MiB without it.
     const SLACK_OF_SIX_KIB: u64 = 128 << 10;
     let bound = 128 * MEGABYTE;
     let edge = Edge::start(&format!("answer_bytes_in_flight_max = {bound}")).await;
@@ -485,8 +490,8 @@ async fn large_answer_is_in_memory_once_and_answer_memory_is_bounded() {
     assert!(six < most + SLACK_OF_SIX_KIB, "{six} KiB");
 }
 
-/// A thread translates one plain answer at a time, without waiting. Meanwhile it needs memory beyond the bound: for the
-/// parsed values, and for the translated answer, whose buffer is up to twice as large as the answer.
+/// A thread translates one plain response at a time, without waiting. During the translation it needs memory beyond the
+/// bound: for the parsed values, and for the translated response, whose buffer is up to twice as large as the response.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn translated_answers_exceed_the_memory_bound_by_at_most_three_copies_per_thread() {
     const MEGABYTE: usize = 1 << 20;

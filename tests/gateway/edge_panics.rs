@@ -1,6 +1,6 @@
-//! Hardening, "Panics": the gateway catches a panic in a call or in its body. The caller gets an error, the hold ends,
-//! and the connection and the process continue. `leaving` tests panics in the `reserve` layer alone. The admin API and
-//! the background tasks also survive a panic. The settler does not: see `readiness`.
+//! Tests of panics: the gateway catches a panic in a call or in the body of its response. The caller gets an error, the
+//! hold ends, and the connection and the process continue. The admin API and the background tasks survive a panic, too,
+//! except the settler (see `readiness`). `leaving` tests panics in the `reserve` layer without the other layers.
 
 use std::{
     convert::Infallible,
@@ -65,7 +65,7 @@ use crate::{
     secrets::{ADMIN_KEY, VENDOR_KEY},
 };
 
-/// A server that panics in the part of a call that the path names. Its ledger has 1000 µ₽.
+/// Starts a server that panics in the part of a call that the path names. Its ledger contains 1000 µ₽.
 async fn start(tasks: &mut JoinSet<()>) -> (SocketAddr, MemoryLedger, watch::Sender<bool>) {
     let ledger = MemoryLedger::new();
     open(&ledger, 1000).await;
@@ -139,7 +139,7 @@ async fn panic_in_a_call_is_an_error_only_for_its_caller() {
             let text = shape(place, &refused, 500, API, "");
             assert!(!text.contains("panic"), "{text}");
         }
-        // The head is sent before the body panics, so the server can only cut off the answer.
+        // The head of the response was sent before the body panicked, so the server can only cut off the response.
         let url = format!("http://{address}/body");
         let req = request(http::Method::POST, &url, &[], Bytes::new());
         if let Ok(res) = client.request(req).await {
@@ -175,9 +175,9 @@ async fn connect(address: SocketAddr, tasks: &mut JoinSet<()>) -> SendRequest<Fu
     sender
 }
 
-/// Sends requests one after another on one connection, which a panic must not close.
+/// Sends requests one after another on one connection. A panic must not close it.
 #[tokio::test]
-async fn connection_continues_after_the_panic_of_a_call() {
+async fn connection_continues_after_a_call_panics() {
     let mut tasks = JoinSet::new();
     let (address, _ledger, _draining) = start(&mut tasks).await;
     let mut sender = connect(address, &mut tasks).await;
@@ -199,7 +199,7 @@ async fn connection_continues_after_the_panic_of_a_call() {
     }
 }
 
-/// A log subscriber that panics when a line with these words is logged.
+/// A log subscriber that panics when a log line with these words is written.
 struct Trap(&'static str);
 
 impl Subscriber for Trap {
@@ -239,14 +239,14 @@ impl Visit for Words {
     }
 }
 
-/// Log lines with these words panic until the guard is dropped. The trap applies to one thread, and a test has only
-/// one.
+/// Until the guard is dropped, a log line with these words causes a panic. This applies to the current thread, which is
+/// the only thread of the test.
 fn trap(words: &'static str) -> DefaultGuard {
     tracing::subscriber::set_default(Trap(words))
 }
 
 #[tokio::test]
-async fn panic_in_the_admin_api_is_500_and_its_connection_continues() {
+async fn panic_in_the_admin_api_is_answered_with_500_and_the_connection_stays_open() {
     let world = World::start().await;
     let mut tasks = JoinSet::new();
     let mut sender = connect(world.gateway.admin_address().unwrap(), &mut tasks).await;
@@ -265,7 +265,7 @@ async fn panic_in_the_admin_api_is_500_and_its_connection_continues() {
         sender.ready().await.unwrap();
         answer
     };
-    // The handler logs this line after it has created the account, so the account exists.
+    // The handler logs this line after it has created the account. So the account exists although the handler panics.
     let trapped = trap("account.create");
     let refused = create().await;
     drop(trapped);
@@ -274,7 +274,7 @@ async fn panic_in_the_admin_api_is_500_and_its_connection_continues() {
     let text = refused.refusal();
     assert_eq!(
         text,
-        "an internal error, and a change may have been made; see the log"
+        "an internal error of the gateway, and the change may have been made; see the gateway's log"
     );
     let made = create().await;
     assert_eq!(made.status, 200, "{made:?}");
@@ -282,7 +282,7 @@ async fn panic_in_the_admin_api_is_500_and_its_connection_continues() {
 }
 
 #[tokio::test]
-async fn panicked_reload_counts_as_failed_and_the_next_one_works() {
+async fn reload_that_panics_counts_as_failed_and_the_next_reload_works() {
     let mut world = World::start().await;
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
@@ -298,9 +298,9 @@ async fn panicked_reload_counts_as_failed_and_the_next_one_works() {
     let config = config.unwrap_or_else(|errors| panic!("{errors}"));
     let mut reload = Reload::new(&file, config, files);
 
-    // The gateway logs that this file is invalid, and the trap panics at that line.
+    // The gateway logs that the file is invalid, and the trap makes this log line panic.
     std::fs::write(&file, "listen = 1").unwrap();
-    let trapped = trap("not reloaded");
+    let trapped = trap("configuration not reloaded");
     reload.now(&mut world.gateway).await;
     drop(trapped);
     std::fs::write(&file, &text).unwrap();
@@ -314,7 +314,7 @@ async fn panicked_reload_counts_as_failed_and_the_next_one_works() {
     }
 }
 
-/// A service whose next clone panics if `breaks` is set.
+/// A service whose next clone panics if `breaks` is true.
 struct Brittle<S> {
     inner: S,
     breaks: Arc<AtomicBool>,

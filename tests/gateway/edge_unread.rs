@@ -1,5 +1,5 @@
-//! Hardening: the gateway may refuse a request before it has read the body. A client that sends the whole body first
-//! must still receive the refusal. If the gateway then closes the connection, a header of the answer announces that.
+//! Tests of refusals before the body is read. A client that sends its whole body first must still receive the refusal.
+//! If the gateway then closes the connection, a header of the response announces this.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ use crate::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A body of this size does not fit into the socket buffers of client and gateway.
+/// The size of a body that does not fit into the socket buffers of client and gateway.
 pub const LARGE: usize = 10_000_000;
 const SAYS_SO: &str = "\r\nconnection: close\r\n";
 
-/// The head of a request that has no `connection: close`.
+/// Returns the head of a request that has no header `connection: close`.
 fn stored(op: Op, key: Option<&str>, lines: &str) -> String {
     head(op, key, lines).replace("connection: close\r\n", "")
 }
 
-/// Sends head and body before it reads. Returns everything that it receives until the gateway closes the connection.
+/// Sends head and body before it reads. Returns everything that arrives until the gateway closes the connection.
 async fn told_at_last(world: &World, head: &str, body: &[u8]) -> String {
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     let write = async {
@@ -77,7 +77,7 @@ async fn refusal_reaches_a_client_that_sends_its_large_body_before_reading() {
     assert!(world.vendor.received().is_empty());
 }
 
-/// Python's `http.client` sends first the head, then the body, and only then reads.
+/// Python's `http.client` sends the head, then the body, and reads the response only after that.
 #[tokio::test]
 async fn connection_serves_the_next_request_after_a_short_unread_body() {
     let world = World::start().await;
@@ -97,7 +97,7 @@ async fn connection_serves_the_next_request_after_a_short_unread_body() {
             let body = if status == 400 {
                 body.replace('{', "[")
             } else {
-                // The client receives the refusal before it sends any of the body.
+                // The client receives the refusal before it sends any byte of the body.
                 let mut begin = [0; 12];
                 socket.read_exact(&mut begin).await.unwrap();
                 assert_eq!(statuses(&begin), [status], "{what}");
@@ -115,7 +115,7 @@ async fn connection_serves_the_next_request_after_a_short_unread_body() {
 }
 
 #[tokio::test]
-async fn answer_before_the_body_was_read_announces_that_the_connection_closes() {
+async fn answer_sent_before_the_body_was_read_announces_that_the_connection_closes() {
     let world = limits("body_bytes_max = 1000\nbody_seconds = 1")
         .start()
         .await;
@@ -148,7 +148,7 @@ async fn answer_before_the_body_was_read_announces_that_the_connection_closes() 
                 "{what}: {reported}"
             );
             assert!(reported.contains(SAYS_SO), "{what}: {reported}");
-            // The client has sent everything, so the gateway closes the connection without delay.
+            // The client has sent its whole body, so the gateway closes the connection without delay.
             let time = begun.elapsed();
             assert!(time < Duration::from_secs(5), "{what}: {time:?}");
         }

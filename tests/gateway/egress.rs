@@ -1,5 +1,5 @@
-//! Decisions, "Vendors"; hardening, "vendor": proxies, trusted certificate authorities, protocols, ends of connections,
-//! and timeouts.
+//! Tests of connections to vendors (docs/decisions.md, "Vendors"): proxies, trusted certificate authorities, protocols,
+//! connections that end, and timeouts.
 
 use std::{
     net::SocketAddr,
@@ -35,8 +35,8 @@ use crate::{
 };
 use tollgate_layers::redis_conn::{RedisConn, RedisSettings};
 
-/// Both vendors at this URL, with further lines for each. The scripted vendor's address becomes the beginning of the
-/// path.
+/// Configures this URL for both vendors, and adds these lines for each. The address of the scripted vendor becomes the
+/// beginning of the path.
 fn vendors_by(url: &str, lines: &str) -> Setup {
     ["chat", "messages"]
         .into_iter()
@@ -48,7 +48,7 @@ fn vendors_by(url: &str, lines: &str) -> Setup {
         })
 }
 
-/// The answer of a well-behaved vendor to a chat or a messages call.
+/// Returns the normal response of a vendor to a chat or a messages call.
 fn polite(taken: &Taken) -> Response<Full<Bytes>> {
     let op = if taken.path.ends_with("/chat/completions") {
         Op::Chat
@@ -68,7 +68,7 @@ fn polite(taken: &Taken) -> Response<Full<Bytes>> {
         .unwrap()
 }
 
-/// Makes a chat and a messages call, plain and streamed, and checks that each is answered.
+/// Makes a chat call and a messages call, plain and streamed, and checks that each is answered.
 async fn all_answered(what: &str, world: &World, key: &Key) {
     for op in BOTH {
         for stream in [false, true] {
@@ -80,7 +80,8 @@ async fn all_answered(what: &str, world: &World, key: &Key) {
     }
 }
 
-/// Makes a chat and a messages call, and checks that neither is answered or charged. Returns the text of the refusal.
+/// Makes a chat call and a messages call, and checks that neither is answered or charged. Returns the text of the
+/// refusal.
 async fn none_answered(what: &str, world: &World, key: &Key) -> String {
     let mut returned = String::new();
     for op in BOTH {
@@ -205,7 +206,7 @@ async fn vendor_certificate_must_be_signed_by_the_ca_file() {
     }
 }
 
-/// `ca_file` also applies to TLS connections to Redis.
+/// The setting `ca_file` applies to TLS connections to Redis, too.
 #[tokio::test]
 async fn redis_certificate_must_be_signed_by_the_ca_file() {
     let (authority, other) = (Authority::new(), Authority::new());
@@ -280,7 +281,7 @@ async fn http2_is_used_if_configured_and_offered_by_the_vendor() {
             "{what}: {taken:?}"
         );
     }
-    // Without TLS no protocol is negotiated, and the gateway speaks HTTP/2 from the first byte.
+    // Without TLS, no protocol is negotiated, and the gateway speaks HTTP/2 from the first byte.
     let vendor = Vendor::plain(polite).await;
     let url = format!("http://{}", vendor.address());
     let world = vendors_by(&url, "http2 = true").start().await;
@@ -320,13 +321,13 @@ async fn large_body_is_sent_byte_for_byte_over_http2() {
     }
 }
 
-/// A vendor's side of a connection, which the test reads and writes byte by byte.
+/// The vendor's end of a connection, which the test reads and writes byte by byte.
 struct Raw {
     socket: TcpStream,
 }
 
 impl Raw {
-    /// Reads the next request, up to the end of its body; `false` if the gateway has closed.
+    /// Reads the next request to the end of its body. Returns `false` if the gateway has closed the connection.
     async fn request(&mut self) -> bool {
         let (mut read, mut buffer) = (Vec::new(), [0; 4096]);
         loop {
@@ -354,7 +355,7 @@ impl Raw {
     }
 }
 
-/// A gateway with a key, and a listener that is in place of both vendors.
+/// Starts a gateway with a key, and a listener to which the gateway connects instead of both vendors.
 async fn by_hand(lines: &str) -> (World, Key, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
@@ -380,7 +381,8 @@ async fn no_call_fails_if_a_vendor_closes_idle_connections() {
             assert!(raw.request().await);
             raw.answer().await;
             raw.socket.shutdown().await.unwrap();
-            // The vendor has closed its side. The gateway must close too, without sending another request.
+            // The vendor has closed its side of the connection. The gateway must close it, too, and send no other
+            // request on it.
             assert!(!raw.request().await);
             signal.notify_one();
         }
@@ -393,8 +395,8 @@ async fn no_call_fails_if_a_vendor_closes_idle_connections() {
     assert_eq!(connections.load(Ordering::SeqCst), 10);
 }
 
-/// An HTTP/1.1 answer does not state which request it belongs to. If bytes arrive late on an idle connection, the next
-/// call on it would take them as its answer.
+/// An HTTP/1.1 response does not name the request that it belongs to. If bytes arrive late on an idle connection, the
+/// next call on this connection would take them as its response.
 #[tokio::test]
 async fn connection_with_an_unexpected_second_answer_is_not_reused() {
     let (world, key, listener) = by_hand("").await;
@@ -429,7 +431,7 @@ async fn connection_with_an_unexpected_second_answer_is_not_reused() {
 }
 
 #[tokio::test]
-async fn request_is_sent_again_if_a_reused_connection_ends_without_a_byte() {
+async fn request_is_sent_again_if_a_reused_connection_closes_before_any_response_byte() {
     let (world, key, listener) = by_hand("").await;
     let taken = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&taken);
@@ -440,7 +442,8 @@ async fn request_is_sent_again_if_a_reused_connection_ends_without_a_byte() {
             let (socket, _) = listener.accept().await.unwrap();
             let (mut raw, count) = (Raw { socket }, Arc::clone(&count));
             connections.spawn(async move {
-                // The vendor answers the first request on each connection, and closes the connection during the second.
+                // On each connection, the vendor answers the first request, and closes the connection during the
+                // second.
                 assert!(raw.request().await);
                 count.fetch_add(1, Ordering::SeqCst);
                 raw.answer().await;
@@ -450,7 +453,7 @@ async fn request_is_sent_again_if_a_reused_connection_ends_without_a_byte() {
             });
         }
     });
-    // A second call usually begins on the connection of the first call, fails there, and is sent again on a new
+    // Usually a second call begins on the connection of the first call, fails there, and is sent again on a new
     // connection.
     const CALLS: usize = 10;
     for call in 1..=CALLS {
@@ -503,7 +506,7 @@ async fn idle_connection_to_a_vendor_is_closed_after_its_idle_time() {
 
 #[tokio::test]
 async fn connect_timeout_includes_the_proxy() {
-    // Nothing accepts connections at this address: they wait in the listener's queue, so the proxy never answers.
+    // The listener at this address never accepts connections. They wait in its queue, so the proxy never answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     for kind in KINDS {
         let scheme = if kind == Kind::Connect {
@@ -523,7 +526,7 @@ async fn connect_timeout_includes_the_proxy() {
 }
 
 #[tokio::test]
-async fn plain_answer_may_take_longer_than_the_timeout_of_a_streams_first_byte() {
+async fn plain_answer_may_take_longer_than_the_first_byte_timeout_of_streams() {
     let late = Duration::from_secs(2);
     let (world, key, listener) = by_hand("first_byte_seconds = 1").await;
     let body = Op::Chat.body("x");
@@ -560,7 +563,7 @@ async fn plain_answer_has_its_own_timeout() {
     cost_nothing("silent", &world, &key, &answer).await;
 }
 
-/// A stream that sends its head at once, and its events when `go` is notified.
+/// Returns a stream whose head is sent at once. Its events are sent when `go` is notified.
 fn thinking(op: Op, go: &Arc<Notify>) -> Reply {
     Reply::stream(events(op, &["да"], 9, 1)).with_step(0, Step::Hold(Arc::clone(go)))
 }
@@ -589,7 +592,7 @@ async fn head_and_keep_alive_are_sent_before_a_slow_vendors_first_event() {
 }
 
 #[tokio::test]
-async fn vendor_that_sends_a_head_but_no_event_is_504() {
+async fn call_gets_504_if_its_vendor_sends_a_head_but_no_event() {
     let world = vendors("first_byte_seconds = 1").start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -602,7 +605,7 @@ async fn vendor_that_sends_a_head_but_no_event_is_504() {
 }
 
 #[tokio::test]
-async fn error_after_keep_alive_comments_keeps_its_status() {
+async fn error_status_is_returned_even_if_keep_alive_comments_precede_the_error() {
     let world = World::start().await;
     let key = world.key().await;
     for (op, signs, error) in [

@@ -1,5 +1,5 @@
-//! `POST /v1/embeddings`: the request is forwarded unchanged, held by its upper bound, and charged by the vendor's
-//! count.
+//! Tests of `POST /v1/embeddings`: the request is forwarded unchanged, the hold is an upper bound, and the charge
+//! follows the vendor's count.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use crate::{
     harness::{Answer, Key, Setup, World, chat_body, eventually, messages_body, request, with},
 };
 
-/// Price of an input token in micro-rubles.
+/// The price of an input token, in micro-rubles.
 const RATE: i64 = 20;
-/// Tokens that the hold adds to each input, for what the vendor writes around it.
+/// The number of tokens that the hold adds to each input, for text that the vendor may add around it.
 const AROUND: i64 = 32;
 const FIRST_MODEL: &str = "[[model]]\nid = \"chat\"";
 
-/// The usual configuration, and a model `vectors` with these routes.
+/// Returns the usual configuration with an additional model `vectors`, which has these routes.
 fn setup(routes: &str) -> Setup {
     let model = format!(
         "[[model]]\nid = \"vectors\"\nfamily = \"Test\"\nkind = \"embedding\"\n\
@@ -56,7 +56,7 @@ fn body(input: Value) -> Value {
     json!({ "model": "vectors", "input": input })
 }
 
-/// An answer with vectors and this usage. Its unusual JSON formatting must reach the caller unchanged.
+/// Returns a response with vectors and this usage. Its JSON is formatted unusually and must reach the caller unchanged.
 fn vectors(usage: &str) -> String {
     format!(
         "{{ \"object\" : \"list\",\n\"data\":[{{\"object\":\"embedding\",\"index\":0,\"embedding\":[ 0.10, -1e-3,0.0]}},\
@@ -69,11 +69,12 @@ fn answers(text: String) -> Reply {
 }
 
 #[tokio::test]
-async fn each_input_shape_passes_unchanged_and_costs_the_vendors_count() {
+async fn each_shape_of_embedding_input_is_forwarded_unchanged_and_charged_by_the_vendors_count() {
     let world = start().await;
     let key = world.key().await;
     let mut spent = 0;
-    // Columns: input; the tokens held, which are two for three bytes of text, or one per token id.
+    // The columns are: the input, and the tokens held for it. Three bytes of text count as two tokens, and a token id
+    // as one.
     for (input, tokens) in [
         (r#""привет, мир""#, 14 + AROUND),
         (r#" [ "a" ,"bc", "\u0041" ] "#, 3 + 3 * AROUND),
@@ -103,8 +104,8 @@ async fn each_input_shape_passes_unchanged_and_costs_the_vendors_count() {
             let receipt = world.receipt(&answer.number()).await;
             assert_eq!(micro(&receipt["charged_rub"]), 5 * RATE, "{receipt}");
             let weighs = sent.matches("base64").count() > 0;
-            // The values `base64`, `256` and `u-1` of these fields have twelve bytes, which the hold counts as eight
-            // tokens.
+            // The values `base64`, `256` and `u-1` of these fields have twelve bytes in total, which the hold counts as
+            // eight tokens.
             let more = if weighs {
                 8
             } else {
@@ -152,12 +153,13 @@ async fn all_usage_of_an_embedding_call_is_input() {
 }
 
 #[tokio::test]
-async fn embedding_without_usage_is_charged_by_estimate_or_up_to_the_hold() {
+async fn missing_embedding_usage_is_estimated_and_excessive_usage_is_limited_by_the_hold() {
     let world = start().await;
     let key = world.key().await;
     let estimated = |times: usize| TextSize::of(&"x".repeat(times)).milli();
     let whole = |milli: u64| i64::try_from(milli / 1000).unwrap();
-    // Columns: usage that the vendor reports; input; tokens charged; whether the receipt is marked as `bounded`.
+    // The columns are: the usage that the vendor reports, the input, the tokens charged, and whether the receipt is
+    // marked as `bounded`.
     for (usage, input, tokens, bounded) in [
         ("null", json!("x".repeat(40)), whole(estimated(40)), false),
         ("{}", json!([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), 10, false),
@@ -184,7 +186,7 @@ async fn embedding_without_usage_is_charged_by_estimate_or_up_to_the_hold() {
         let reply = reported.clone();
         world.vendor.script(move |_| answers(reply.clone()));
         let answer = embed(&world, &key, &body(input)).await;
-        // The gateway replaces the usage in the answer by the charged usage, and changes nothing else.
+        // In the response, the gateway replaces the vendor's usage with the charged usage, and changes nothing else.
         let charged = format!(r#"{{"prompt_tokens":{tokens},"total_tokens":{tokens}}}"#);
         assert_eq!(answer.text(), reported.replace(usage, &charged));
         let receipt = world.receipt(&answer.number()).await;
@@ -229,14 +231,14 @@ async fn embedding_estimate_equals_the_hold_of_the_running_call() {
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(held, reported["hold_rub"]);
 
-    // Paths that call no model have no estimate.
+    // A path at which no model is called has no estimate.
     let path = "/v1/tollgate/estimate?path=/v1/models";
     let answer = world.ask(post(&world, path, &key, body.to_string())).await;
     assert_eq!(answer.status, 404, "{answer:?}");
 }
 
 #[tokio::test]
-async fn invalid_embedding_request_names_its_field_and_costs_nothing() {
+async fn refusal_of_an_invalid_embedding_request_names_the_field_and_costs_nothing() {
     let world = start().await;
     let key = world.key().await;
     for (fields, field) in [
@@ -259,7 +261,7 @@ async fn invalid_embedding_request_names_its_field_and_costs_nothing() {
 }
 
 #[tokio::test]
-async fn model_is_callable_only_for_its_kind() {
+async fn embedding_and_chat_models_are_callable_only_on_their_own_paths() {
     let world = start().await;
     let key = world.key().await;
     let embeddings = embed(
@@ -289,7 +291,7 @@ async fn model_is_callable_only_for_its_kind() {
         assert!(text.contains("«model»") && text.contains(says), "{text}");
     }
     assert!(world.vendor.received().is_empty());
-    // If the key may not call the model, the refusal reports only that.
+    // If the key may not call the model, this is the only fault that the refusal reports.
     world.only_for(&key, &["chat"]).await;
     let answer = embed(&world, &key, &body(json!("x"))).await;
     refused("not allowed", &answer, 403, PERMISSION, "model_not_allowed");
@@ -337,7 +339,7 @@ async fn embedding_call_is_answered_by_the_next_vendor_if_the_first_fails() {
 }
 
 #[tokio::test]
-async fn embedding_caller_that_disconnects_pays_the_vendors_count() {
+async fn embedding_call_is_charged_by_the_vendors_count_after_a_client_disconnect() {
     let world = start().await;
     let key = world.key().await;
     let go = Arc::new(Notify::new());
@@ -365,7 +367,7 @@ async fn parallel_embedding_calls_never_overdraw_the_balance() {
     let world = start().await;
     let funds = 100 * RATE;
     let key = world.key_with("poor", &rubles(funds), json!({})).await;
-    // Each call holds 42 tokens and costs ten. The money pays for 100 tokens, which covers two calls at a time.
+    // Each call holds 42 tokens and costs ten tokens. The money covers 100 tokens, which is two concurrent calls.
     let sent = body(json!([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]));
     let mut answered = 0;
     for _ in 0..5 {
@@ -385,13 +387,13 @@ async fn parallel_embedding_calls_never_overdraw_the_balance() {
 }
 
 #[tokio::test]
-async fn embedding_refusal_mentions_no_output_maximum() {
+async fn refusal_of_an_embedding_call_does_not_advise_to_lower_the_output_maximum() {
     let world = start().await;
     let key = world.key_with("poor", &rubles(10 * RATE), json!({})).await;
     let answer = embed(&world, &key, &body(json!("привет"))).await;
     let text = refused("vectors", &answer, 403, PERMISSION, "insufficient_balance");
     assert!(
-        text.ends_with("Уменьшите запрос либо пополните баланс.") && !text.contains("max_"),
+        text.ends_with("Сократите запрос либо пополните баланс.") && !text.contains("max_"),
         "{text}"
     );
     let answer = world.chat(&key, &chat_body("привет")).await;
@@ -400,7 +402,7 @@ async fn embedding_refusal_mentions_no_output_maximum() {
 }
 
 #[tokio::test]
-async fn model_lists_show_the_kind_and_the_surfaces_of_each_model() {
+async fn model_lists_show_the_kind_of_each_model_and_the_paths_at_which_it_is_called() {
     let world = start().await;
     let key = world.key().await;
     for headers in [vec![], vec![("anthropic-version", "2023-06-01")]] {
@@ -440,7 +442,7 @@ async fn model_lists_show_the_kind_and_the_surfaces_of_each_model() {
         assert_ne!(sold[1][rate], Value::Null);
     }
     assert!(sold[1].get("kind").is_none(), "{catalog}");
-    // Configurations that the gateway generates for chat clients do not list the embedding model.
+    // Configurations that the gateway generates for chat clients do not contain the embedding model.
     let opencode = world.get("/v1/tollgate/connect/opencode", &[]).await.text();
     assert!(
         opencode.contains("messages") && !opencode.contains("vectors"),
@@ -458,7 +460,7 @@ async fn model_lists_show_the_kind_and_the_surfaces_of_each_model() {
 }
 
 #[tokio::test]
-async fn embedding_calls_are_counted_under_their_path() {
+async fn metrics_count_embedding_calls_under_their_path() {
     let world = start().await;
     let key = world.key().await;
     let answer = embed(&world, &key, &body(json!("x"))).await;
@@ -472,7 +474,7 @@ async fn embedding_calls_are_counted_under_their_path() {
 }
 
 #[tokio::test]
-async fn demo_vendor_fails_if_an_input_text_requests_it() {
+async fn demo_vendor_fails_an_embedding_call_if_the_input_text_requests_a_failure() {
     let world = start().await;
     let key = world.key().await;
     for (input, status, says) in [
@@ -488,7 +490,7 @@ async fn demo_vendor_fails_if_an_input_text_requests_it() {
 }
 
 #[tokio::test]
-async fn empty_text_or_invalid_token_in_embedding_input_is_refused_by_position() {
+async fn empty_text_or_invalid_token_in_embedding_input_is_refused_with_its_position() {
     let world = start().await;
     let key = world.key().await;
     for (input, field, says) in [

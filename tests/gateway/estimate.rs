@@ -1,4 +1,5 @@
-//! Decisions, "Extra paths": the amount that a call would hold, computed without a hold and without calling a vendor.
+//! Tests of the estimate endpoint (docs/decisions.md, "Extra paths"): it returns the amount that a call would hold,
+//! without making a hold and without calling a vendor.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -23,7 +24,7 @@ async fn estimate(world: &World, op: Op, key: &Key, body: &Value) -> Answer {
     world.ask(request(Method::POST, &url, &headers, body)).await
 }
 
-/// A chat body without an output maximum.
+/// Returns a chat body without an output maximum.
 fn without_max_tokens() -> Value {
     json!({ "model": "chat", "messages": [{ "role": "user", "content": "x" }] })
 }
@@ -75,7 +76,8 @@ async fn estimate_equals_the_hold_of_its_call_and_is_free() {
         ] {
             assert_eq!(reported["price"][class], rates[rate], "{reported}");
         }
-        // The estimate can be computed again from its own fields: rubles per million tokens are micro-rubles per token.
+        // The estimate can be computed from its own fields: rubles per million tokens are equal to micro-rubles per
+        // token.
         let count = |field: &str| reported[field].as_i64().unwrap();
         let rate = |rate: &str| micro(&rates[rate]) / 1_000_000;
         let hold = count("input_tokens_max") * rate("input_rub_mtok")
@@ -95,7 +97,7 @@ async fn estimate_equals_the_hold_of_its_call_and_is_free() {
 }
 
 #[tokio::test]
-async fn estimate_lowers_the_output_maximum_like_its_call() {
+async fn estimate_lowers_the_output_maximum_to_what_the_money_covers_just_like_a_call() {
     let world = World::start().await;
     let rich = world.key().await;
     let body = without_max_tokens();

@@ -1,4 +1,4 @@
-//! Callers that try to get more than they pay for.
+//! Tests of callers that try to get more than they pay for.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::{
     replies::{answer, usage},
 };
 
-/// The latest body that the vendor received.
+/// Returns the latest body that the vendor has received.
 fn sent(world: &World) -> Value {
     world.vendor.received().last().unwrap().json()
 }
 
 #[tokio::test]
-async fn output_ceiling_is_capped_at_the_models_maximum() {
+async fn requested_output_maximum_is_capped_at_the_models_maximum() {
     let world = World::start().await;
     let key = world.key().await;
     let chat = with(chat_body("x"), json!({ "max_tokens": 128_000 }));
@@ -33,10 +33,10 @@ async fn output_ceiling_is_capped_at_the_models_maximum() {
     assert_eq!(sent(&world)["max_tokens"], 4000);
 }
 
-/// Only the field that the vendor supports is sent, because a vendor may refuse both names together. A null sets no
-/// limit, so it may stay.
+/// Only the field that the vendor supports is sent, because a vendor may refuse a body with both fields. A field with
+/// the value null sets no limit, so such a field may stay in the body.
 #[tokio::test]
-async fn output_ceiling_is_sent_under_the_vendors_field_name() {
+async fn output_maximum_is_sent_under_the_vendors_field_name() {
     const NAMES: [&str; 2] = ["max_tokens", "max_completion_tokens"];
     for (of_vendor, name) in NAMES.into_iter().enumerate() {
         let field = format!("id = \"chat\"\noutput_field = \"{name}\"");
@@ -44,8 +44,8 @@ async fn output_ceiling_is_sent_under_the_vendors_field_name() {
         let world = setup.start().await;
         let key = world.key().await;
         let other = NAMES[1 - of_vendor];
-        // Columns: the caller's value in the field that the vendor supports, and in the other field; then the field and
-        // the number that the vendor receives.
+        // The columns are: the caller's value in the field that the vendor supports, the caller's value in the other
+        // field, and the field with the number that the vendor receives.
         for (by_name, by_other, sent_by, tokens) in [
             (None, Some(json!(null)), name, 4000),
             (None, None, name, 4000),
@@ -54,7 +54,7 @@ async fn output_ceiling_is_sent_under_the_vendors_field_name() {
             (Some(json!(7)), Some(json!(null)), name, 7),
             (Some(json!(99_999)), Some(json!(null)), name, 4000),
             (Some(json!(null)), Some(json!(null)), name, 4000),
-            // A limit under the other name is sent as `max_tokens`, which every vendor supports.
+            // A limit that the caller set in the other field is sent as `max_tokens`, which every vendor supports.
             (None, Some(json!(7)), "max_tokens", 7),
             (None, Some(json!(99_999)), "max_tokens", 4000),
             (Some(json!(null)), Some(json!(7)), "max_tokens", 7),
@@ -96,14 +96,15 @@ async fn field_names_that_differ_only_in_case_are_refused() {
     ] {
         let body = with(chat_body("x"), json!({ name: 1 }));
         let answer = world.chat(&key, &body).await;
-        // The lower case of the Kelvin sign is `k`. No field has that name, so the gateway accepts it.
+        // In lower case, the Kelvin sign (U+212A) is the letter `k`. The gateway reads no field with the name `k`, so
+        // it accepts this field.
         let expected = if name == "\u{212a}" { 200 } else { 400 };
         assert_eq!(answer.status, expected, "{name}: {answer:?}");
     }
 }
 
 #[tokio::test]
-async fn field_that_could_secretly_change_the_price_or_model_is_refused_by_name() {
+async fn field_that_could_secretly_change_the_price_or_model_is_refused_and_named() {
     let world = World::start().await;
     let key = world.key().await;
     for (name, value) in [
@@ -189,7 +190,7 @@ async fn beta_headers_that_change_the_price_are_not_forwarded() {
 }
 
 #[tokio::test]
-async fn messages_vendor_gets_a_version_header_from_chat_callers() {
+async fn messages_vendor_gets_a_version_header_with_calls_of_chat_callers() {
     let world = World::start().await;
     let key = world.key().await;
     let body = with(chat_body("x"), json!({ "model": "messages" }));
@@ -198,9 +199,9 @@ async fn messages_vendor_gets_a_version_header_from_chat_callers() {
     assert_eq!(received[0].headers["anthropic-version"], "2023-06-01");
 }
 
-/// The vendor reports hidden reasoning only in the usage, which arrives after the client has left.
+/// The vendor reports hidden reasoning only in the usage, which arrives after the client has disconnected.
 #[tokio::test]
-async fn client_that_leaves_before_the_usage_arrives_pays_for_the_usage() {
+async fn client_that_disconnects_before_the_usage_arrives_pays_for_it() {
     let world = limits("in_flight_max = 1").start().await;
     let key = world.key().await;
     let go = Arc::new(Notify::new());
@@ -221,7 +222,7 @@ async fn client_that_leaves_before_the_usage_arrives_pays_for_the_usage() {
         .vendor
         .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
     let number = leave_after_first_frame(&world, &key).await;
-    // The gateway admits one call at a time, so once it admits another call, it has noticed the disconnect.
+    // The gateway admits one call at a time. When it admits another call, it has noticed the disconnect.
     eventually("the gateway has noticed", async || {
         (world.get("/v1/tollgate/models", &[]).await.status == 200).then_some(())
     })
@@ -235,7 +236,7 @@ async fn client_that_leaves_before_the_usage_arrives_pays_for_the_usage() {
     );
 }
 
-/// Sends a streamed chat call on a new connection, reads the first frame and closes it.
+/// Sends a streamed chat call on a new connection, reads the first frame, and closes the connection.
 async fn leave_after_first_frame(world: &World, key: &Key) -> String {
     let socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket))
@@ -264,7 +265,7 @@ async fn empty_answer_is_charged_by_its_usage_and_invalid_answer_is_free() {
     let body = with(messages_body("x"), json!({ "model": "chat" }));
     for (choices, usage, status, spent) in [
         (json!([]), usage.clone(), 200, "0.0189"),
-        // The gateway cannot translate this answer, but the vendor bills it.
+        // The gateway cannot translate this response, but the vendor bills for it.
         (
             json!([{ "message": { "tool_calls": [{}] } }]),
             usage,
@@ -286,7 +287,7 @@ async fn empty_answer_is_charged_by_its_usage_and_invalid_answer_is_free() {
     }
 }
 
-/// A charge never exceeds what the request allows. Output beyond that is a loss of the operator.
+/// A charge never exceeds what the request allows. The operator bears the cost of further output as a loss.
 #[tokio::test]
 async fn output_beyond_the_requested_maximum_is_not_charged_and_is_a_loss() {
     let world = World::start().await;
@@ -306,13 +307,13 @@ async fn output_beyond_the_requested_maximum_is_not_charged_and_is_a_loss() {
     let receipt = world.receipt(&answer.number()).await;
     let [charged, loss, cut] =
         ["charged_rub", "loss_rub", "bounded_loss_rub"].map(|field| &receipt[field]);
-    // The charge is 9 × 100 + 100 × 200 µ₽. The vendor bills 2900 further output tokens, at 200 µ₽ each.
+    // The charge is 9 × 100 + 100 × 200 µ₽. The vendor bills for 2900 further output tokens at 200 µ₽ each.
     assert_eq!((charged, loss), (&json!("0.0209"), &json!("0.00")));
     assert_eq!(cut, "0.58");
     assert_eq!(world.settled(&key).await["balance_rub"], "0.0791");
 }
 
-/// A messages request whose only content is an attached document with this source.
+/// Returns a Messages request whose only content is an attached document with this source.
 fn with_document(source: &Value) -> Value {
     let document = json!({ "type": "document", "source": source });
     let turns = json!([{ "role": "user", "content": [document] }]);
@@ -326,7 +327,7 @@ fn pdf(pages: usize) -> Value {
 }
 
 #[tokio::test]
-async fn attached_document_by_url_is_refused_unless_a_context_window_bounds_its_hold() {
+async fn document_attached_by_url_is_refused_unless_a_context_window_bounds_its_hold() {
     let by_address = with_document(&json!({ "type": "url", "url": "https://files.example/1.pdf" }));
     let world = World::start().await;
     let key = world.key().await;
@@ -352,7 +353,7 @@ async fn attached_document_by_url_is_refused_unless_a_context_window_bounds_its_
     );
 }
 
-/// The vendor may count ninety pages as 720 000 tokens. A hold of 50 000 tokens would cover a fourteenth of that.
+/// The vendor may count ninety pages as 720 000 tokens. A hold of 50 000 tokens would cover only a fourteenth of that.
 #[tokio::test]
 async fn hold_of_a_long_attached_document_covers_its_pages() {
     let world = World::start().await;

@@ -1,5 +1,5 @@
-//! Events: they are recorded together with the movement of money, and read in order or awaited. Also alert levels of
-//! balances, whose crossing emits an event.
+//! Tests of events: an event is recorded together with the movement of money, and events can be read in order or
+//! awaited. Also tests the alert levels of balances, at which events are emitted.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -65,7 +65,7 @@ async fn spend(world: &World, key: &Key) {
 }
 
 #[tokio::test]
-async fn events_are_read_page_by_page_by_account_and_by_kind() {
+async fn events_can_be_paged_and_filtered_by_account_and_kind() {
     let world = World::start().await;
     for account in ["acme", "beta"] {
         world.key_with(account, "10", json!({})).await;
@@ -114,7 +114,7 @@ async fn invalid_event_queries_are_400() {
         ("limit=0", "limit: must be 1 to 1000"),
         ("limit=1001", "limit: "),
         ("wait=51", "wait: must be 0 to 50"),
-        ("kind=low", "kind: must be of balance_low, "),
+        ("kind=low", "kind: must be one of balance_low, "),
         ("account=a/b", "account: "),
         ("since=1", "since: unknown parameter"),
     ] {
@@ -157,7 +157,7 @@ async fn long_poll_returns_with_the_next_event() {
     }
 }
 
-/// A gateway whose ledger is in memory, or in Redis.
+/// Starts a gateway whose ledger is in memory, or in Redis.
 async fn on(redis: bool) -> (Option<RedisServer>, World) {
     let limits = "[limits]\nconnections_per_address_max = 1000\n[ledger]";
     let setup = Setup::default().edit("[ledger]", limits);
@@ -169,7 +169,7 @@ async fn on(redis: bool) -> (Option<RedisServer>, World) {
     (Some(server), world)
 }
 
-/// A connection to the event stream, and the text received so far.
+/// A connection to the event stream, with the text received so far.
 struct Stream {
     body: Incoming,
     text: String,
@@ -237,7 +237,7 @@ async fn event_stream_delivers_new_events_and_resumes_after_the_last_received_on
 }
 
 #[tokio::test]
-async fn alert_levels_of_an_account_key_and_group_are_set_shown_and_emit_events() {
+async fn alert_levels_can_be_set_for_accounts_and_keys_and_groups_and_then_emit_events() {
     for redis in [false, true] {
         let (server, world) = on(redis).await;
         let key = world
@@ -330,7 +330,7 @@ async fn invalid_alert_levels_are_refused() {
     assert_eq!(none.json()["levels_rub"], json!([]));
 }
 
-/// All calls together spend 100.50 ₽, so that the balance crosses two alert levels.
+/// Together, the calls spend 100.50 ₽, so the balance crosses two alert levels.
 #[tokio::test]
 async fn alert_level_crossed_by_500_parallel_calls_emits_one_event() {
     for redis in [false, true] {
@@ -343,7 +343,7 @@ async fn alert_level_crossed_by_500_parallel_calls_emits_one_event() {
         let calls = (0..500).map(async |_| {
             loop {
                 let answer = world.chat(&key, &body).await;
-                // On a busy machine Redis may not answer in time. The call then gets a 503 and is repeated.
+                // On a busy machine, Redis may not answer in time. The call then gets a 503 and is repeated.
                 if answer.status != 503 {
                     assert_eq!(answer.status, 200, "{answer:?}");
                     return;
@@ -352,7 +352,7 @@ async fn alert_level_crossed_by_500_parallel_calls_emits_one_event() {
             }
         });
         futures_util::future::join_all(calls).await;
-        // A settlement that timed out is sent again later, so the sum may become complete only after a while.
+        // A settlement that has timed out is sent again later, so it may take a while until the sum is complete.
         within(Duration::from_secs(60), "all is charged", async || {
             let account = world.account(&key).await;
             (account["balance_rub"] == "899.50").then_some(())
@@ -360,7 +360,7 @@ async fn alert_level_crossed_by_500_parallel_calls_emits_one_event() {
         .await;
         let returned = events(&world, "kind=balance_low").await;
         assert_eq!(of(&returned, "level_rub"), ["970.00", "900.00"]);
-        // On a busy machine there may be further events, such as a vendor's outage. They have no account, so the filter
+        // On a busy machine there may be further events, such as a vendor outage. They have no account, so the filter
         // excludes them.
         let numbers = events(&world, "account=acme&limit=1000").await;
         let numbers = of(&numbers, "number").len();
@@ -369,7 +369,7 @@ async fn alert_level_crossed_by_500_parallel_calls_emits_one_event() {
     }
 }
 
-/// Waits for this number of events of the kind, and returns the latest.
+/// Waits until there are this number of events of the kind. Returns the latest one.
 async fn returned(world: &World, kind: &str, count: usize) -> Value {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -399,7 +399,7 @@ async fn two_gateways_emit_one_event_for_a_vendors_outage_and_one_for_its_return
     }
     returned(&gateways[0], both, 1).await;
     switch(&gateways[0], "active").await;
-    // Gateway 1 still does not call the vendor, so `vendor_back` is not emitted yet.
+    // Gateway 1 still sends no calls to the vendor, so `vendor_back` is not emitted yet.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(
         of(&returned(&gateways[0], both, 1).await, "kind"),
@@ -452,7 +452,7 @@ async fn expiring_key_emits_one_event_even_across_restarts() {
 }
 
 #[tokio::test]
-async fn calls_below_cost_emit_one_event_per_day_and_model() {
+async fn calls_sold_below_cost_emit_one_event_per_day_and_model() {
     let route = "model = \"vendor-chat-1\" }";
     let cost = "{ input = \"9\", cached_input = \"9\", output = \"9\", cache_write = \"9\" }";
     let with_cost = format!("model = \"vendor-chat-1\", cost_usdt_mtok = {cost} }}");

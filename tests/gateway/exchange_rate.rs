@@ -1,4 +1,4 @@
-//! Decisions, "Money": sources of the exchange rate, and which rate is accepted.
+//! Tests of exchange rates (docs/decisions.md, "Money"): which sources are read, and which rates are accepted.
 
 use rust_decimal::Decimal;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::{
 
 const CLOSED: &str = "[[rate.source]]\nurl = \"http://127.0.0.1:1/rate\"\nselect = \"/price\"\n";
 
-/// A scripted source of exchange rates that quotes several currency pairs, one of them at this price.
+/// Starts a scripted source of exchange rates. It quotes several currency pairs, one of them at this price.
 async fn market(price: Value) -> ScriptedVendor {
     let market = ScriptedVendor::start().await.unwrap();
     market.script(move |_| {
@@ -40,7 +40,7 @@ async fn with_sources(sources: &str) -> World {
         .await
 }
 
-/// The exchange rate in the catalog: rubles for one USDT.
+/// Returns the exchange rate in the catalog: the price of one USDT in rubles.
 async fn rate(world: &World) -> Option<Decimal> {
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
     let input = &catalog["models"][0]["input_rub_mtok"];
@@ -93,7 +93,7 @@ async fn rate_sources_are_tried_in_order_until_one_is_plausible() {
 }
 
 #[tokio::test]
-async fn exchange_rate_can_be_fixed() {
+async fn exchange_rate_can_be_fixed_in_the_configuration() {
     let sources = [CLOSED, "[[rate.source]]\nfixed = \"77.5\"\n"].concat();
     let world = with_sources(&sources).await;
     assert_eq!(rate(&world).await, Some(Decimal::new(775, 1)));

@@ -1,4 +1,4 @@
-//! Journals and books in each store: the content of an export, and the breaches that an audit finds.
+//! Tests of journals and books in each store: what an export contains, and which breaches an audit finds.
 
 use std::{
     collections::HashSet,
@@ -79,7 +79,7 @@ on_every_store! {
     a_deleted_key_is_not_brought_back_by_a_change_on_its_way
 }
 
-/// Reserves and settles a call of the key with this cost.
+/// Reserves and settles a call of the key. The call has this cost.
 async fn call<L: Books>(ledger: &L, n: u128, id: &str, cost: i64) {
     ledger.reserve(&hold(n, id, cost)).await.unwrap();
     let settled = ledger.settle(&settlement(n, id, cost)).await.unwrap();
@@ -89,7 +89,7 @@ async fn call<L: Books>(ledger: &L, n: u128, id: &str, cost: i64) {
     );
 }
 
-/// Reads all journal lines of a part, page by page.
+/// Reads all journal lines of a part of the journal, page by page.
 async fn lines<L: Books>(ledger: &L, part: JournalPart<'_>) -> Vec<JournalLine> {
     let mut lines = Vec::new();
     let mut after: Option<String> = None;
@@ -108,7 +108,7 @@ async fn lines<L: Books>(ledger: &L, part: JournalPart<'_>) -> Vec<JournalLine> 
     }
 }
 
-/// An id for each line: entries by their id, calls by their number.
+/// Returns an id for each line: an entry's id, or a call's number.
 fn names(lines: &[JournalLine]) -> Vec<String> {
     lines
         .iter()
@@ -139,7 +139,7 @@ async fn audit_finds_a_receipt_wrong_by_a_micro_ruble_in_every_store() {
     file.close().await;
 }
 
-/// Settles a call whose cost is one micro-ruble more than its usage times its prices. All sums agree, so only the
+/// Settles a call that costs one micro-ruble more than its usage multiplied by its prices. All sums agree, so only the
 /// receipt shows the error.
 async fn is_off_by_one<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
@@ -158,7 +158,7 @@ async fn is_off_by_one<L: Books>(ledger: &L) {
     assert_eq!(audited(&books, &lines), [breach]);
 }
 
-/// Waits for the next millisecond, so that later lines have a later time.
+/// Waits for the next millisecond, so that later journal lines have a later time.
 async fn next_ms() {
     let now = || {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -267,7 +267,8 @@ async fn pages_have_every_line_once_whatever_is_booked_in_between<L: Books>(ledg
     assert!(seen.len() >= 51, "{seen:?}");
 }
 
-/// Pages read backwards have the same lines in reverse, including entries and calls of the same millisecond.
+/// Pages that are read backwards contain the same lines in reverse order, even if several entries and calls have the
+/// same millisecond.
 async fn a_journal_is_read_backwards_in_the_same_order<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     for n in 0..12 {
@@ -347,7 +348,7 @@ async fn a_dispute_is_in_the_journal_and_moves_nothing<L: Books>(ledger: &L) {
     assert_eq!(names(&journal), ["first", &number(1).to_string()]);
     assert_eq!(audited(&books, &journal), Vec::<String>::new());
 
-    // The stale settlement did not use up the request number, so a fresh settlement of the call is charged.
+    // The stale settlement has not used up the request number. So a fresh settlement of the call is charged.
     let settled = ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
     assert_eq!(settled.booked, Booked::Forced);
     let books = ledger.books(&acme()).await.unwrap();
@@ -389,7 +390,8 @@ async fn books_show_keys_holds_and_all_that_was_entered<L: Books>(ledger: &L) {
         assert!((3_590_000..3_660_000).contains(&lives_ms), "{hold:?}");
     }
 
-    // The books were read up to `journal_end`, so the journal is read only up to the same place.
+    // This call ends after the books were read. They contain everything up to `journal_end`, so the journal is read up
+    // to there.
     call(ledger, 4, "k1", 1).await;
     let part = JournalPart {
         end: Some(&books.journal_end),
@@ -407,7 +409,7 @@ async fn books_show_keys_holds_and_all_that_was_entered<L: Books>(ledger: &L) {
     }
 }
 
-/// Checks the invariants I2, I3 and I5 again and again while calls are settled.
+/// Checks the invariants I2, I3 and I5 repeatedly while calls are settled.
 async fn books_and_the_journal_up_to_them_agree_while_calls_are_booked<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     let booking = async {
@@ -415,7 +417,7 @@ async fn books_and_the_journal_up_to_them_agree_while_calls_are_booked<L: Books>
             let key = if n % 3 == 0 { "k1" } else { "k2" };
             ledger.reserve(&hold(n, key, 50)).await.unwrap();
             tokio::task::yield_now().await;
-            // Some calls cost more than their hold, and some cost nothing.
+            // Some of the calls cost more than their hold, and some cost nothing.
             let cost = i64::try_from(n % 7 * 11).unwrap();
             ledger.settle(&settlement(n, key, cost)).await.unwrap();
             if n % 10 == 0 {
@@ -475,7 +477,7 @@ async fn an_account_without_a_line_has_an_empty_journal_and_none_is_not_found<L:
     }
 }
 
-/// I12: a deleted key stays deleted, although another change of the key was made at the same time.
+/// Invariant I12: a deleted key stays deleted, even if the key is changed at the same time.
 async fn a_deleted_key_is_not_brought_back_by_a_change_on_its_way<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     for digest in 10..30 {
@@ -516,7 +518,7 @@ async fn a_deleted_key_is_not_brought_back_by_a_change_on_its_way<L: Books>(ledg
 
 /// In Redis, the audit by the running gateway finds the same breaches as `audit --export` finds in an export.
 #[tokio::test]
-async fn edit_in_redis_that_breaks_an_invariant_is_reported_with_its_name() {
+async fn redis_edit_that_breaks_an_invariant_is_reported_with_the_invariants_name() {
     for (edit, says) in [
         (
             vec!["HINCRBY", "tg:{acme}", "h", "1"],
@@ -561,21 +563,22 @@ async fn edit_in_redis_that_breaks_an_invariant_is_reported_with_its_name() {
     }
 }
 
-/// I5: a hold ends once, by one charge or by one release.
+/// Invariant I5: a hold ends exactly once, either by a charge or by a release.
 #[tokio::test]
 async fn audit_finds_a_double_charge_and_an_open_hold_of_an_ended_call() {
     let server = RedisServer::start().await;
     let ledger = over(&server).await;
     open(&ledger, 1000).await;
     call(&ledger, 1, "k1", 70).await;
-    // Without the tombstone of the ended call, a hold with its request number is granted and charged again.
+    // The tombstone of the ended call is removed. So a new hold with the call's request number is granted, although the
+    // call was charged.
     let tombstone = format!("tg:{{acme}}:d:{}", number(1));
     server.ask::<i64>(&["DEL", &tombstone]).await.unwrap();
     ledger.reserve(&hold(1, "k1", 70)).await.unwrap();
     let both = format!("I5 account acme: hold {} is both open and ended", number(1));
     assert_eq!(breaches(&ledger).await, [both]);
 
-    // If the receipt's index entry is missing too, the ledger charges the call a second time.
+    // If the index entry of the receipt is removed as well, the ledger charges the call a second time.
     let place = format!("tg:{{acme}}:r:{}", number(1));
     server.ask::<i64>(&["DEL", &place]).await.unwrap();
     ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
@@ -583,9 +586,9 @@ async fn audit_finds_a_double_charge_and_an_open_hold_of_an_ended_call() {
     assert_eq!(breaches(&ledger).await, [twice]);
 }
 
-/// If the oldest journal lines were trimmed, the sums over the journal may be less than the books.
+/// If the oldest lines of a journal were trimmed, the sums of the journal may be smaller than the books.
 #[tokio::test]
-async fn audit_reports_a_trimmed_journal_without_a_breach() {
+async fn audit_reports_a_trimmed_journal_but_no_breach() {
     let server = RedisServer::start().await;
     let ledger = over(&server).await;
     open(&ledger, 1000).await;
@@ -597,7 +600,7 @@ async fn audit_reports_a_trimmed_journal_without_a_breach() {
         .await
         .unwrap();
     assert_eq!(trimmed, 2);
-    // The ledger's own scripts count the lines that they remove in this field.
+    // The scripts of the ledger store in this field how many lines they have removed.
     server
         .ask::<i64>(&["HSET", "tg:{acme}", "jf", "2:1"])
         .await
@@ -608,7 +611,7 @@ async fn audit_reports_a_trimmed_journal_without_a_breach() {
     assert_eq!(books.entered_rub, micro(1000));
     let lines = lines(&ledger, JournalPart::whole()).await;
     assert_eq!(audited(&books, &lines), Vec::<String>::new());
-    // If the receipts sum to more than the charges in the books, that is a breach even in a trimmed journal.
+    // If the sum of the receipts is larger than the charges in the books, that is a breach even in a trimmed journal.
     server
         .ask::<i64>(&["HINCRBY", "tg:{acme}", "k1.u", "-100"])
         .await

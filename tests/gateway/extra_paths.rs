@@ -1,4 +1,4 @@
-//! Decisions, "Extra paths": paths that clients expect besides the three operations.
+//! Tests of paths that clients expect in addition to the three operations (docs/decisions.md, "Extra paths").
 
 use http::Method;
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ async fn models_are_listed_in_the_chat_format_by_default() {
     }
 }
 
-/// If a model lacks a field that Codex requires, Codex ignores the whole list without a message.
+/// If a model lacks a field that Codex requires, Codex ignores the complete list and shows no message.
 #[tokio::test]
 async fn model_list_has_every_field_that_codex_reads() {
     let vectors = "[[model]]\nid = \"vectors\"\nfamily = \"Test\"\nkind = \"embedding\"\n\
@@ -149,7 +149,7 @@ async fn models_are_listed_in_the_messages_format_if_the_version_header_is_sent(
     }
 }
 
-/// The text with which clients offer a model, in the list of each format and in the single object.
+/// Returns the text that clients show for a model, from the list of each format and from the single object.
 async fn shown(world: &World, secret: &str, id: &str) -> (Value, Value) {
     let mut seen = Vec::new();
     for headers in [
@@ -241,7 +241,7 @@ async fn models_are_listed_without_prices_while_there_is_no_exchange_rate() {
 }
 
 #[tokio::test]
-async fn equal_keys_in_both_headers_are_accepted() {
+async fn keys_in_authorization_and_x_api_key_are_accepted_if_they_are_equal() {
     let world = World::start().await;
     let (key, other) = (
         world.key().await,
@@ -288,7 +288,7 @@ async fn only_the_models_that_the_key_may_call_are_listed() {
 }
 
 #[tokio::test]
-async fn single_model_is_shown_as_it_is_in_the_list() {
+async fn single_model_has_the_same_fields_as_in_the_model_list() {
     let world = World::start().await;
     let key = world.key().await;
     let secret = key.secret.as_str();
@@ -329,7 +329,7 @@ async fn model_whose_name_has_slashes_is_found_however_the_name_is_encoded() {
 }
 
 #[tokio::test]
-async fn model_not_allowed_to_the_key_is_404_whether_or_not_it_exists() {
+async fn model_that_the_key_may_not_call_gets_404_whether_or_not_it_exists() {
     let world = World::start().await;
     let key = world.key().await;
     world.only_for(&key, &["messages"]).await;
@@ -376,7 +376,7 @@ async fn key_endpoint_shows_the_amounts_that_holds_are_checked_against() {
     assert_eq!(during["held_rub"], world.account(&key).await["held_rub"]);
     let free = decimal(&during["ceiling_rub"]) - decimal(&during["held_rub"]);
     assert_eq!(decimal(&during["free_rub"]), free);
-    // The amount shown as free covers a call exactly: 200 µ₽ per output token, plus the input.
+    // The free amount covers a call exactly: 200 µ₽ for each output token, and the input.
     let input = micro(&during["held_rub"]) - 100 * 200;
     let fits = (micro(&during["free_rub"]) - input) / 200;
     let running_on = running.number.clone();

@@ -1,4 +1,4 @@
-//! A gateway with several scripted vendors per model.
+//! A gateway with several scripted vendors for each model.
 
 use tollgate::demo::vendor::ScriptedVendor;
 
@@ -7,15 +7,15 @@ use crate::{
     ops::{BOTH, Op},
 };
 
-/// The scripted vendors of each model. The harness's own vendor is number 0.
+/// The scripted vendors of each model. Number 0 is the vendor of the harness.
 pub struct Fleet {
     pub world: World,
     pub others: Vec<ScriptedVendor>,
 }
 
 impl Fleet {
-    /// Starts a gateway with this many vendors per model. `route` returns further lines for the route to a vendor, like
-    /// `priority = 1`, and `vendor` returns further lines for the vendor.
+    /// Starts a gateway with this number of vendors per model. `route` returns further lines for the route to a vendor,
+    /// for example `priority = 1`. `vendor` returns further lines for the vendor.
     pub async fn start(
         setup: Setup,
         count: usize,
@@ -80,8 +80,8 @@ impl Fleet {
         }
     }
 
-    /// Starts a gateway with two vendors per model. Vendor 1 is called first, and vendor 0 if vendor 1 fails or is
-    /// disabled.
+    /// Starts a gateway with two vendors per model. Vendor 1 is called first. Vendor 0 is called if vendor 1 fails or
+    /// is disabled.
     pub async fn pair(lines: &str) -> Self {
         Self::start(
             Setup::default(),
@@ -92,7 +92,7 @@ impl Fleet {
         .await
     }
 
-    /// The configured name of vendor `n`, for the model of this operation.
+    /// Returns the configured name of vendor `n` for the model of this operation.
     pub fn name(op: Op, n: usize) -> String {
         match n {
             0 => format!("{}-vendor", op.model()),
@@ -107,7 +107,7 @@ impl Fleet {
         }
     }
 
-    /// The number of requests that a vendor received.
+    /// Returns the number of requests that a vendor has received.
     pub fn requested(&self, n: usize) -> usize {
         self.vendor(n).received().len()
     }

@@ -1,5 +1,5 @@
-//! A vendor may cut its stream anywhere, even after each letter. The caller must get the same answer: the gateway never
-//! interprets a piece of a text, of reasoning or of tool arguments as if it were complete.
+//! Tests that the caller gets the same response wherever a vendor cuts its stream, even after each letter. So the
+//! gateway never interprets a piece of a text, of reasoning or of tool arguments as if it were complete.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ use tollgate_layers::{
     call::Format,
     passthrough::usage::Reader,
     sse::{Event, Splitter},
-    translate::{Origin, chat, messages, wire::AnswerCx},
+    translate::{Origin, Translator, wire::AnswerCx},
     usage::{Reading, Usage},
 };
 
@@ -19,14 +19,14 @@ const CX: AnswerCx = AnswerCx {
     thinking_asked: true,
 };
 
-/// The answer as a caller of the other format receives it, and the usage that the gateway meters for the charge.
+/// The response as a caller of the other format receives it, and the usage that the gateway meters for the charge.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Heard {
     id: String,
     model: String,
     text: String,
     thinking: String,
-    /// The id, name and arguments of each tool call.
+    /// The id, the name and the arguments of each tool call.
     calls: Vec<[String; 3]>,
     stop: Value,
     usage: Value,
@@ -39,7 +39,7 @@ struct Heard {
 struct Metered {
     usage: Option<Usage>,
     text_bytes: u64,
-    /// Whether the output was counted by the vendor, whether some usage was implausible, and whether the last event has
+    /// Whether the vendor counted the output, whether some usage was implausible, and whether the last event has
     /// arrived.
     flags: [bool; 3],
 }
@@ -48,8 +48,8 @@ struct Metered {
 fn received(format: Format, stream: &str) -> Heard {
     let mut reader = Reader::new(format);
     let (mut to_messages, mut to_chat) = (
-        messages::Events::new(Origin::default(), CX),
-        chat::Events::new(CX),
+        Translator::to_messages(Format::Chat, Origin::default(), CX, false),
+        Translator::to_chat(Format::Messages, Origin::default(), CX, false),
     );
     let (mut out, mut error) = (BytesMut::new(), None);
     let each = |event: Event| {
@@ -115,8 +115,8 @@ fn of_messages(events: &[Value]) -> Heard {
             _ => {}
         }
     }
-    // If the vendor sends no id, the gateway derives an id from the first chunk, which depends on the cut. Only the
-    // id's prefix is compared.
+    // If the vendor sends no id, the gateway derives one from the first chunk. The derived id depends on where the
+    // stream was cut, so only its prefix is compared.
     if received.id.starts_with(&format!("msg_{:x}", CX.created)) {
         received.id.truncate(4);
     }
@@ -159,16 +159,17 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// A part of a vendor's stream whose texts are cut after the same characters: an event, or one field of a chunk.
+/// A part of a vendor's stream: one event, or one field of a chunk. If it contains several texts, all of them are cut
+/// after the same numbers of characters.
 #[derive(Debug)]
 struct Part {
-    /// The lines of the event before its `data:` line.
+    /// The lines of the event that precede its `data:` line.
     head: String,
-    /// The JSON data of the event. Data that is not JSON is stored as a string and written unchanged.
+    /// The JSON data of the event. If the data is not JSON, it is stored as a string and written unchanged.
     data: Value,
-    /// JSON pointers to the text that is cut; several if a vendor writes the same text to more than one field.
+    /// JSON pointers to the text that is cut. There are several if a vendor writes the same text to several fields.
     cut: Vec<String>,
-    /// Fields that only the last piece of the part gets.
+    /// Fields that only the last piece of the part contains.
     last: Map<String, Value>,
 }
 
@@ -202,7 +203,7 @@ fn messages_parts(parts: &mut Vec<Part>, head: String, mut event: Value) {
     const NAMES: [&str; 3] = ["text", "thinking", "partial_json"];
     let mut more = None;
     if event["type"] == "content_block_start" {
-        // The start of a block may contain text. The text is moved to a delta, so that it can be cut.
+        // The start of a block may contain text. This text is moved to a delta, so that it can be cut.
         for name in ["text", "thinking"] {
             let begun = text(&event["content_block"][name]);
             if !begun.is_empty() {
@@ -244,7 +245,7 @@ fn chat_parts(parts: &mut Vec<Part>, chunk: &Value) {
         );
     }
 
-    // Each pair has the fields of one part, and the pointers to its texts.
+    // Each pair contains the fields of one part, and the pointers to its texts.
     let mut reported: Vec<(Map<String, Value>, Vec<String>)> = Vec::new();
     let reasoning: Map<_, _> = REASONING
         .iter()
@@ -301,7 +302,7 @@ fn chat_parts(parts: &mut Vec<Part>, chunk: &Value) {
                 .map(|call| (one("tool_calls", json!([call])), cut())),
         );
     }
-    // Fields without text that can be cut come first, in a separate part.
+    // Fields without text that can be cut are written first, in a separate part.
     reported.insert(0, (delta, Vec::new()));
     reported.retain(|(delta, _)| !delta.is_empty());
     if reported.is_empty() {
@@ -338,7 +339,7 @@ impl Part {
         }
     }
 
-    /// The number of characters of the part's longest text.
+    /// Returns the number of characters of the part's longest text.
     fn len(&self) -> usize {
         let texts = self
             .cut
@@ -420,7 +421,7 @@ fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
         cuts += 1;
         assert_eq!(received(format, &stream), whole, "{what}:\n{stream}");
     };
-    // Cuts each text into three pieces, the middle piece as long as `{}` or `null`.
+    // Each text is cut into three pieces. The middle piece is as long as `{}` or `null`.
     for at in 0..longest {
         for length in [2, 4] {
             check(written(&parts, false, |_, _| vec![at, at + length]));
@@ -428,11 +429,12 @@ fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
     }
     for names_again in [false, true] {
         check(written(&parts, names_again, |_, part| letters(part)));
-        // Cuts each text into two pieces, after its first character, after its second, and so on.
+        // Each text is cut into two pieces: after its first character, after its second, and so on.
         for at in 0..=longest {
             check(written(&parts, names_again, |_, _| vec![at]));
         }
-        // Cuts each text separately, unless the stream has 20 parts or more, which would take long.
+        // If the stream has fewer than 20 parts, each text is cut while the other texts are not. With more parts, this
+        // would take long.
         for (index, part) in parts.iter().enumerate().filter(|_| parts.len() < 20) {
             for at in 0..=part.len() {
                 let ends = |this, _: &Part| if this == index { vec![at] } else { Vec::new() };
@@ -458,7 +460,7 @@ fn recorded_streams_give_the_same_result_in_any_split() {
             Format::Messages
         };
         let stream = fs::read_to_string(folder.join(&name)).unwrap();
-        // A stream that ends with an error has no answer to compare.
+        // A stream that ends with an error has no response to compare.
         if stream.contains("\"error\":{") {
             continue;
         }
@@ -468,7 +470,7 @@ fn recorded_streams_give_the_same_result_in_any_split() {
     assert!(streams[0] >= 8 && streams[1] >= 7, "{streams:?}");
 }
 
-/// Arguments of a tool call: the text that a vendor sends, and the JSON that it means.
+/// Returns arguments of tool calls: for each, the text that a vendor sends, and the JSON that this text means.
 fn arguments() -> Vec<(&'static str, Value)> {
     vec![
         (r#"{"a":[1,null]}"#, json!({ "a": [1, null] })),

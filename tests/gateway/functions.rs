@@ -1,5 +1,5 @@
-//! A chat vendor that supports functions in place of tools, in the shapes that GigaChat documents. Callers of each
-//! format use tools.
+//! Tests of a Chat Completions vendor that supports functions instead of tools, in the form that GigaChat documents.
+//! Callers of each format use tools.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::{Received, Reply};
@@ -12,7 +12,7 @@ use crate::{
 const ROUTE: &str = "{ vendor = \"chat-vendor\", model = \"vendor-chat-1\" }";
 const STATE: &str = "77d3fb14-457a-46ba-937e-8d856156d003";
 
-/// A gateway whose chat vendor first calls a function, and answers after it has received the result.
+/// Starts a gateway whose Chat Completions vendor first calls a function, and answers after it has received the result.
 async fn gigachat() -> World {
     let route = ROUTE.replace(" }", ", functions = true, output_field = \"max_tokens\" }");
     let world = Setup::default().edit(ROUTE, &route).start().await;
@@ -48,7 +48,7 @@ fn parameters() -> Value {
 }
 
 #[tokio::test]
-async fn chat_caller_uses_tools_of_a_vendor_with_function_calls() {
+async fn chat_tool_calls_are_translated_for_a_vendor_that_uses_function_calls() {
     let world = gigachat().await;
     let key = world.key().await;
     let tool = json!({ "type": "function", "function": { "name": "weather", "parameters": parameters() } });
@@ -89,7 +89,7 @@ async fn chat_caller_uses_tools_of_a_vendor_with_function_calls() {
         sent["messages"][2],
         json!({ "role": "function", "name": "weather", "content": "{\"result\":\"ясно\"}" })
     );
-    // The vendor was called twice, with 100 input and 20 output tokens each.
+    // The vendor was called twice. Each call has 100 input tokens and 20 output tokens.
     let account = world.settled(&key).await;
     assert_eq!(account["balance_rub"], "999.972", "{account}");
 
@@ -104,7 +104,7 @@ async fn chat_caller_uses_tools_of_a_vendor_with_function_calls() {
 }
 
 #[tokio::test]
-async fn messages_caller_uses_tools_of_a_vendor_with_function_calls() {
+async fn messages_tool_calls_are_translated_for_a_vendor_that_uses_function_calls() {
     let world = gigachat().await;
     let key = world.key().await;
     let body = json!({

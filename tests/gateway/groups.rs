@@ -1,5 +1,5 @@
-//! Groups of keys, and the maximum of concurrent calls of a key, across gateways that share a ledger. The limits hold
-//! whichever keys call at whichever gateway, even if a gateway is killed meanwhile.
+//! Tests of groups of keys, and of the maximum number of concurrent calls of a key, with several gateways that share a
+//! ledger. The limits hold whichever keys call at whichever gateway, even if a gateway is killed.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use crate::{
 const CALLS: u128 = 500;
 const KEYS: u128 = 10;
 const PRICE: i64 = 10;
-/// A busy machine may take this long.
+/// How long a step may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn group_of_keys(ledger: &RedisLedger, ceiling: i64) {
@@ -70,7 +70,7 @@ fn end(hold: &Hold, cost: i64) -> Settlement {
     end
 }
 
-/// Every call requests its hold before the first call is settled. Exactly `paid_for` calls get a hold.
+/// Requests the holds of all calls before any call is settled. Exactly `paid_for` calls must get a hold.
 async fn as_many_as_the_group_pays_for(gateways: &[RedisLedger], paid_for: usize) {
     let mut asking = JoinSet::new();
     for n in 0..CALLS {
@@ -112,7 +112,7 @@ async fn as_many_as_the_group_pays_for(gateways: &[RedisLedger], paid_for: usize
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_gateways_never_hold_beyond_a_groups_ceiling() {
+async fn three_gateways_together_never_hold_more_than_the_ceiling_of_a_group() {
     let server = RedisServer::start().await;
     let gateways = [
         over(&server).await,
@@ -123,7 +123,7 @@ async fn three_gateways_never_hold_beyond_a_groups_ceiling() {
     as_many_as_the_group_pays_for(&gateways, 37).await;
 }
 
-/// With leases, a group gets exactly the calls that its ceiling pays for, whichever of its keys call.
+/// With leases, a group gets exactly as many calls as its ceiling covers, whichever of its keys make them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn group_with_leases_gets_exactly_the_calls_that_its_ceiling_pays_for() {
     let server = RedisServer::start().await;
@@ -158,8 +158,8 @@ async fn group_with_leases_gets_exactly_the_calls_that_its_ceiling_pays_for() {
                         (served, refused_since) = (served + 1, None);
                     }
                     Err(LedgerError::Refused(Refusal::CeilingUsedUp(_))) => return served,
-                    // On a busy machine another gateway may return money of its lease too late for this call. The call
-                    // is then repeated.
+                    // On a busy machine, another gateway may return the money of its lease too late for this call. The
+                    // call is then repeated.
                     Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) => {
                         let since = refused_since.get_or_insert_with(Instant::now);
                         assert!(since.elapsed() < PATIENCE, "money is kept from a call");
@@ -201,7 +201,7 @@ async fn limit(ledger: &RedisLedger, concurrency: u32) {
         .unwrap();
 }
 
-/// A call of a killed gateway counts as open until its hold expires. After that, another call may be open instead.
+/// The call of a killed gateway counts as open until its hold expires. After that, another call may be open instead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_gateways_never_exceed_the_concurrency_of_a_key() {
     let server = RedisServer::start().await;
@@ -233,7 +233,7 @@ async fn three_gateways_never_exceed_the_concurrency_of_a_key() {
         }
     }
     assert_eq!(open.len(), 5);
-    // Two calls end, one of them with a repeated settlement. Three calls stay open.
+    // Two calls end. The settlement of one is sent twice. Three calls stay open.
     for hold in [&open[0], &open[1], &open[1]] {
         gateways[1].settle(&end(hold, PRICE)).await.unwrap();
     }
@@ -266,9 +266,9 @@ async fn three_gateways_never_exceed_the_concurrency_of_a_key() {
     assert_eq!(json!(count), json!("5"));
 }
 
-/// Creates and limits a group with the operators' API, and uses it with an owner key and with a caller's key.
+/// Creates and limits a group with the operators' API. Uses it with an owner key and with an ordinary key.
 #[tokio::test]
-async fn group_is_created_limited_and_named_in_refusals() {
+async fn group_can_be_created_and_limited_and_is_named_in_refusals() {
     let world = World::start().await;
     let caller = world.key().await;
     let groups = "/admin/v1/accounts/acme/groups";
@@ -310,7 +310,7 @@ async fn group_is_created_limited_and_named_in_refusals() {
             groups.to_owned(),
             json!({ "id": "a b" }),
             400,
-            "id: an id is",
+            "id: an id must have",
         ),
         (
             Method::PATCH,
@@ -402,12 +402,12 @@ async fn group_is_created_limited_and_named_in_refusals() {
         "{seen}"
     );
 
-    // A key of the group may hold at most what the group has left. The refusal names the group's ceiling.
+    // A key of the group may hold at most the amount that the group has left. The refusal names the group's ceiling.
     let call = world.chat(&caller, &Op::Chat.body("x")).await;
     assert_eq!(call.status, 403, "{call:?}");
     let reported = call.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(
-        reported.contains("Дневной лимит расходов группы ключей больше не позволяет, обновится "),
+        reported.contains("Дневной лимит расходов группы ключей был бы превышен; он обновится "),
         "{reported}"
     );
     let raised = json!({ "ceiling_day_rub": null });
@@ -440,9 +440,9 @@ async fn group_is_created_limited_and_named_in_refusals() {
     assert_eq!(audit.json()["breaches"], json!([]), "{audit:?}");
 }
 
-/// A call stays open until its stream has ended. A call beyond the limit is refused with a `retry-after`.
+/// A call is open until its stream has ended. A call above the maximum is refused with a `retry-after` header.
 #[tokio::test]
-async fn call_beyond_the_concurrency_gets_retry_after() {
+async fn call_beyond_the_maximum_concurrency_is_refused_with_retry_after() {
     let world = World::start().await;
     let caller = world
         .key_with("acme", "100", json!({ "concurrency": 1 }))
@@ -458,7 +458,7 @@ async fn call_beyond_the_concurrency_gets_retry_after() {
         assert_eq!(refused.headers["retry-after"], "1");
         let reported = refused.text();
         assert!(
-            reported.contains("столько запросов, сколько допустимо одновременно: 1"),
+            reported.contains("Достигнут предел одновременных запросов ключа API: 1"),
             "{reported}"
         );
     }

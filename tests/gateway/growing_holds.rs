@@ -1,5 +1,5 @@
-//! Holds that grow with the output of their streams: a stream whose hold cannot be raised ends as at its output limit,
-//! in the format of its caller, and is charged what was generated.
+//! Tests of holds that grow with the output of their streams. If a hold cannot be raised, its stream ends as if it had
+//! reached its output limit, in the format of its caller, and the generated output is charged.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     replies::{events, read_until, rest},
 };
 
-/// The vendor sends this number of words, each of about 500 tokens, and counts these tokens.
+/// The number of words that the vendor sends. The vendor counts about 500 tokens for each word.
 const WORDS: usize = 30;
 const OUTPUT_TOKENS: u64 = 15_000;
 
@@ -33,7 +33,8 @@ async fn growing(more: &str) -> World {
         .await
 }
 
-/// The vendor's stream, which waits after `waits_after` words until the handle is notified.
+/// Returns the vendor's stream. If `waits_after` is set, the vendor waits after this number of words until the handle
+/// is notified.
 fn reply(vendor: Op, waits_after: Option<(usize, &Arc<Notify>)>) -> Reply {
     let word = word();
     let words = vec![word.as_str(); WORDS];
@@ -48,7 +49,7 @@ fn reply(vendor: Op, waits_after: Option<(usize, &Arc<Notify>)>) -> Reply {
     }
 }
 
-/// A caller's format: its path, the name of the field with the output limit, and how a stream ends at that limit.
+/// The format of a caller: its path, the name of the field with the output limit, and how a stream ends at this limit.
 const CALLERS: [(&str, &str, &str, &str); 3] = [
     (
         "/v1/chat/completions",
@@ -95,7 +96,7 @@ fn call(
     )
 }
 
-/// Makes a call and returns its stream and its receipt.
+/// Makes a call. Returns its stream and its receipt.
 async fn called(world: &World, key: &Key, caller: (&str, &str), model: &str) -> (String, Value) {
     let res = world.send(call(world, key, caller, model)).await;
     assert_eq!(res.status(), 200, "{caller:?} {model}");
@@ -119,7 +120,7 @@ fn is_covered(receipt: &Value) {
 }
 
 #[tokio::test]
-async fn stream_that_the_money_pays_for_is_complete_and_its_hold_grows() {
+async fn stream_covered_by_the_balance_is_complete_and_its_hold_grows() {
     let world = growing("").await;
     let key = world.key_with("rich", "1000", json!({})).await;
     for vendor in BOTH {
@@ -140,7 +141,7 @@ async fn stream_that_the_money_pays_for_is_complete_and_its_hold_grows() {
 }
 
 #[tokio::test]
-async fn stream_that_the_balance_does_not_pay_for_ends_as_at_its_output_limit() {
+async fn stream_that_exceeds_the_balance_ends_as_if_its_output_limit_were_reached() {
     let world = growing("").await;
     for (vendor, balance) in [(Op::Chat, "1.3"), (Op::Messages, "13")] {
         let never = Arc::new(Notify::new());
@@ -232,9 +233,10 @@ async fn receipt_says_why_a_stream_was_stopped() {
     }
 }
 
-/// A stream of such a vendor is read to its end if its client leaves, so it cannot be stopped.
+/// If a vendor's setting is `on_disconnect = "drain"`, its stream is read to the end after a client disconnect. So the
+/// stream cannot be stopped early, and the hold must cover the whole output.
 #[tokio::test]
-async fn hold_of_a_drained_stream_covers_its_whole_output() {
+async fn hold_covers_the_whole_output_of_a_stream_read_to_the_end_after_a_client_disconnect() {
     let world = Setup::default()
         .edit(
             "output_tokens_max = 4000",
@@ -254,7 +256,7 @@ async fn hold_of_a_drained_stream_covers_its_whole_output() {
 }
 
 #[tokio::test]
-async fn key_can_ask_for_growing_holds_at_models_of_known_speed() {
+async fn key_setting_enables_growing_holds_for_models_with_a_configured_speed() {
     let world = Setup::default()
         .edit(
             "output_tokens_max = 4000",

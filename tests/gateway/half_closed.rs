@@ -1,5 +1,5 @@
-//! A client that closes its sending side after its request gets one complete answer. If such a client disconnects
-//! later, the gateway detects that and closes the vendor's stream (README, "Money", 5).
+//! Tests of clients that close their sending side after the request. Such a client gets one complete response. If it
+//! disconnects later, the gateway detects this and closes the vendor's stream (README, "Money", 5).
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The bytes of a call whose request has no `connection: close`.
+/// Returns the bytes of a call whose request has no header `connection: close`.
 pub fn call(op: Op, key: &Key, stream: bool) -> String {
     let body = with(op.body("Привет"), json!({ "stream": stream })).to_string();
     format!(
@@ -58,13 +58,13 @@ async fn read_until(socket: &mut TcpStream, read: &mut Vec<u8>, last: &str) {
     }
 }
 
-/// Reads until the connection closes.
+/// Reads until the connection is closed.
 async fn read_to_end(socket: &mut TcpStream, read: &mut Vec<u8>) {
     let ended = timeout(PATIENCE, socket.read_to_end(read)).await;
     ended.expect("the connection ends").unwrap();
 }
 
-/// Parses the bytes as an ordinary HTTP client does.
+/// Parses the bytes of a response as an ordinary HTTP client does.
 pub async fn understood(bytes: &[u8]) -> Answer {
     let (mut ours, theirs) = duplex(bytes.len().max(1024));
     let (mut sender, connection) = handshake(TokioIo::new(theirs)).await.unwrap();
@@ -96,7 +96,7 @@ fn is_whole(op: Op, stream: bool, answer: &Answer) {
     assert!(answer.text().contains(last), "{answer:?}");
 }
 
-/// Checks that the client's answer belongs to a call that was made and charged exactly once, as finished.
+/// Checks that the client's response belongs to a call that was made once, charged once, and recorded as finished.
 async fn is_charged_once(world: &World, key: &Key, answer: &Answer) {
     let number = answer.headers["x-request-id"].to_str().unwrap();
     let receipt = world.receipt(number).await;
@@ -134,10 +134,10 @@ async fn half_closed_client_gets_the_whole_answer_and_is_charged_once() {
 
 /// While the vendor sends nothing, the gateway probes the client with bytes that every HTTP client ignores.
 #[tokio::test]
-async fn half_closed_client_may_wait_before_and_during_the_answer() {
+async fn half_closed_client_gets_its_answer_even_if_the_vendor_pauses() {
     for op in BOTH {
         for stream in [false, true] {
-            // The vendor waits before its head, or after its second piece.
+            // The vendor waits before the head of its response, or after the second piece of the response.
             for step in [0, 2] {
                 let world = World::start().await;
                 let (hold, key) = (Arc::new(Notify::new()), world.key().await);
@@ -165,7 +165,7 @@ async fn half_closed_client_may_wait_before_and_during_the_answer() {
     }
 }
 
-/// An HTTP/1.0 client supports neither interim answers nor chunks, so the gateway sends it no probes.
+/// An HTTP/1.0 client supports neither interim responses nor chunks, so the gateway sends it no probes.
 #[tokio::test]
 async fn http_1_0_client_gets_no_interim_answer() {
     for op in BOTH {
@@ -186,7 +186,7 @@ async fn http_1_0_client_gets_no_interim_answer() {
     }
 }
 
-/// The disconnect itself sends nothing to the gateway, because the client has closed its sending side already. The next
+/// The client has already closed its sending side, so the disconnect itself sends nothing to the gateway. The next
 /// probe detects the disconnect.
 #[tokio::test]
 async fn half_closed_client_that_disconnects_later_is_detected() {

@@ -1,4 +1,4 @@
-//! A gateway with a scripted vendor, on free ports, and a client for it.
+//! Starts a gateway with a scripted vendor on free ports, and provides a client for it.
 
 use std::{
     net::SocketAddr,
@@ -31,14 +31,14 @@ pub use crate::{
     support::redis::RedisServer,
 };
 
-/// Changes to the usual configuration of a test gateway.
+/// Changes to the usual configuration of a test's gateway.
 #[derive(Default)]
 pub struct Setup {
-    /// The setting `ledger.url`; memory by default.
+    /// The value of the setting `ledger.url`; by default the ledger is in memory.
     pub ledger: Option<String>,
-    /// Replacements in the text of the configuration.
+    /// Texts of the configuration, each with its replacement.
     pub edits: Vec<(String, String)>,
-    /// The file that the configuration is written to; by default it is only a text.
+    /// The file to which the configuration is written; by default it is not written to a file.
     pub file: Option<PathBuf>,
 }
 
@@ -87,7 +87,7 @@ fn note(event: &Event<'_>) {
     tollgate::node::log_event(event);
 }
 
-/// The usual configuration: see [`ConfigText::chat_and_messages`].
+/// Returns the usual configuration of a test's gateway: see [`ConfigText::chat_and_messages`].
 pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: impl AsRef<Path>) -> String {
     ConfigText::over(ledger)
         .admin()
@@ -96,7 +96,7 @@ pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: impl AsRef<Path>) -
         .text()
 }
 
-/// The value of an environment variable that a test's configuration names.
+/// Returns the value of an environment variable that the configuration of a test names.
 pub fn secret(name: &str) -> Option<String> {
     match name {
         "ADMIN_KEY" => Some(ADMIN_KEY.to_owned()),
@@ -118,11 +118,11 @@ pub struct World {
     pub gateway: Gateway,
     pub vendor: ScriptedVendor,
     pub client: HttpClient,
-    /// The folder that has the gateway's outbox.
+    /// The folder that contains the gateway's outbox.
     pub dir: Folder,
 }
 
-/// An answer that was read to its end. `failed` is true if the body broke off.
+/// A response that was read to its end. `failed` is true if the body ended too early.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -140,8 +140,8 @@ impl Answer {
         String::from_utf8(self.body.to_vec()).unwrap()
     }
 
-    /// The text of `error.message` without the request number. Checks that the text ends with the number in the
-    /// `x-request-id` header.
+    /// Returns the text of `error.message` without the request number at its end. Checks that this number is also in
+    /// the header `x-request-id`.
     pub fn refusal(&self) -> String {
         let message = self.json()["error"]["message"].as_str().unwrap().to_owned();
         let number = format!(" ({})", self.headers["x-request-id"].to_str().unwrap());
@@ -156,7 +156,7 @@ impl Answer {
     }
 }
 
-/// A key created for a test.
+/// A key that was created for a test.
 #[derive(Clone, Debug)]
 pub struct Key {
     pub secret: String,
@@ -173,23 +173,23 @@ impl World {
         format!("http://{}{path}", self.gateway.address())
     }
 
-    /// Sends a request and reads the head of the answer.
+    /// Sends a request, and reads the head of the response.
     pub async fn send(&self, req: Request<Full<Bytes>>) -> Response<Incoming> {
         self.client.request(req).await.unwrap()
     }
 
-    /// Sends a request and reads the whole answer.
+    /// Sends a request, and reads the response to its end.
     pub async fn ask(&self, req: Request<Full<Bytes>>) -> Answer {
         whole(self.send(req).await).await
     }
 
-    /// Sends a `GET` to the public port.
+    /// Sends a `GET` request to the callers' port.
     pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
         self.ask(request(Method::GET, &self.url(path), headers, Bytes::new()))
             .await
     }
 
-    /// A chat call with a key.
+    /// Makes a chat call with a key.
     pub async fn chat(&self, key: &Key, body: &Value) -> Answer {
         self.ask(self.chat_request(key, body)).await
     }
@@ -208,7 +208,7 @@ impl World {
         )
     }
 
-    /// A messages call with a key.
+    /// Makes a messages call with a key.
     pub async fn messages(&self, key: &Key, body: &Value) -> Answer {
         self.ask(self.messages_request(key, body)).await
     }
@@ -227,7 +227,7 @@ impl World {
         )
     }
 
-    /// A call of the admin API.
+    /// Sends a request to the admin API.
     pub async fn admin(&self, method: Method, path: &str, body: Option<Value>) -> Answer {
         let bearer = format!("Bearer {ADMIN_KEY}");
         let url = format!("http://{}{path}", self.gateway.admin_address().unwrap());
@@ -239,7 +239,7 @@ impl World {
         self.ask(request(method, &url, &headers, body.into())).await
     }
 
-    /// Creates an account with this many rubles, and a key with further fields.
+    /// Creates an account with this number of rubles, and a key with these additional fields.
     pub async fn key_with(&self, account: &str, rubles: &str, fields: Value) -> Key {
         let made = self
             .admin(
@@ -263,7 +263,7 @@ impl World {
         self.another_key(account, fields).await
     }
 
-    /// Creates another key of an existing account.
+    /// Creates an additional key of an existing account.
     pub async fn another_key(&self, account: &str, fields: Value) -> Key {
         let path = format!("/admin/v1/accounts/{account}/keys");
         let made = self.admin(Method::POST, &path, Some(fields)).await;
@@ -277,8 +277,8 @@ impl World {
         }
     }
 
-    /// Limits a key to these models, by changing the ledger directly. Unlike the API, this accepts models that the
-    /// catalog does not have.
+    /// Limits a key to these models by changing the ledger directly. The API would refuse models that are not in the
+    /// catalog.
     pub async fn only_for(&self, key: &Key, models: &[&str]) {
         let change = KeyChange {
             models: Some(models.iter().map(|model| (*model).to_owned()).collect()),
@@ -294,7 +294,7 @@ impl World {
         self.key_with("acme", "1000", json!({})).await
     }
 
-    /// The account as the admin API returns it.
+    /// Returns the account as the admin API shows it.
     pub async fn account(&self, key: &Key) -> Value {
         self.admin(
             Method::GET,
@@ -305,7 +305,7 @@ impl World {
         .json()
     }
 
-    /// The account once nothing is held. Waits for that, because settlement runs after the answer.
+    /// Waits until the account holds nothing, because calls are settled after their response. Returns the account.
     pub async fn settled(&self, key: &Key) -> Value {
         eventually("nothing is held", async || {
             let account = self.account(key).await;
@@ -314,7 +314,7 @@ impl World {
         .await
     }
 
-    /// The receipt of a call. Waits until the call is settled.
+    /// Waits until the call is settled, and returns its receipt.
     pub async fn receipt(&self, number: &str) -> Value {
         eventually("there is a receipt", async || {
             let receipt = self
@@ -359,18 +359,18 @@ pub async fn whole(res: Response<Incoming>) -> Answer {
     answer
 }
 
-/// Reads the next frame of a body as text; `None` at the body's end.
+/// Reads the next frame of a body as text. Returns `None` at the end of the body.
 pub async fn next_text(body: &mut Incoming) -> Option<String> {
     let frame = body.frame().await?.unwrap();
     Some(String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap())
 }
 
-/// A chat body with one user turn.
+/// Returns a chat body with one user turn.
 pub fn chat_body(text: &str) -> Value {
     json!({ "model": "chat", "max_tokens": 100, "messages": [{ "role": "user", "content": text }] })
 }
 
-/// A messages body with one user turn.
+/// Returns a messages body with one user turn.
 pub fn messages_body(text: &str) -> Value {
     json!({ "model": "messages", "max_tokens": 100, "messages": [{ "role": "user", "content": text }] })
 }
@@ -383,12 +383,12 @@ pub fn with(mut body: Value, fields: Value) -> Value {
     body
 }
 
-/// Repeats `probe` until it returns a value. Panics after five seconds.
+/// Repeats `probe` until it returns a value. Panics if this takes more than five seconds.
 pub async fn eventually<T>(what: &str, probe: impl AsyncFnMut() -> Option<T>) -> T {
     within(Duration::from_secs(5), what, probe).await
 }
 
-/// Repeats `probe` until it returns a value. Panics after `patience`.
+/// Repeats `probe` until it returns a value. Panics if this takes more than `patience`.
 pub async fn within<T>(
     patience: Duration,
     what: &str,

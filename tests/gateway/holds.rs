@@ -1,6 +1,8 @@
-//! Decisions, "Money": the hold of a running call, and the refusal of a hold that the money does not cover.
+//! Tests of holds (docs/decisions.md, "Money"): the amount that a call in flight holds, and the refusal of a hold that
+//! the account's money does not cover.
 //!
-//! A million tokens of `chat` cost 100 ₽ of input and 200 ₽ of output: 100 and 200 µ₽ per token.
+//! In these tests, a million input tokens of the model `chat` cost 100 ₽ and a million output tokens 200 ₽. So a token
+//! costs 100 or 200 µ₽.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -13,21 +15,21 @@ use crate::{
     replies::Running,
 };
 
-/// Makes a call, and returns the amount that it held while it ran, in micro-rubles.
+/// Makes a call. Returns the amount that it held while it was in flight, in micro-rubles.
 async fn held(world: &World, op: Op, key: &Key, body: &Value) -> i64 {
     let answer = op.call(world, key, body).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     micro(&world.receipt(&answer.number()).await["held_rub"])
 }
 
-/// A chat body without an output maximum.
+/// Returns a chat body without an output maximum.
 fn open(text: &str) -> Value {
     let mut body = chat_body(text);
     body.as_object_mut().unwrap().remove("max_tokens");
     body
 }
 
-/// The output maximum in this field of the latest request to the vendor.
+/// Returns the output maximum in this field of the vendor's latest request.
 fn written(world: &World, field: &str) -> i64 {
     let sent = world.vendor.received().pop().unwrap().json();
     sent[field]
@@ -93,7 +95,7 @@ async fn max_completion_tokens_limits_output_like_max_tokens() {
 }
 
 #[tokio::test]
-async fn hold_covers_the_output_of_each_of_n_answers() {
+async fn hold_covers_the_output_of_all_n_requested_answers() {
     let world = World::start().await;
     let key = world.key().await;
     let one = held(&world, Op::Chat, &key, &chat_body("x")).await;
@@ -109,7 +111,7 @@ async fn usual_hold_counts_two_tokens_per_three_bytes_and_strict_hold_one_per_by
         let world = Setup::default().edit("[ledger]", &line).start().await;
         let key = world.key().await;
         for (op, price) in [(Op::Chat, 100), (Op::Messages, 1000)] {
-            // The hold counts the bytes of the decoded character, not of its JSON escape.
+            // The hold counts the bytes of the decoded character, not of its escape in JSON.
             let little = held(&world, op, &key, &op.body(&"\n".repeat(300))).await;
             let much = held(&world, op, &key, &op.body(&"ж".repeat(3000))).await;
             let tokens = (6000 - 300) * 2 / bytes_in_two_tokens;
@@ -231,14 +233,14 @@ async fn default_output_maximum_is_exactly_what_the_balance_can_pay_for() {
     let rich = world.key().await;
     let input = held(&world, Op::Chat, &rich, &chat_body("x")).await - 100 * 200;
     for (account, tokens) in [("a", 1234), ("b", 256), ("c", 3999)] {
-        // The money pays for whole tokens, and the price of half a token is left over.
+        // The money covers a whole number of tokens, and half the price of a token remains.
         let funds = input + tokens * 200 + 100;
         let key = world.key_with(account, &rubles(funds), json!({})).await;
         let held = held(&world, Op::Chat, &key, &open("x")).await;
         assert_eq!(written(&world, "max_completion_tokens"), tokens);
         assert!((input + tokens * 200..=funds).contains(&held), "{held}");
     }
-    // The output is limited by the rest of a key's ceiling in the same way as by the rest of the balance.
+    // The rest of a key's ceiling limits the output in the same way as the rest of the balance.
     let ceiling = rubles(input + 500 * 200);
     let key = world
         .another_key("acme", json!({ "ceiling_rub": ceiling }))
@@ -248,7 +250,7 @@ async fn default_output_maximum_is_exactly_what_the_balance_can_pay_for() {
 }
 
 #[tokio::test]
-async fn default_output_maximum_is_shared_by_n_answers() {
+async fn default_output_maximum_is_what_the_balance_covers_for_all_n_answers() {
     let world = World::start().await;
     let rich = world.key().await;
     let input = held(&world, Op::Chat, &rich, &chat_body("x")).await - 100 * 200;
@@ -259,7 +261,7 @@ async fn default_output_maximum_is_shared_by_n_answers() {
 }
 
 #[tokio::test]
-async fn balance_below_output_tokens_min_is_refused_with_403() {
+async fn call_without_an_output_maximum_gets_403_if_the_balance_covers_too_little_output() {
     let min = "output_tokens_max = 4000\noutput_tokens_min = 50";
     for (setup, min) in [
         (Setup::default(), 256),
@@ -279,7 +281,7 @@ async fn balance_below_output_tokens_min_is_refused_with_403() {
             .await;
         let answer = world.chat(&short, &open("x")).await;
         refused("short", &answer, 403, PERMISSION, "insufficient_balance");
-        // A client may set an output maximum below the default.
+        // The output maximum that the client has set is lower than the default.
         let less = with(open("x"), json!({ "max_tokens": 10 }));
         held(&world, Op::Chat, &short, &less).await;
     }
@@ -297,17 +299,17 @@ async fn call_without_an_output_maximum_is_held_and_sent_with_the_configured_def
     let need = named + 200 * 200;
     assert_eq!(held(&world, Op::Chat, &rich, &open("x")).await, need);
     assert_eq!(written(&world, "max_completion_tokens"), 300);
-    // A client may set an output maximum above the default, up to the model's own maximum.
+    // The output maximum that the client has set is higher than the default and lower than the model's maximum.
     let more = with(open("x"), json!({ "max_tokens": 4000 }));
     assert_eq!(
         held(&world, Op::Chat, &rich, &more).await,
         named + 3900 * 200
     );
-    // The gateway sends the default to a vendor of the other format too.
+    // A vendor of the other format gets the default output maximum, too.
     let other = with(open("x"), json!({ "model": "messages" }));
     held(&world, Op::Chat, &rich, &other).await;
     assert_eq!(written(&world, "max_tokens"), 300);
-    // If the money does not pay for the default, the gateway lowers it to what the money pays for.
+    // If the money does not cover the default output maximum, the gateway lowers the maximum to what the money covers.
     let short = world
         .key_with("short", &rubles(need - 10 * 200), json!({}))
         .await;
@@ -319,7 +321,7 @@ async fn call_without_an_output_maximum_is_held_and_sent_with_the_configured_def
 async fn balance_for_ten_calls_without_an_output_maximum_serves_ten_at_once() {
     for (limits, at_a_time) in [
         ("output_tokens_max = 40000\noutput_tokens_default = 300", 10),
-        // Without a configured default, the first call holds all money.
+        // Without a configured default output maximum, the first call holds all money.
         ("output_tokens_max = 40000", 1),
     ] {
         let setup = Setup::default().edit("output_tokens_max = 4000", limits);
@@ -338,7 +340,7 @@ async fn balance_for_ten_calls_without_an_output_maximum_serves_ten_at_once() {
         for call in running {
             call.finish().await;
         }
-        // The calls cost less than they held, so the money pays for the next call.
+        // The calls cost less than they held, so the remaining money covers the next call.
         world.settled(&key).await;
         let next = Running::start(&world, Op::Chat, &key, &open("x")).await;
         next.finish().await;
@@ -346,7 +348,7 @@ async fn balance_for_ten_calls_without_an_output_maximum_serves_ten_at_once() {
 }
 
 #[tokio::test]
-async fn requested_output_maximum_is_held_in_full_or_the_call_refused() {
+async fn requested_output_maximum_is_held_in_full_or_the_call_is_refused() {
     let world = World::start().await;
     let rich = world.key().await;
     for op in BOTH {
@@ -368,14 +370,14 @@ async fn requested_output_maximum_is_held_in_full_or_the_call_refused() {
 }
 
 #[tokio::test]
-async fn refusal_with_403_has_the_needed_the_free_and_the_held_amount() {
+async fn refusal_with_403_states_the_needed_amount_and_the_free_and_held_amounts() {
     for op in BOTH {
         let world = World::start().await;
         let rich = world.key_with("rich", "1000", json!({})).await;
         let large = with(op.body("x"), json!({ "max_tokens": 1000 }));
         let answer = op.call(&world, &rich, &large).await;
         let needs = world.receipt(&answer.number()).await["held_rub"].clone();
-        // The money pays for the large call, except while another call holds a part of it.
+        // The money covers the large call, unless another call holds a part of it.
         let funds = needs.as_str().unwrap();
         let key = world.key_with(op.model(), funds, json!({})).await;
         let running = Running::start(&world, op, &key, &op.body("x")).await;
@@ -397,11 +399,11 @@ async fn refusal_with_403_has_the_needed_the_free_and_the_held_amount() {
 }
 
 #[tokio::test]
-async fn call_is_403_while_the_money_is_held_and_401_once_it_is_spent() {
+async fn call_gets_403_while_the_money_is_held_and_401_once_it_is_spent() {
     let world = World::start().await;
     let rich = world.key_with("rich", "1000", json!({})).await;
     let need = held(&world, Op::Chat, &rich, &chat_body("x")).await;
-    // The running call holds all money.
+    // The call in flight holds all money.
     let key = world.key_with("all", &rubles(need), json!({})).await;
     let running = Running::start(&world, Op::Chat, &key, &chat_body("x")).await;
     assert_eq!(world.account(&key).await["free_rub"], "0.00");
@@ -438,9 +440,9 @@ async fn keys_of_one_account_share_its_money() {
     world.settled(&one).await;
 }
 
-/// On one connection, a client makes each call as soon as it has the answer to the previous one. A call without an
-/// output maximum holds all free money, so the previous call must be settled first. At most `refused_max` of `CALLS`
-/// are refused.
+/// On one connection, a client sends each call as soon as it has the response to the previous call. A call without an
+/// output maximum holds all free money, so the previous call must be settled before it. At most `refused_max` of the
+/// `CALLS` calls may be refused.
 async fn one_call_after_the_other(setup: Setup, refused_max: usize) {
     let world = setup.start().await;
     let key = world.key_with("short", "0.5", json!({})).await;
@@ -453,11 +455,11 @@ async fn one_call_after_the_other(setup: Setup, refused_max: usize) {
     assert!(refused <= refused_max, "{refused} of {CALLS} refused");
 }
 
-/// The number of calls that the client makes, one after the other.
+/// The number of calls that the client makes, one after another.
 const CALLS: usize = 40;
 
-/// Runs on one thread, so that the gateway settles a call before it reads the next request. With several threads a busy
-/// machine often delivers the answer before the settlement.
+/// The test runs on one thread, so that the gateway settles a call before it reads the next request. With several
+/// threads, a busy machine often delivers the response before the settlement.
 #[tokio::test]
 async fn consecutive_calls_with_little_money_are_served() {
     one_call_after_the_other(Setup::default(), 0).await;
@@ -465,7 +467,7 @@ async fn consecutive_calls_with_little_money_are_served() {
     let file = format!("sqlite:{}", folder.path().join("ledger.db").display());
     one_call_after_the_other(Setup::default().ledger(&file), 0).await;
     let server = RedisServer::start().await;
-    // Redis is another process, reached over two connections. It may read the hold of the next call before the
-    // settlement of the previous one.
+    // Redis is another process, reached over two connections. It may receive the hold of the next call before the
+    // settlement of the previous call.
     one_call_after_the_other(Setup::default().ledger(&server.url()), CALLS / 5).await;
 }

@@ -1,5 +1,5 @@
-//! Calls that are repeated with one idempotency key cause one vendor call, one hold and one charge; see
-//! docs/callers.md.
+//! Tests of repeated calls: calls with the same idempotency key cause one vendor call, one hold and one charge
+//! (docs/callers.md).
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::{
 const SECRET_PROMPT: &str = "a question that nobody else may read";
 const SECRET_ANSWER: &str = "an answer that nobody else may read";
 
-/// Streamed and plain calls to each operation: the path, and a body that sends `text`.
+/// Returns streamed and plain calls of each operation: for each, the path, and a body with this `text`.
 fn calls(text: &str) -> Vec<(&'static str, Value)> {
     let chat = json!({ "model": "chat", "max_tokens": 100, "messages": [{ "role": "user", "content": text }] });
     let messages = with(chat.clone(), json!({ "model": "messages" }));
@@ -81,7 +81,7 @@ fn streamed(text: &str) -> (&'static str, Value) {
 }
 
 #[tokio::test]
-async fn repeated_call_gets_its_answer_and_one_charge_in_all_formats() {
+async fn repeated_call_in_any_format_gets_the_first_answer_and_is_charged_once() {
     let world = World::start().await;
     let key = allowed(&world).await;
     for (index, call) in calls("привет").into_iter().enumerate() {
@@ -90,8 +90,8 @@ async fn repeated_call_gets_its_answer_and_one_charge_in_all_formats() {
         assert_eq!(first.status, 200, "{first:?}");
         assert_eq!(replayed(&first), None);
         let after = world.settled(&key).await;
-        // A repeat joins the running call until its answer is stored, and later gets the stored answer. To the client
-        // both answers are the same.
+        // A repeat joins the call in flight until its response is stored. Later, a repeat gets the stored response. To
+        // the client, both responses look the same.
         for _ in 0..2 {
             let again = sent(&world, &key, &call, &presented).await;
             assert_eq!(again.status, 200);
@@ -109,21 +109,22 @@ async fn repeated_call_gets_its_answer_and_one_charge_in_all_formats() {
         );
         world.receipt(&first.number()).await;
     }
-    // An idempotency key is valid for one key: another key of the same account may use the same idempotency key.
+    // An idempotency key belongs to the caller's key: another key of the same account may use the same idempotency key
+    // for another call.
     let other = json!({ "idempotency": true });
     let other = world.another_key("acme", other).await;
     let fresh = sent(&world, &other, &calls("привет")[0], "call-0").await;
     assert_eq!((fresh.status.as_u16(), replayed(&fresh)), (200, None));
 }
 
-/// With Redis, the rate limit is decided in the background. The stored answer would be ready earlier, but must wait for
-/// this decision.
+/// With Redis, the rate limit is decided in the background. The stored response is ready earlier but must wait for this
+/// decision.
 #[tokio::test]
 async fn repeat_of_a_call_counts_towards_the_per_minute_limit_of_its_key() {
     let server = RedisServer::start().await;
     for ledger in ["memory:", &server.url()] {
         let world = Setup::default().ledger(ledger).start().await;
-        // This rate allows a burst of two requests, and then one request every five seconds.
+        // At this rate, a burst of two requests is admitted, and then one request every five seconds.
         let limits = json!({ "idempotency": true, "requests_per_minute": 12 });
         let key = world.key_with("acme", "1000", limits).await;
         let call = chat("привет");
@@ -138,7 +139,7 @@ async fn repeat_of_a_call_counts_towards_the_per_minute_limit_of_its_key() {
 }
 
 #[tokio::test]
-async fn idempotency_header_of_a_key_without_the_permission_is_ignored() {
+async fn idempotency_header_is_ignored_if_the_key_has_no_permission_for_it() {
     let world = World::start().await;
     let key = world.key().await;
     for presented in ["one", "one", "", "\u{20ac}"] {
@@ -153,7 +154,7 @@ async fn idempotency_header_of_a_key_without_the_permission_is_ignored() {
             .iter()
             .all(|received| { !received.headers.contains_key("idempotency-key") })
     );
-    // An operator may permit a key to use idempotency keys, and revoke the permission.
+    // An operator can permit a key to use idempotency keys, and can revoke this permission.
     let path = format!("/admin/v1/keys/{}", key.id);
     for (flag, calls) in [(true, 5), (false, 7)] {
         let change = json!({ "idempotency": flag });
@@ -190,7 +191,7 @@ async fn idempotency_key_that_is_malformed_or_reused_for_another_request_is_refu
 }
 
 #[tokio::test]
-async fn repeat_of_a_free_call_runs_again() {
+async fn repeat_of_a_call_that_cost_nothing_runs_again() {
     let world = World::start().await;
     let key = allowed(&world).await;
     world
@@ -204,7 +205,7 @@ async fn repeat_of_a_free_call_runs_again() {
     assert_eq!((answer.status.as_u16(), replayed(&answer)), (200, None));
 }
 
-/// A vendor whose stream waits after its first word until `hold` is notified.
+/// Returns a vendor whose stream waits after its first word until `hold` is notified.
 fn held(hold: &Arc<Notify>) -> impl Fn(&Received) -> Reply + Send + Sync + use<> {
     let hold = Arc::clone(hold);
     move |received| {
@@ -214,7 +215,7 @@ fn held(hold: &Arc<Notify>) -> impl Fn(&Received) -> Reply + Send + Sync + use<>
 }
 
 #[tokio::test]
-async fn repeat_joins_the_running_stream_from_its_start_even_if_the_first_client_leaves() {
+async fn repeated_call_joins_the_running_stream_from_its_start_even_if_the_first_client_leaves() {
     for first_leaves in [false, true] {
         let world = World::start().await;
         let key = allowed(&world).await;
@@ -234,7 +235,7 @@ async fn repeat_joins_the_running_stream_from_its_start_even_if_the_first_client
         if first_leaves {
             first = None;
         }
-        // The gateway needs some time to notice that the client has disconnected.
+        // The gateway needs some time to detect that the client has disconnected.
         tokio::time::sleep(Duration::from_millis(50)).await;
         hold.notify_one();
         let rest = second.into_body().collect().await.unwrap().to_bytes();
@@ -253,7 +254,7 @@ async fn repeat_joins_the_running_stream_from_its_start_even_if_the_first_client
 }
 
 #[tokio::test]
-async fn repeat_at_another_gateway_waits_for_the_running_call_and_gets_its_answer() {
+async fn repeated_call_at_another_gateway_waits_for_the_running_call_and_gets_its_answer() {
     let server = RedisServer::start().await;
     let one = Setup::default().ledger(&server.url()).start().await;
     let two = Setup::default().ledger(&server.url()).start().await;
@@ -284,10 +285,10 @@ async fn repeat_at_another_gateway_waits_for_the_running_call_and_gets_its_answe
     assert_eq!(again.body, whole);
     assert!(replayed(&again).is_some());
     assert!(two.vendor.received().is_empty());
-    // The call was charged once, and both gateways show the same balance.
+    // The call was charged once, and both gateways return the same balance.
     let books = one.settled(&key).await;
     assert_eq!(two.settled(&key).await["balance_rub"], books["balance_rub"]);
-    // The claim of the call is stored for a day, as long as the answer, and contains no readable text.
+    // The claim of the call is stored for a day, as long as the response. It contains no readable text.
     let names: Vec<String> = server.ask(&["KEYS", "tg:{acme}:i:*"]).await.unwrap();
     let [name] = &names[..] else {
         panic!("{names:?}");
@@ -307,7 +308,8 @@ async fn repeat_at_another_gateway_waits_for_the_running_call_and_gets_its_answe
     }
 }
 
-/// A gateway caches a key record for some seconds, but must refuse a repeat as soon as the key is disabled.
+/// A gateway caches the record of a key for some seconds. Nevertheless it must refuse a repeat as soon as the key is
+/// disabled.
 #[tokio::test]
 async fn disabled_key_gets_no_stored_answer_at_any_gateway() {
     let server = RedisServer::start().await;
@@ -389,7 +391,7 @@ async fn answer_beyond_the_size_limit_is_served_but_not_stored() {
     let bounds = "[idempotency]\nanswer_bytes_max = 64\naccount_calls_max = 1\n[admin]";
     let world = Setup::default().edit("[admin]", bounds).start().await;
     let key = allowed(&world).await;
-    // The answer is too long to be stored. The first caller gets all of it, and a repeat is refused.
+    // The response is too long to be stored. The first caller gets all of it, and a repeat is refused.
     for call in [chat("привет"), streamed("привет")] {
         let account = format!("acme-{}", call.1["stream"] == true);
         let flag = json!({ "idempotency": true });
@@ -421,7 +423,7 @@ async fn answer_beyond_the_size_limit_is_served_but_not_stored() {
     assert_eq!(world.vendor.received().len(), 5);
 }
 
-/// A gateway as a process, on the ledger of this server.
+/// Starts a gateway in a separate process, with its ledger on this Redis server.
 fn process(dir: &std::path::Path, name: &str, ledger: &str, vendor: &ScriptedVendor) -> Served {
     let config = dir.join(format!("{name}.toml"));
     let text = ConfigText::over(ledger)
@@ -462,8 +464,8 @@ async fn repeat_of_a_call_whose_gateway_was_killed_runs_elsewhere_and_is_charged
     assert_eq!((answer.status.as_u16(), replayed(&answer)), (200, None));
     let receipt = world.receipt(&answer.number()).await;
     let spent = world.settled(&key).await;
-    // The killed gateway recorded a checkpoint of its call. After its restart it reports the checkpoint, which charges
-    // nothing more.
+    // The killed gateway recorded a checkpoint of its call. After its restart, it sends the checkpoint to the ledger.
+    // The ledger charges nothing for it, because the repeated call was charged.
     let one = process(dir.path(), "one", &server.url(), &vendor);
     let origin = format!("http://{}", one.serving().await.0);
     let again = world.ask(ask(&origin, &key, path, &body, "one")).await;

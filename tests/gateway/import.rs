@@ -1,4 +1,4 @@
-//! Import of accounts, payments and keys from a CSV file: `tollgate import`.
+//! Tests of `tollgate import`, which imports accounts, payments and keys from a CSV file.
 
 use std::{os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -42,8 +42,8 @@ async fn keys(world: &World, account: &str) -> Vec<Value> {
     listed.json()["keys"].as_array().unwrap().clone()
 }
 
-/// A CSV file with three lines: an account with a key that a caller already has, a second key of that account, and an
-/// account without keys.
+/// Returns a CSV file with three lines: an account with a key that a caller already has, a second key of the same
+/// account, and an account without keys.
 fn customers() -> String {
     format!(
         "account,name,balance_rub,topup_id,key_name,key_sha256,key_prefix,ceiling_rub,models\n\
@@ -56,7 +56,7 @@ fn customers() -> String {
 
 async fn imports_once(world: &World) {
     let file = written(world, "customers.csv", &customers());
-    // A separate folder, because a later check searches the gateway's folder for secrets.
+    // The file is in a separate folder, because a later check searches the gateway's folder for secrets.
     let place = tempfile::tempdir().unwrap();
     let made = place.path().join("made.csv");
     let (file, made_text) = (file.to_str().unwrap(), made.to_str().unwrap());
@@ -68,7 +68,7 @@ async fn imports_once(world: &World) {
     assert_eq!(accounts(world).await, json!([]));
 
     let unsaid = tollgate(world, &["import", file], "").await;
-    assert!(complained(&unsaid, 64).contains("1 key would be created: give --keys-out"));
+    assert!(complained(&unsaid, 64).contains("the import would create 1 key: give --keys-out"));
     assert_eq!(accounts(world).await, json!([]));
 
     let args = ["import", file, "--keys-out", made_text, "--json"];
@@ -109,7 +109,7 @@ async fn imports_once(world: &World) {
         )
     );
 
-    // Importing the file again adds no payment and creates nothing, with or without `--keys-out`.
+    // A second import of the same file adds no payment and creates nothing, with or without `--keys-out`.
     let before = (accounts(world).await, listed);
     for args in [
         &["import", file, "--json", "--keys-out", made_text][..],
@@ -125,7 +125,7 @@ async fn imports_once(world: &World) {
     assert_eq!((accounts(world).await, keys(world, "acme").await), before);
     assert_eq!(std::fs::read_to_string(&made).unwrap(), text);
 
-    // A deleted key still exists but cannot be used. The import must not treat it as the key in the file.
+    // A deleted key still exists in the ledger but cannot be used. The import must not treat it as the key in the file.
     for key in keys(world, "acme").await {
         let path = format!("/admin/v1/keys/{}", key["id"].as_str().unwrap());
         let deleted = world.admin(Method::DELETE, &path, None).await;
@@ -134,8 +134,8 @@ async fn imports_once(world: &World) {
     let args = ["import", file, "--keys-out", made_text];
     let errors = complained(&tollgate(world, &args, "").await, 65);
     for says in [
-        "line 2: key_sha256: that key was deleted",
-        "line 3: key_name: the key \"new\" that was made before was deleted",
+        "line 2: key_sha256: this key was deleted",
+        "line 3: key_name: an earlier import made a key \"new\", which was deleted",
     ] {
         assert!(errors.contains(says), "{says}: {errors}");
     }
@@ -152,7 +152,7 @@ async fn repeated_import_changes_nothing_and_callers_keep_their_keys() {
 }
 
 #[tokio::test]
-async fn import_with_errors_names_every_line_and_changes_nothing() {
+async fn import_with_errors_reports_every_faulty_line_and_changes_nothing() {
     let world = World::start().await;
     let taken = world.key().await;
     let before = accounts(&world).await;
@@ -165,15 +165,15 @@ async fn import_with_errors_names_every_line_and_changes_nothing() {
     let wrong = tollgate(&world, &["import", file.to_str().unwrap()], "").await;
     let errors = complained(&wrong, 65);
     for says in [
-        "wrong.csv: line 3: account: an id is",
+        "wrong.csv: line 3: account: an id must have",
         "wrong.csv: line 4: balance_rub: a payment must be more than 0",
         "wrong.csv: line 5: key_sha256: must be 64 hexadecimal digits",
-        "wrong.csv: nothing was done",
+        "wrong.csv: nothing was imported",
     ] {
         assert!(errors.contains(says), "{says}: {errors}");
     }
 
-    // These mistakes show only in comparison with the gateway's data: the name of an account, and the account of a key.
+    // These mistakes can be found only by comparison with the ledger: the name of an account, and the account of a key.
     let text = format!(
         "account,name,key_sha256\nacme,Another\nbeta,Beta,{}\n",
         sha256(&taken.secret)
@@ -181,8 +181,8 @@ async fn import_with_errors_names_every_line_and_changes_nothing() {
     let wrong = tollgate(&world, &["import", "-"], &text).await;
     let errors = complained(&wrong, 65);
     for says in [
-        "-: line 2: name: account acme exists already, as \"acme\"",
-        "-: line 3: key_sha256: that key is account acme's already",
+        "-: line 2: name: account acme already exists with the name \"acme\"",
+        "-: line 3: key_sha256: this key already belongs to account acme",
     ] {
         assert!(errors.contains(says), "{says}: {errors}");
     }
@@ -190,7 +190,7 @@ async fn import_with_errors_names_every_line_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn import_of_an_unreadable_file_and_wrong_arguments_have_different_exit_codes() {
+async fn command_that_cannot_read_a_file_exits_with_74() {
     let world = World::start().await;
     for line in [
         "import /no/such/file.csv",
@@ -206,14 +206,14 @@ async fn import_of_an_unreadable_file_and_wrong_arguments_have_different_exit_co
 #[tokio::test]
 async fn interrupted_import_continues_with_the_keys_that_it_has_created() {
     let world = World::start().await;
-    // The account `beta` has another payment with the id of the file's second line, so the import fails after the first
-    // line.
+    // The account `beta` has a different payment with the id from the file's second line. So the import fails after the
+    // first line.
     let file = written(
         &world,
         "customers.csv",
         "account,balance_rub,topup_id,key_name\nacme,,,one\nbeta,7,p1,two\n",
     );
-    // A separate folder, because a later check searches the gateway's folder for secrets.
+    // The file is in a separate folder, because a later check searches the gateway's folder for secrets.
     let place = tempfile::tempdir().unwrap();
     let made = place.path().join("made.csv");
     world.key_with("beta", "0", json!({})).await;

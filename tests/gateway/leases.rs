@@ -1,4 +1,4 @@
-//! Leases as operators see them: the lease that a gateway takes on the account of a busy key.
+//! Tests of how operators see the lease that a gateway takes for a busy key.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ async fn world(server: &RedisServer) -> World {
         .await
 }
 
-/// Makes concurrent calls until the gateway has a lease for the key. Returns the leases of the account.
+/// Makes concurrent calls until the gateway has a lease for the key. Returns all leases of the account.
 pub async fn busy(world: &World, key: &Key) -> Vec<Value> {
     eventually("a busy key has a lease", async || {
         let body = chat_body("x");
@@ -70,7 +70,7 @@ async fn lease_of_a_busy_key_is_listed_and_counted() {
     assert_eq!(lease["account"], "acme");
     let owner = lease["owner"].as_str().unwrap();
     assert!(owner.ends_with("outbox.db"), "{owner}");
-    // A gateway also reports the amounts that calls hold from its own leases.
+    // For its own leases, a gateway also reports the amounts that calls hold.
     assert!(lease["calls_rub"].is_string(), "{lease}");
     assert_eq!(leases(&world, "").await.len(), 1);
     let table = reported(
@@ -87,7 +87,7 @@ async fn lease_of_a_busy_key_is_listed_and_counted() {
     .await;
     assert!(metric(&world, "tollgate_lease_holds_total").await >= counted);
     assert!(metric(&world, "tollgate_lease_turns_total").await > 0.0);
-    // The key is idle, so the gateway returns the lease.
+    // The key has been idle for a while, so the gateway returns the lease.
     eventually("the lease is given back", async || {
         leases(&world, "").await.is_empty().then_some(())
     })
@@ -101,7 +101,7 @@ async fn lease_of_a_busy_key_is_listed_and_counted() {
 }
 
 #[tokio::test]
-async fn other_gateway_lists_a_lease_without_the_holds_of_its_calls() {
+async fn lease_of_another_gateway_is_listed_without_the_holds_of_its_calls() {
     let server = RedisServer::start().await;
     let (one, other) = (world(&server).await, world(&server).await);
     let key = one.key_with("acme", "10000", json!({})).await;

@@ -1,5 +1,5 @@
-//! The client disconnects at any moment of a call. The call is charged by the rules of docs/decisions.md, its hold ends
-//! within a second, and it has at most one receipt (I5, I7, I8).
+//! Tests of client disconnects at every moment of a call. The call is charged by the rules of docs/decisions.md, its
+//! hold ends within a second, and it has at most one receipt (invariants I5, I7 and I8).
 
 use std::{
     future::pending,
@@ -57,19 +57,20 @@ use crate::{
     ledger::{HOUR, acme, hold, is_sound, item, micro, number, open},
 };
 
-/// After a disconnect, the hold must end and the vendor's connection must close within this time.
+/// The maximum time after a client disconnect until the hold has ended and the vendor's connection is closed.
 const SOON: Duration = Duration::from_secs(1);
 
 const SAID: &str = "0123456789012345678901234567890123456789";
 
-/// The estimated input of a message with the text `SAID`: the text, and four tokens for the message itself.
+/// Returns the estimated input tokens of a message with the text `SAID`: the tokens of the text, and four for the
+/// message itself.
 fn input_estimated() -> i64 {
     i64::try_from(TextSize::of(SAID).milli() / 1000 + 4).unwrap()
 }
 
 const FORMATS: [Format; 3] = [Format::Chat, Format::Messages, Format::Responses];
 
-/// The price of an input and of an output token, in micro-rubles.
+/// Returns the prices of an input token and of an output token, in micro-rubles.
 const fn rates(format: Format) -> (i64, i64) {
     match format {
         Format::Chat | Format::Responses => (100, 200),
@@ -77,9 +78,9 @@ const fn rates(format: Format) -> (i64, i64) {
     }
 }
 
-/// Words of the vendor's stream. Its usage has 9 input and 5 output tokens.
+/// The words of the vendor's stream. Its usage is 9 input tokens and 5 output tokens.
 const WORDS: [&str; 3] = ["раз ", "два ", "три"];
-/// The number of events of the stream up to and including the second word.
+/// Returns the number of events of the stream, up to and including the event with the second word.
 const fn events_to_second_word(format: Format) -> usize {
     match format {
         Format::Chat => 3,
@@ -167,7 +168,7 @@ fn named(kind: &str, fields: &Value) -> String {
     format!("event: {kind}\ndata: {data}\n\n")
 }
 
-/// The complete answer of a vendor of the responses format.
+/// Returns the complete response of a vendor of the Responses format.
 fn response() -> Value {
     json!({ "id": "resp_1", "object": "response", "created_at": 1, "status": "completed",
         "model": "vendor-chat-1", "error": null, "incomplete_details": null,
@@ -219,7 +220,7 @@ fn call(world: &World, key: &Key, format: Format, stream: bool) -> Request<Full<
     }
 }
 
-/// A client on its own connection. Dropping the client closes the socket.
+/// A client with a separate connection. Dropping the client closes its socket.
 struct Client {
     sender: SendRequest<Full<Bytes>>,
     socket: JoinSet<()>,
@@ -234,18 +235,18 @@ impl Client {
         Self { sender, socket }
     }
 
-    /// Sends a request, and waits for the head of its answer.
+    /// Sends a request, and waits for the head of the response.
     async fn ask(&mut self, req: Request<Full<Bytes>>) -> Response<Incoming> {
         self.sender.send_request(in_origin_form(req)).await.unwrap()
     }
 
-    /// Sends a request without waiting for the answer.
+    /// Sends a request, and does not wait for the response.
     fn send(&mut self, req: Request<Full<Bytes>>) {
         let answer = self.sender.send_request(in_origin_form(req));
         self.socket.spawn(async move { drop(answer.await) });
     }
 
-    /// Disconnects the client. Returns the time of the disconnect.
+    /// Disconnects the client. Returns the time at which it was disconnected.
     fn leave(self) -> Instant {
         drop(self);
         Instant::now()
@@ -276,7 +277,8 @@ fn number_of(res: &Response<Incoming>) -> String {
     res.headers()["x-request-id"].to_str().unwrap().to_owned()
 }
 
-/// A gateway whose vendor has this format. For the responses format, the chat vendor is configured with it.
+/// Returns the setup of a gateway whose vendor has this format. For the Responses format, the Chat Completions vendor
+/// is configured with it.
 fn selling(format: Format) -> Setup {
     match format {
         Format::Chat | Format::Messages => Setup::default(),
@@ -284,7 +286,8 @@ fn selling(format: Format) -> Setup {
     }
 }
 
-/// A gateway that admits one call at a time. Once it admits another call, it has noticed the disconnect.
+/// Returns the setup of a gateway that admits one call at a time. So if the gateway admits another call, it has
+/// detected the disconnect of the previous client.
 fn one_at_a_time(format: Format) -> Setup {
     selling(format).edit("[ledger]", "[limits]\nin_flight_max = 1\n[ledger]")
 }
@@ -305,7 +308,7 @@ async fn vendor_is_left(world: &World, left: Instant) {
     assert!(left.elapsed() < SOON, "{:?}", left.elapsed());
 }
 
-/// Checks that nothing is held one second after `left`, and that the account was charged exactly this amount.
+/// Checks that one second after `left`, nothing is held and the account was charged exactly this amount.
 async fn has_paid(world: &World, key: &Key, left: Instant, charge: MicroRub) {
     let account = world.settled(key).await;
     assert!(left.elapsed() < SOON, "{:?}", left.elapsed());
@@ -334,8 +337,8 @@ async fn receipt_says(world: &World, number: &str, expected: &Expected) {
     assert_eq!(receipt["booked"], "held", "{receipt}");
 }
 
-/// The vendor has sent nothing when the client leaves. The gateway charges the input and closes the vendor's connection
-/// at once.
+/// The vendor has sent nothing when the client disconnects. The gateway charges the input and closes the vendor's
+/// connection at once.
 #[tokio::test]
 async fn client_that_disconnects_before_the_stream_headers_arrive_pays_for_the_input() {
     for format in FORMATS {
@@ -354,7 +357,7 @@ async fn client_that_disconnects_before_the_stream_headers_arrive_pays_for_the_i
     }
 }
 
-/// A gateway whose vendor is this listener, instead of the scripted vendor.
+/// Starts a gateway whose vendor is this listener instead of the scripted vendor.
 async fn beside(vendor: &TcpListener, format: Format, more: &str) -> World {
     let (name, path) = match format {
         Format::Chat => ("chat", "/v1"),
@@ -363,12 +366,12 @@ async fn beside(vendor: &TcpListener, format: Format, more: &str) -> World {
     };
     let address = vendor.local_addr().unwrap();
     let from = format!("format = \"{name}\"\nurl = \"");
-    // The `#` turns the scripted vendor's address, which follows on that line, into a comment.
+    // The address of the scripted vendor follows on this line. The `#` turns it into a comment.
     let to = format!("format = \"{name}\"\n{more}\nurl = \"http://{address}{path}\" # ");
     one_at_a_time(format).edit(&from, &to).start().await
 }
 
-/// Accepts the gateway's connection, and reads a whole request from it.
+/// Accepts the gateway's connection, and reads one request from it to its end.
 async fn requested(vendor: &TcpListener) -> TcpStream {
     let (mut socket, _) = vendor.accept().await.unwrap();
     let (mut read, mut buffer) = (Vec::new(), [0; 4096]);
@@ -381,8 +384,8 @@ async fn requested(vendor: &TcpListener) -> TcpStream {
     socket
 }
 
-/// The gateway reads a plain answer to its end and charges it in full, wherever the client leaves: before the vendor's
-/// headers, before the body, or in the middle of the body.
+/// The gateway reads a plain response to its end and charges it in full, even if the client disconnects before the
+/// vendor's headers, before the body, or in the middle of the body.
 #[tokio::test]
 async fn client_that_disconnects_during_a_plain_answer_pays_in_full() {
     for format in FORMATS {
@@ -416,16 +419,16 @@ async fn client_that_disconnects_during_a_plain_answer_pays_in_full() {
     }
 }
 
-/// The client of a plain call leaves before the vendor has begun to answer.
+/// The client of a plain call disconnects before the vendor has begun to respond.
 #[tokio::test]
 async fn client_that_disconnects_before_the_headers_of_a_plain_answer_pays_in_full() {
     finishes_without_its_client(false, "").await;
 }
 
-/// With `on_disconnect = "drain"` the gateway also reads the stream to its end if the client leaves before the stream
-/// begins.
+/// With `on_disconnect = "drain"`, the gateway reads the stream to its end even if the client disconnects before the
+/// stream begins.
 #[tokio::test]
-async fn client_that_disconnects_before_the_headers_of_a_drained_stream_pays_in_full() {
+async fn client_that_disconnects_before_the_headers_of_a_stream_read_to_the_end_pays_in_full() {
     finishes_without_its_client(true, "on_disconnect = \"drain\"").await;
 }
 
@@ -455,7 +458,7 @@ async fn finishes_without_its_client(stream: bool, more: &str) {
     }
 }
 
-/// The gateway closes the vendor's connection at once, and charges the input and the output received so far.
+/// The gateway closes the vendor's connection at once, and charges the input and the output that was received so far.
 #[tokio::test]
 async fn client_that_disconnects_within_a_stream_pays_for_input_and_received_output() {
     for format in FORMATS {
@@ -471,8 +474,8 @@ async fn client_that_disconnects_within_a_stream_pays_for_input_and_received_out
         let left = client.leave();
         vendor_is_left(&world, left).await;
         let (input, output) = rates(format);
-        // A messages vendor reports the input in its first event. Vendors of other formats report it at the end, so the
-        // input is estimated.
+        // A Messages vendor reports the input in the first event. Vendors of the other formats report it at the end, so
+        // the input is estimated.
         let tokens_in = match format {
             Format::Chat | Format::Responses => input_estimated(),
             Format::Messages => 9,
@@ -488,7 +491,7 @@ async fn client_that_disconnects_within_a_stream_pays_for_input_and_received_out
     }
 }
 
-/// After the last event the call is finished, even if the vendor keeps its connection open.
+/// After the last event, the call is finished, even if the vendor keeps its connection open.
 #[tokio::test]
 async fn client_that_disconnects_after_the_last_event_counts_as_finished() {
     for format in FORMATS {
@@ -518,9 +521,9 @@ async fn client_that_disconnects_after_the_last_event_counts_as_finished() {
     }
 }
 
-/// With `on_disconnect = "drain"` the gateway reads the stream to its end, and charges the vendor's usage.
+/// With `on_disconnect = "drain"`, the gateway reads the stream to its end and charges the vendor's usage.
 #[tokio::test]
-async fn client_that_disconnects_from_a_drained_stream_pays_for_its_true_usage() {
+async fn client_that_disconnects_from_a_stream_read_to_the_end_pays_for_the_true_usage() {
     for (format, name) in FORMATS.into_iter().zip(["chat", "messages", "responses"]) {
         let hold = Arc::new(Notify::new());
         let reply = Reply::stream(events(format))
@@ -549,7 +552,7 @@ async fn client_that_disconnects_from_a_drained_stream_pays_for_its_true_usage()
     }
 }
 
-/// I9: a refused call costs nothing and leaves no hold, even if its client leaves.
+/// A refused call costs nothing and leaves no hold, even if its client disconnects (invariant I9).
 #[tokio::test]
 async fn client_that_disconnects_after_a_refusal_pays_nothing() {
     let world = World::start().await;
@@ -565,7 +568,7 @@ async fn client_that_disconnects_after_a_refusal_pays_nothing() {
     assert_eq!(world.vendor.received().len(), 0);
 }
 
-/// A tariff with a hold of 100 per call. A call costs 30 once a vendor works on it.
+/// A tariff with fixed amounts: a call holds 100 µ₽, and costs 30 µ₽ once a vendor has received it.
 #[derive(Clone)]
 pub struct Flat {
     pub meter: Meter,
@@ -602,7 +605,7 @@ fn numbered(n: u128) -> Request<()> {
     req
 }
 
-/// A ledger that makes each hold, but whose answer to `reserve` never arrives.
+/// A ledger that makes each hold but never answers to `reserve`.
 #[derive(Clone)]
 struct Mute(MemoryLedger);
 
@@ -643,10 +646,10 @@ impl Ledger for Mute {
     }
 }
 
-/// The client leaves before the ledger has answered. The hold may have been made, so it is released. If it is made
-/// later, it is refused.
+/// The client disconnects before the ledger has answered. The hold may have been made, so it is released. If the
+/// request for the hold arrives later than the release, it is refused.
 #[tokio::test]
-async fn hold_is_released_if_the_client_disconnects_while_it_is_made() {
+async fn hold_is_released_if_the_client_disconnects_before_the_ledger_has_answered() {
     for finish_without_client in [false, true] {
         let books = MemoryLedger::new();
         open(&books, 1000).await;
@@ -690,7 +693,8 @@ async fn hold_is_released_if_the_client_disconnects_while_it_is_made() {
     }
 }
 
-/// The place where a call panics: in the service's `call`, in its future, or in the answer body.
+/// The place at which a call panics: in the `call` method of the service, in its future, or in the body of the
+/// response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum At {
     Call,
@@ -698,7 +702,7 @@ enum At {
     Body,
 }
 
-/// A body that panics.
+/// A response body that panics.
 pub struct Fragile;
 
 impl Body for Fragile {
@@ -713,7 +717,7 @@ impl Body for Fragile {
     }
 }
 
-/// The panic of a call ends the call's hold, and later calls still settle.
+/// If a call panics, its hold ends, and later calls are settled as usual.
 #[tokio::test]
 async fn panic_in_a_call_ends_its_hold() {
     for at in [At::Call, At::Future, At::Body] {

@@ -1,5 +1,5 @@
-//! Decisions, "Money": a caller that leaves in the middle of a stream pays at most the price of the whole stream.
-//! Tested with Russian text, and with a conversation whose input is cached.
+//! Tests that a client which disconnects in the middle of a stream pays at most the price of the complete stream
+//! (docs/decisions.md, "Money"). The samples are a Russian text, and a conversation whose input is cached.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     replies::{read_until, rest},
 };
 
-/// Sample texts, each with the number of tokens that a tokenizer counted.
+/// Sample texts, each with the number of tokens that a tokenizer has counted.
 const TEXTS: &str = include_str!("../../layers/src/text_size/texts.jsonl");
 
 #[derive(Deserialize)]
@@ -33,7 +33,7 @@ fn text(kind: &str) -> Counted {
     texts.find(|text: &Counted| text.kind == kind).unwrap()
 }
 
-/// The answer is sent in this many pieces. After [`HALF`] of them the vendor waits for the test.
+/// The number of pieces in which the response is sent. After [`HALF`] of them, the vendor waits for the test.
 const PIECES: usize = 10;
 const HALF: usize = PIECES / 2;
 
@@ -43,8 +43,8 @@ fn pieces(text: &str) -> Vec<String> {
     pieces.map(|piece| piece.iter().collect()).collect()
 }
 
-/// The events of a stream with these pieces, and the number of events up to the middle. The usage has these counts of
-/// input, cached input and output.
+/// Returns the events of a stream with these pieces, and the number of events up to its middle. The usage has these
+/// counts of input, cached input and output.
 fn stream(
     format: Format,
     pieces: &[String],
@@ -178,7 +178,7 @@ async fn caller_that_disconnects_early_pays_at_most_as_much_as_one_that_stays() 
             let (events, half) = stream(format, &pieces, counts);
             let spent = async || micro(&world.settled(&key).await["spent_rub"]);
 
-            // The second call of the conversation is read to its end. The client of the third call leaves in the
+            // The second call of the conversation is read to its end. The client of the third call disconnects in the
             // middle.
             let whole = Reply::stream(events.clone());
             world.vendor.script(move |_| whole.clone());

@@ -1,8 +1,9 @@
-//! The contract tests for ledgers, run on a file and on a real Redis: one server, a server behind Sentinels with a
-//! replica, and a Cluster of three primaries. The ledger crate itself runs them on the ledger in memory.
+//! Runs the contract tests for ledgers on a file and on a real Redis: on a single server, on a server with a replica
+//! behind Sentinels, and on a Cluster of three primaries. The ledger crate itself runs these tests on the ledger in
+//! memory.
 //!
-//! The tests themselves are in the layers, in `reserve::testing`, so that every author of a ledger can run them. The
-//! books are audited after each test.
+//! The contract tests are in the layers crate, in `reserve::testing`, so that every author of a ledger can run them.
+//! The books are audited after each test.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -47,21 +48,21 @@ async fn cluster_ledger_passes_the_contract_tests() {
 }
 
 #[tokio::test]
-async fn ledger_with_sentinels_passes_the_contract_tests() {
+async fn ledger_with_redis_sentinels_passes_the_contract_tests() {
     let primary = RedisServer::start().await;
     let _replica = RedisServer::replica_of(&primary).await;
     let sentinels = RedisSentinels::start(&primary).await;
     check_store(async || over_flushed(&primary, &sentinels.url()).await).await;
 }
 
-/// Empties the server and connects to it again: a ledger connected before would report lost data.
+/// Empties the server and connects to it again, because a ledger that was connected before would report lost data.
 async fn over_flushed(server: &RedisServer, url: &str) -> RedisLedger {
     server.ask::<String>(&["FLUSHALL"]).await.unwrap();
     over_url(url).await
 }
 
-/// A folder for a ledger file. If the machine has a file system in memory, the folder is there, because the tests do
-/// not measure disk syncs.
+/// Returns a folder for a ledger file. If the machine has a file system in memory, the folder is there, because these
+/// tests do not measure disk syncs.
 pub fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
@@ -74,7 +75,7 @@ pub async fn over(server: &RedisServer) -> RedisLedger {
     over_url(&server.url()).await
 }
 
-/// Connects to a ledger in Redis, as a newly started process does.
+/// Connects to a ledger in Redis, as a new process does.
 pub async fn over_url(url: &str) -> RedisLedger {
     RedisLedger::connect(url, RedisSettings::default())
         .await

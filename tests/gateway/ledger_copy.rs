@@ -1,4 +1,5 @@
-//! Copies of all books from one ledger to another with `tollgate ledger copy`: between files, servers and a Cluster.
+//! Tests of `tollgate ledger copy`, which copies all books from one ledger to another: between files, Redis servers and
+//! a Cluster.
 
 use std::{
     path::Path,
@@ -31,7 +32,7 @@ use crate::{
 
 const DAY_MS: u64 = 24 * 3_600_000;
 
-/// Runs `tollgate ledger copy` without a gateway.
+/// Runs `tollgate ledger copy`. No gateway is running.
 async fn ledger_copy(from: &str, to: &str, flags: &[&str]) -> Output {
     let mut command = Command::new(TOLLGATE);
     command
@@ -46,7 +47,7 @@ fn file(path: &Path) -> String {
     format!("sqlite:{}", path.display())
 }
 
-/// Books with two accounts, keys of all kinds, a correction, charges, a loss, and a version of the tariff.
+/// Fills the ledger with two accounts, keys of all kinds, a correction, charges, a loss, and a tariff version.
 async fn busy<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let limited = record(&acme(), "k3", 3);
@@ -76,8 +77,8 @@ async fn busy<L: Books>(ledger: &L) {
     ledger.tariff_version("two").await.unwrap();
 }
 
-/// Everything that operators and callers can see of a ledger, except facts about its store, such as positions in the
-/// journal.
+/// Returns everything that operators and callers can see of a ledger, except details of its store, such as positions in
+/// the journal.
 async fn seen<L: Books>(ledger: &L) -> Vec<Value> {
     let mut seen = Vec::new();
     for view in ledger.accounts().await.unwrap() {
@@ -106,7 +107,8 @@ async fn lines<L: Books>(
     page.lines
 }
 
-/// Checks that a copy accepts new entries and calls, and still has the entries and settlements of its source.
+/// Checks that a copied ledger accepts new entries and calls, and still contains the entries and settlements of its
+/// source.
 async fn goes_on<L: Books>(ledger: &L) {
     is_sound(ledger).await;
     let balance = ledger.account(&acme()).await.unwrap().balance_rub;
@@ -145,7 +147,10 @@ async fn books_copied_from_a_file_to_redis_to_a_cluster_and_back_lose_nothing() 
     ] {
         let copied = ledger_copy(&from, &to, &[]).await;
         let text = reported(&copied, 0);
-        assert!(text.contains("ok: the same in both"), "{text}");
+        assert!(
+            text.contains("ok: source and target are the same"),
+            "{text}"
+        );
     }
     assert_eq!(seen(&over(&server).await).await, before);
     assert_eq!(seen(&over_url(&cluster.url()).await).await, before);
@@ -192,11 +197,11 @@ async fn gateway_serves_calls_from_a_copied_ledger_with_the_same_keys() {
 
     let back = file(&folder.path().join("back.db"));
     let served = ledger_copy(&server.url(), &back, &[]).await;
-    assert!(complained(&served, 1).contains("a gateway serves from it"));
+    assert!(complained(&served, 1).contains("a gateway still serves from this ledger"));
 }
 
 #[tokio::test]
-async fn copy_names_open_holds_and_releases_them_only_on_request() {
+async fn ledger_copy_reports_open_holds_and_releases_them_only_on_request() {
     let (server, folder) = (RedisServer::start().await, folder());
     let ledger = over(&server).await;
     busy(&ledger).await;
@@ -204,26 +209,26 @@ async fn copy_names_open_holds_and_releases_them_only_on_request() {
     let to = file(&folder.path().join("books.db"));
     let refused = complained(&ledger_copy(&server.url(), &to, &[]).await, 1);
     assert!(
-        refused.contains("1 hold still open, 0.00004 ₽ in all") && refused.contains("--release"),
+        refused.contains("1 hold still open, 0.00004 ₽ in total") && refused.contains("--release"),
         "{refused}"
     );
     reported(&ledger_copy(&server.url(), &to, &["--release"]).await, 0);
     assert_eq!(ledger.account(&acme()).await.unwrap().held_rub, micro(0));
 
-    // The hold has passed its expiry time, so it ends during the wait, and the copy can begin.
+    // The expiry time of the hold has passed. So the hold ends while the command waits, and the copy can begin.
     let mut due = hold(10, "k1", 40);
     due.ttl = std::time::Duration::ZERO;
     ledger.reserve(&due).await.unwrap();
     let to = file(&folder.path().join("other.db"));
     let waited = reported(&ledger_copy(&server.url(), &to, &["--wait", "60"]).await, 0);
     assert!(
-        waited.contains("1 call whose holds had expired"),
+        waited.contains("the charges of 1 call are not in the copy"),
         "{waited}"
     );
 }
 
 #[tokio::test]
-async fn copy_does_not_change_a_target_that_is_not_empty() {
+async fn ledger_copy_does_not_change_a_target_that_is_not_empty() {
     let (server, folder) = (RedisServer::start().await, folder());
     let (path, taken) = (folder.path().join("a.db"), folder.path().join("b.db"));
     let ledger = SqliteLedger::open(&path).unwrap();
@@ -255,13 +260,13 @@ async fn interrupted_copy_of_a_ledger_serves_no_call_and_can_continue() {
     let ledger = SqliteLedger::open(&path).unwrap();
     busy(&ledger).await;
     let before = seen(&ledger).await;
-    // The copy is written completely, but the process dies before it marks the copy as complete.
+    // All data is copied, but the process dies before it marks the copy as complete.
     let mut target = RedisCopy::begin(&server.url(), RedisSettings::default())
         .await
         .unwrap();
     copy::copy(&ledger, &mut target, |_| {}).await.unwrap();
     drop(target);
-    // The interrupted copy lacks one account.
+    // This simulates a copy that was interrupted before one of the accounts was copied.
     server.ask::<i64>(&["DEL", "tg:{acme}"]).await.unwrap();
     ledger.close().await;
 
@@ -277,7 +282,8 @@ async fn interrupted_copy_of_a_ledger_serves_no_call_and_can_continue() {
     assert_eq!(seen(&over(&server).await).await, before);
     goes_on(&over(&server).await).await;
 
-    // An interrupted copy into a file starts again from the beginning. The partial file cannot be opened as a ledger.
+    // If a copy into a file was interrupted, the command starts again from the beginning. The incomplete file cannot be
+    // opened as a ledger.
     let target = folder.path().join("c.db");
     let begun = SqliteCopy::begin(&target).unwrap();
     drop(begun);
@@ -289,7 +295,7 @@ async fn interrupted_copy_of_a_ledger_serves_no_call_and_can_continue() {
 }
 
 #[tokio::test]
-async fn copy_fails_if_the_source_changes_meanwhile() {
+async fn ledger_copy_fails_if_the_source_changes_meanwhile() {
     let (server, folder) = (RedisServer::start().await, folder());
     let ledger = SqliteLedger::open(&folder.path().join("a.db")).unwrap();
     busy(&ledger).await;
@@ -304,7 +310,7 @@ async fn copy_fails_if_the_source_changes_meanwhile() {
     ledger.close().await;
 }
 
-/// A ledger in a file whose journal lines are this many days old.
+/// Returns a ledger in a file whose journal lines are this number of days old.
 async fn aged(path: &Path, days: u64) -> SqliteLedger {
     let ledger = MemoryLedger::new();
     busy(&ledger).await;
@@ -329,7 +335,7 @@ async fn aged(path: &Path, days: u64) -> SqliteLedger {
 }
 
 #[tokio::test]
-async fn copy_to_redis_omits_old_receipts_and_books_no_payment_twice() {
+async fn ledger_copy_to_redis_omits_old_receipts_and_books_no_payment_twice() {
     let (server, folder) = (RedisServer::start().await, folder());
     let (old, back) = (folder.path().join("old.db"), folder.path().join("back.db"));
     let ledger = aged(&old, 500).await;
@@ -355,7 +361,7 @@ async fn copy_to_redis_omits_old_receipts_and_books_no_payment_twice() {
     assert!(!ledger.books(&acme()).await.unwrap().journal_complete);
     ledger.enter(&acme(), &topup("first", 1000)).await.unwrap();
     assert_eq!(ledger.account(&acme()).await.unwrap(), account);
-    // The journal does not have the older charges, which is not a breach. It has all later charges.
+    // The copied journal does not contain the older charges, which is not a breach. It contains all later charges.
     ledger.reserve(&hold(60, "k1", 10)).await.unwrap();
     ledger.settle(&settlement(60, "k1", 10)).await.unwrap();
     is_sound(&ledger).await;
@@ -404,7 +410,7 @@ async fn account_with_sixty_thousand_keys_is_copied_to_redis() {
             key
         })
         .collect();
-    // Concurrent changes share commits to the file, which is faster.
+    // Concurrent changes share commits to the file, which makes them faster.
     for some in keys.chunks(2000) {
         let made = some.iter().map(|key| ledger.create_key(key, ceilings));
         for made in futures_util::future::join_all(made).await {

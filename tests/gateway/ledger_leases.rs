@@ -1,5 +1,5 @@
-//! Leases over real servers: one Redis, a Redis behind Sentinels, and a Cluster of three. Gateways that take leases
-//! serve exactly the calls that the money pays for.
+//! Tests of leases on real servers: a single Redis, a Redis behind Sentinels, and a Cluster of three primaries.
+//! Gateways that take leases serve exactly as many calls as the accounts' money covers.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{
 
 const PRICE: i64 = 10;
 
-/// Gateways on one ledger, each with its own connection and background task.
+/// Gateways that share one ledger. Each has its own connection and its own background task.
 struct Fleet {
     gateways: Vec<RedisLedger>,
     tasks: JoinSet<()>,
@@ -43,8 +43,8 @@ impl Fleet {
         Self { gateways, tasks }
     }
 
-    /// Gives each account the money for `calls` calls, spends it at all gateways at once, and checks that exactly this
-    /// number of calls is served.
+    /// Gives each account the money for `calls` calls and spends it at all gateways at the same time. Checks that
+    /// exactly this number of calls is served.
     async fn spend(mut self, accounts: &[&str], calls: usize) {
         let money = i64::try_from(calls).unwrap() * PRICE;
         let first = self.gateways[0].clone();
@@ -96,7 +96,7 @@ fn key_of(account: &str) -> String {
     format!("key-{account}")
 }
 
-/// Makes one call after the other until two in a row are refused. Returns the number of calls served.
+/// Makes one call after another until two consecutive calls are refused. Returns the number of calls that were served.
 async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
     let (mut served, mut refused) = (0, 0);
     while refused < 2 {
@@ -108,7 +108,8 @@ async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
                 let mut end = settlement(0, &key_of(account), PRICE);
                 (end.number, end.account) = (wanted.number, wanted.account.clone());
                 end.held = reserved.held;
-                // On a busy machine an answer may be late. The settlement is then sent again, as an outbox does.
+                // On a busy machine, a response may arrive too late. The settlement is then sent again, as an outbox
+                // would do.
                 let settled = loop {
                     if let Ok(settled) = gateway.settle(&end).await {
                         break settled;
@@ -119,7 +120,7 @@ async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
             }
             Err(LedgerError::Refused(_)) => refused += 1,
             Err(LedgerError::Unavailable(cause)) => {
-                // The hold may have been made although its answer is missing, so it is released.
+                // The hold may have been made although its response is missing, so it is released.
                 gateway
                     .release(wanted.number, &wanted.account, &wanted.key)
                     .await
@@ -137,8 +138,8 @@ async fn two_gateways_on_one_redis_server_serve_exactly_what_the_money_pays_for(
     fleet.spend(&["acme"], 1_500).await;
 }
 
-/// The account has money for one call at a time. As a settler would, the caller settles each call while the next call
-/// requests its hold. The hold must wait for the settlement.
+/// The account has money for one call at a time. Each call is settled while the next call requests its hold, as with a
+/// settler. The hold must wait for the settlement.
 #[tokio::test]
 async fn next_call_waits_for_the_settlement_of_the_previous_one_and_is_not_refused() {
     let server = RedisServer::start().await;
@@ -168,10 +169,10 @@ async fn next_call_waits_for_the_settlement_of_the_previous_one_and_is_not_refus
     is_sound(&ledger).await;
 }
 
-/// A hold waits for the end of another call. If its caller leaves meanwhile, no hold may be made, neither now nor
-/// later.
+/// A hold waits for the settlement of another call. If the caller who needs this hold disconnects meanwhile, no hold
+/// may be made, neither now nor later.
 #[tokio::test]
-async fn call_abandoned_while_its_hold_waits_for_another_calls_end_leaves_no_hold() {
+async fn call_abandoned_while_its_hold_waits_for_another_calls_settlement_leaves_no_hold() {
     let server = RedisServer::start().await;
     let ledger = over_url(&server.url()).await;
     let account: AccountId = "acme".parse().unwrap();
@@ -193,7 +194,7 @@ async fn call_abandoned_while_its_hold_waits_for_another_calls_end_leaves_no_hol
         let left = wanted(PRICE);
         let requested = tokio::time::timeout(Duration::from_millis(millis), ledger.reserve(&left));
         assert!(!matches!(requested.await, Ok(Ok(_))), "it does not fit");
-        // The guard of a call also sends this release when it is dropped.
+        // The guard of a call sends the same release when it is dropped.
         ledger
             .release(left.number, &account, &left.key)
             .await
@@ -208,7 +209,8 @@ async fn call_abandoned_while_its_hold_waits_for_another_calls_end_leaves_no_hol
     is_sound(&ledger).await;
 }
 
-/// Each node has an account. The leases, the request numbers and the journal of an account must be in one slot.
+/// Each node of the Cluster has one of the accounts. The leases, the request numbers and the journal of an account must
+/// be in one slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_gateways_on_a_redis_cluster_serve_exactly_what_the_money_pays_for() {
     let cluster = RedisCluster::start(3, 0).await;

@@ -1,6 +1,6 @@
-//! Random commands: the book keeps its invariants, and every store gives the same answers as the book.
+//! Tests with random commands: the book keeps its invariants, and every store returns the same responses as the book.
 //!
-//! The test computes the invariants itself, only from the commands and their answers.
+//! The test checks the invariants without the book's code, only from the commands and their responses.
 
 use std::{
     collections::BTreeMap,
@@ -37,14 +37,14 @@ use crate::{
     },
 };
 
-/// Two accounts exist from the start. The third exists once a command opens it.
+/// The number of accounts. Two exist from the start; the third exists after a command has created it.
 const ACCOUNTS: u8 = 3;
-/// Each account has three keys from the start. Commands may create a fourth.
+/// The number of keys per account. Each account has three keys from the start; commands may create a fourth.
 const KEYS: u8 = 4;
-/// There are few request numbers, so that commands meet calls that exist. One sweep ends all holds that expire at the
-/// same moment.
+/// The number of request numbers. It is small, so that commands often meet calls that exist. It is also smaller than
+/// [`ALL`], so one sweep ends all holds that expire at the same moment.
 const NUMBERS: u8 = 13;
-/// The maximum number of holds that one sweep ends. It exceeds the number of holds that can exist.
+/// The maximum number of holds that one sweep ends. It is larger than the number of holds that can exist.
 const ALL: usize = 100;
 
 type Checked = Result<(), TestCaseError>;
@@ -52,8 +52,8 @@ type Checked = Result<(), TestCaseError>;
 #[test]
 fn ledger_book_keeps_its_invariants_for_random_commands() {
     run(400, |commands| {
-        // The commands run three times: within one day, with a midnight in the middle of them, and with the beginning
-        // of a month in the middle. Each command takes a millisecond.
+        // The commands run three times: within one day, with a midnight in the middle, and with the beginning of a
+        // month in the middle. Each command takes one millisecond.
         let at = (prelude().len() + commands.len() / 2) as u64;
         let midnights = [
             (NOON, Midnight::NONE),
@@ -82,11 +82,11 @@ fn memory_ledger_gives_the_same_results_as_the_book() {
     });
 }
 
-/// Also checks that all accounts and keys are the same after a restart, which ends the holds.
+/// Checks in addition that all accounts and keys are the same after a restart, which ends the holds.
 #[test]
 fn sqlite_ledger_gives_the_same_results_as_the_book() {
     let runtime = runtime();
-    // A settlement may wait some milliseconds to share its commit, so this test runs fewer cases.
+    // A settlement may wait some milliseconds to share a commit, so this test runs fewer cases than the others.
     run(100, |commands| {
         runtime.block_on(async {
             let folder = folder();
@@ -110,13 +110,14 @@ fn redis_ledger_gives_the_same_results_as_the_book() {
     run(200, |commands| {
         runtime.block_on(async {
             server.ask::<String>(&["FLUSHALL"]).await.map_err(failed)?;
-            // A new connection, as after a start: a ledger connected before the FLUSHALL would report lost data.
+            // Like a gateway that starts, this opens a new connection: a ledger that was connected before the FLUSHALL
+            // would report lost data.
             agree(&over_url(&url).await, &commands).await
         })
     });
 }
 
-/// Each account is on another primary of the Cluster.
+/// Each account is on a different primary of the Cluster.
 #[test]
 fn redis_cluster_ledger_gives_the_same_results_as_the_book() {
     let runtime = runtime();
@@ -136,7 +137,7 @@ fn redis_cluster_ledger_gives_the_same_results_as_the_book() {
     });
 }
 
-/// Returns the accounts and keys, without the amounts that depend on open holds.
+/// Returns the accounts and keys without the amounts that depend on open holds.
 async fn shown_without_holds<L: Books>(ledger: &L) -> (Vec<AccountView>, Vec<KeyView>) {
     let (mut accounts, mut keys) = (ledger.accounts().await.unwrap(), Vec::new());
     for account in &mut accounts {
@@ -166,8 +167,8 @@ fn run(cases: u32, test: impl Fn(Vec<Command>) -> Checked) {
     }
 }
 
-/// Sends the same commands to the book and to a store, and compares answers and views. The store uses its own clock, so
-/// a run across midnight is ignored.
+/// Sends the same commands to the book and to a store, and compares their responses and views. The store uses its own
+/// clock, so a run is ignored if midnight passes during it.
 async fn agree<L: Books>(ledger: &L, commands: &[Command]) -> Checked {
     let begin = now_ms();
     let agreed = agree_from(ledger, commands, begin).await;
@@ -202,7 +203,7 @@ fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap()
 }
 
-/// Applies one command to the book, and checks the invariants after it.
+/// Applies one command to the book, and then checks the invariants.
 fn step(
     book: &mut Book,
     history: &mut History,
@@ -210,7 +211,7 @@ fn step(
     now: u64,
 ) -> Result<Outcome, TestCaseError> {
     let outcome = match command {
-        // The command `Expire` of a ledger applies to all accounts.
+        // The ledger's command `Expire` applies to all accounts.
         Command::Expire { most, .. } => Outcome::Expired(book.expire(*most, now)),
         command => book::apply(book, command, now),
     };
@@ -244,7 +245,7 @@ fn prelude() -> Vec<Command> {
                 enabled: true,
             });
         }
-        // One group with a key exists from the start; a second group is created later.
+        // One group with a key exists from the start. A second group is created later.
         commands.push(Command::SetGroup {
             account: account(index),
             group: group_of(0),
@@ -306,7 +307,7 @@ const fn status(enabled: bool) -> KeyStatus {
     }
 }
 
-/// The number of a call, and the account and key that usually have it. No number belongs to two accounts.
+/// Returns the number of a call, and the account and key that usually belong to it. No number belongs to two accounts.
 fn call() -> impl Strategy<Value = (RequestNumber, u8, u8)> {
     let stray = prop_oneof![9 => Just(None::<u8>), 1 => (0..KEYS).prop_map(Some)];
     (0..NUMBERS, stray).prop_map(|(n, stray)| {
@@ -408,7 +409,7 @@ fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// Sends a command to a store, and converts the answer to the type that the book returns.
+/// Sends a command to a store. Converts the response to the type that the book returns.
 async fn play<L: Books>(ledger: &L, command: &Command) -> Result<Outcome, TestCaseError> {
     Ok(match command {
         Command::SetAccount { account, suspended } => {
@@ -542,7 +543,7 @@ fn failed(error: impl fmt::Debug) -> TestCaseError {
     TestCaseError::fail(format!("{error:?}"))
 }
 
-/// Checks that operators get the same views of these accounts from the store as from the book.
+/// Checks that the store returns the same operators' views of these accounts as the book.
 async fn views_agree<L: Books>(
     ledger: &L,
     book: &Book,
@@ -627,7 +628,7 @@ fn holds(condition: bool, what: &str, at: &impl fmt::Debug) -> Checked {
     Err(TestCaseError::fail(format!("{at:?}: not true: {what}")))
 }
 
-/// State that is computed from the commands and their answers without the book, as sums and sets.
+/// State that the test computes from the commands and their responses, without the book: sums and sets.
 #[derive(Debug)]
 struct History {
     accounts: BTreeMap<AccountId, Seen>,
@@ -635,11 +636,11 @@ struct History {
     midnight: Midnight,
 }
 
-/// The midnight that falls between two commands, if any.
+/// The midnight that passes between two commands, if any.
 #[derive(Clone, Copy, Debug)]
 struct Midnight {
     at: u64,
-    /// Whether this midnight also begins a month.
+    /// Whether this midnight is also the beginning of a month.
     of_month: bool,
 }
 
@@ -651,7 +652,7 @@ impl Midnight {
     }
 }
 
-/// Ceilings are compared without the time at which they reset, because `History` does not compute it.
+/// Ceilings are compared without the time at which they reset, because `History` does not compute this time.
 const MONTH: Ceiling = Ceiling::Month { resets_at_ms: 0 };
 const DAY: Ceiling = Ceiling::Day { resets_at_ms: 0 };
 
@@ -690,10 +691,10 @@ struct Seen {
     suspended: bool,
     keys: BTreeMap<KeyId, (Ceilings, bool)>,
     groups: BTreeMap<GroupId, Ceilings>,
-    /// Each key's group, and its maximum of concurrent calls.
+    /// For each key: its group, and its maximum number of concurrent calls.
     bound: BTreeMap<KeyId, (Option<GroupId>, Option<u32>)>,
     entries: BTreeMap<String, i64>,
-    /// Key, group, amount, and whether the charge was made after midnight.
+    /// For each charge: the key, the group, the amount, and whether it was made after midnight.
     charges: Vec<(KeyId, Option<GroupId>, i64, bool)>,
     after_midnight: bool,
     midnight_of_month: bool,
@@ -721,7 +722,7 @@ impl History {
         }
     }
 
-    /// Records a command and its answer, and checks that the earlier commands allow this answer.
+    /// Records a command and its response. Checks that this response is allowed after the earlier commands.
     fn note(&mut self, command: &Command, outcome: &Outcome) -> Checked {
         for seen in self.accounts.values_mut() {
             seen.after_midnight = self.now >= self.midnight.at;
@@ -794,7 +795,7 @@ impl History {
     }
 }
 
-/// The answer to a command whose account does not exist.
+/// Returns the expected response to a command if its account does not exist.
 fn without_account(command: &Command) -> Outcome {
     match command {
         Command::SetAccount { .. } | Command::Release { .. } => Outcome::Done,
@@ -842,7 +843,8 @@ impl Seen {
         self.used_under(key, Ceiling::Total)
     }
 
-    /// The key's charges that count under a ceiling: all charges, or only those of the current day or month.
+    /// Returns the charges of the key that count under a ceiling: all charges, or only those of the current day or
+    /// month.
     fn used_under(&self, key: &KeyId, ceiling: Ceiling) -> i64 {
         self.counted(ceiling, |of_key, _| of_key == key)
     }
@@ -859,12 +861,12 @@ impl Seen {
         counted.map(|(_, _, amount, _)| amount).sum()
     }
 
-    /// Charges of a group's keys that count under this ceiling.
+    /// Returns the charges of a group's keys that count under this ceiling.
     fn used_in(&self, group: &GroupId, ceiling: Ceiling) -> i64 {
         self.counted(ceiling, |_, in_group| in_group == Some(group))
     }
 
-    /// The amount held by keys that are in the group now.
+    /// Returns the amount that the present keys of the group hold.
     fn held_in(&self, group: &GroupId) -> i64 {
         let keys = self.bound.iter();
         let keys = keys.filter(|(_, (of_key, _))| of_key.as_ref() == Some(group));
@@ -881,7 +883,7 @@ impl Seen {
         (open.count() >= most as usize).then_some(most)
     }
 
-    /// The ceilings of the key, each with the amount that its charges leave.
+    /// Returns the ceilings of the key, each with the amount that its charges leave.
     fn left(&self, key: &KeyId) -> Vec<(Ceiling, i64)> {
         let Some((ceilings, _)) = self.keys.get(key) else {
             return Vec::new();
@@ -897,7 +899,7 @@ impl Seen {
         each.into_iter().filter_map(left).collect()
     }
 
-    /// The ceilings of the key's group, each with the amount that its charges leave.
+    /// Returns the ceilings of the key's group, each with the amount that its charges leave.
     fn left_in_group(&self, key: &KeyId) -> Vec<(Ceiling, i64)> {
         let Some((group, ceilings)) = self
             .group_of(key)
@@ -921,7 +923,7 @@ impl Seen {
         self.room(key).0
     }
 
-    /// The amount that the key may still hold, and the ceiling that limits it, if any.
+    /// Returns the amount that the key may still hold, and the ceiling that limits it, if any.
     fn room(&self, key: &KeyId) -> (i64, Option<Ceiling>) {
         if !self.keys.contains_key(key) {
             return (0, None);
@@ -958,8 +960,8 @@ impl Seen {
         due.len()
     }
 
-    /// The reason why the key may hold nothing now. If several ceilings are used up, the refusal names the one that
-    /// resets last.
+    /// Returns the reason why the key may hold nothing now. If several ceilings are used up, the refusal names the one
+    /// that resets last.
     fn refusal(&self, key: &KeyId) -> Option<Refusal> {
         let Some((_, enabled)) = self.keys.get(key) else {
             return Some(Refusal::Unknown);
@@ -1055,7 +1057,7 @@ impl Seen {
         }
     }
 
-    /// The answer that this history gives to a hold. Checks the invariants I1, I5 and I12.
+    /// Returns the response that this history allows to a request for a hold. Checks the invariants I1, I5 and I12.
     fn reserve(&mut self, hold: &Hold) -> Result<Reserved, Refusal> {
         if self.ended.contains_key(&hold.number) || self.expired.contains_key(&hold.number) {
             return Err(Refusal::Gone);
@@ -1106,7 +1108,7 @@ impl Seen {
         })
     }
 
-    /// The answer that this history gives to the change of a hold. Checks the invariants I1, I5 and I12.
+    /// Returns the response that this history allows to the change of a hold. Checks the invariants I1, I5 and I12.
     fn adjust(&mut self, adjustment: &Adjustment) -> Result<Adjusted, Refusal> {
         let (number, key) = (adjustment.number, &adjustment.key);
         let open = self.open.get(&number);
@@ -1143,7 +1145,7 @@ impl Seen {
         Ok(Adjusted::Held(adjustment.amount))
     }
 
-    /// The answer that this history gives to a settlement. Checks the invariants I3, I4 and I5.
+    /// Returns the response that this history allows to a settlement. Checks the invariants I3, I4 and I5.
     fn settle(&mut self, number: RequestNumber, key: &KeyId, cost: i64, fresh: bool) -> Settled {
         if let Some(first) = self.ended.get(&number) {
             return Settled {
@@ -1162,7 +1164,8 @@ impl Seen {
             (None, _) if fresh && self.keys.contains_key(key) => (Booked::Forced, 0),
             (None, _) => return settled(Booked::Stale, 0, 0),
         };
-        // The money available for this call: the key's free amount, and the amount that this call's hold reserved.
+        // The money available for this call is the free amount of the key, plus the amount that the call's hold has
+        // reserved.
         let charged = cost.min(promised + self.free(key));
         self.open.remove(&number);
         self.expired.remove(&number);

@@ -1,4 +1,5 @@
-//! Specification 8; docs/decisions.md, "Limits": request rates by address and by key, and maximum sizes of a request.
+//! Tests of docs/decisions.md, "Limits" and specification section 8: request rates per address and per key, and maximum
+//! sizes of a request.
 
 use std::cell::Cell;
 
@@ -13,8 +14,8 @@ use crate::{
 
 const CATALOG: &str = "/v1/tollgate/models";
 
-/// Sends requests until one is refused. Returns the number of admitted requests and the refusal. Checks that the
-/// gateway admitted the burst, and as many further requests as the rate allows in the elapsed time.
+/// Sends requests until one is refused. Returns the number of admitted requests, and the refusal. Checks that the
+/// gateway has admitted the burst, and as many further requests as the rate allows in the elapsed time.
 async fn until_refused(per_second: u32, mut ask: impl AsyncFnMut() -> Answer) -> (u32, Answer) {
     let began = Instant::now();
     for let_in in 0..10_000 {
@@ -30,7 +31,7 @@ async fn until_refused(per_second: u32, mut ask: impl AsyncFnMut() -> Answer) ->
 }
 
 #[tokio::test]
-async fn the_eleventh_catalog_request_of_a_second_from_one_address_is_refused_with_429() {
+async fn eleventh_catalog_request_within_a_second_from_one_address_is_refused_with_429() {
     let world = World::start().await;
     let (_, answer) = until_refused(10, async || world.get(CATALOG, &[]).await).await;
     refused(CATALOG, &answer, 429, LIMIT, "rate_limit_exceeded");
@@ -38,14 +39,14 @@ async fn the_eleventh_catalog_request_of_a_second_from_one_address_is_refused_wi
 }
 
 #[tokio::test]
-async fn catalog_limit_is_configurable() {
+async fn catalog_rate_limit_is_configurable() {
     let world = limits("catalog_requests_per_second = 2").start().await;
     let (_, answer) = until_refused(2, async || world.get(CATALOG, &[]).await).await;
     refused(CATALOG, &answer, 429, LIMIT, "rate_limit_exceeded");
 }
 
 #[tokio::test]
-async fn catalog_limit_does_not_affect_other_paths() {
+async fn catalog_rate_limit_does_not_affect_other_paths() {
     let world = World::start().await;
     let key = world.key().await;
     until_refused(10, async || world.get(CATALOG, &[]).await).await;
@@ -55,7 +56,7 @@ async fn catalog_limit_does_not_affect_other_paths() {
 }
 
 #[tokio::test]
-async fn catalog_limit_holds_across_all_nodes_that_share_a_redis() {
+async fn catalog_rate_limit_holds_across_all_nodes_that_share_a_redis() {
     let redis = RedisServer::start().await;
     let one = Setup::default().ledger(&redis.url()).start().await;
     let two = Setup::default().ledger(&redis.url()).start().await;
@@ -113,10 +114,10 @@ async fn limits_of_a_key_do_not_affect_other_keys_of_its_account() {
 }
 
 #[tokio::test]
-async fn limit_of_a_key_per_minute_is_enforced_and_named() {
+async fn per_minute_limit_of_a_key_is_enforced_and_named_in_the_refusal() {
     let world = World::start().await;
     let other = world.key().await;
-    // This rate allows a burst of one request, and then one every ten seconds.
+    // At this rate, a burst of one request is admitted, and then one request every ten seconds.
     let limited = json!({ "requests_per_minute": 6 });
     for op in BOTH {
         let key = world.another_key("acme", limited.clone()).await;
@@ -143,13 +144,13 @@ async fn key_that_has_used_its_tokens_per_minute_waits_until_they_refill() {
         let limited = json!({ "tokens_per_minute": 1 });
         let key = world.another_key("acme", limited).await;
         let began = Instant::now();
-        // The limit counts a call's tokens only after the call is settled. Until then further calls are admitted.
+        // The limit counts the tokens of a call when the call is settled. Until then, further calls are admitted.
         let mut used = 0_u64;
         let answer = eventually("it waits for what it has used", async || {
             let answer = op.call(&world, &key, &op.body("x")).await;
             if answer.status == 429 {
-                // The text states the whole wait. The `retry-after` header is at most a minute, because clients do not
-                // wait longer.
+                // The text of the refusal states the complete wait. The `retry-after` header is at most a minute,
+                // because clients do not wait longer.
                 let text = answer.refusal();
                 let wait = text.split("через ").nth(1).unwrap();
                 let wait: u64 = wait.trim_end_matches(" с.").parse().unwrap();
@@ -166,7 +167,7 @@ async fn key_that_has_used_its_tokens_per_minute_waits_until_they_refill() {
         .await;
         let text = refused("key", &answer, 429, LIMIT, "rate_limit_exceeded");
         assert!(text.contains("токенов в минуту"), "{text}");
-        // The refused key may still read its own key data, and other keys may call.
+        // The refused key may still read its own data, and other keys may make calls.
         let bearer = bearer(&key);
         let headers = [("authorization", bearer.as_str())];
         assert_eq!(world.get("/v1/tollgate/key", &headers).await.status, 200);
@@ -184,8 +185,8 @@ async fn forwarded_address_is_taken_only_from_a_trusted_proxy() {
         let headers = [("x-forwarded-for", forwarded)];
         world.get(CATALOG, &headers).await.status.as_u16()
     };
-    // Each address has its own burst. The gateway uses the nearest address that is not trusted, and ignores the entries
-    // to the left of it.
+    // Each address has a separate burst. The gateway uses the rightmost address that is not trusted, and ignores the
+    // entries to the left of it.
     for forwarded in [
         "203.0.113.1",
         "203.0.113.1, 203.0.113.2",
@@ -201,8 +202,8 @@ async fn forwarded_address_is_taken_only_from_a_trusted_proxy() {
     })
     .await;
 
-    // The peer is not a trusted proxy, so the gateway ignores the header and counts all requests for the peer's
-    // address.
+    // The peer is not a trusted proxy. So the gateway ignores the header, and the limit of the peer's address counts
+    // all requests.
     let turn = Cell::new(0);
     until_refused(1, async || {
         turn.set(turn.get() + 1);
@@ -214,7 +215,7 @@ async fn forwarded_address_is_taken_only_from_a_trusted_proxy() {
 }
 
 #[tokio::test]
-async fn ipv6_addresses_of_one_64_network_are_one_client() {
+async fn ipv6_addresses_in_one_network_of_prefix_length_64_count_as_one_client() {
     let world = limits("catalog_requests_per_second = 1")
         .edit(
             "base_url =",
@@ -257,7 +258,7 @@ async fn json_nested_more_than_64_levels_is_refused() {
     let key = world.key().await;
     let bearer = bearer(&key);
     for op in BOTH {
-        // The object of the body itself is the first level.
+        // The object of the body itself is the first level of nesting.
         for (levels, status) in [(63, 200), (64, 400), (5_000, 400)] {
             let deep = "[".repeat(levels) + &"]".repeat(levels);
             let body = op

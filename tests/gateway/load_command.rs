@@ -1,4 +1,4 @@
-//! `tollgate load`: the numbers that it reports, and its exit codes.
+//! Tests of `tollgate load`: the numbers that it prints, and its exit codes.
 
 use std::{
     net::TcpListener,
@@ -69,7 +69,8 @@ async fn load_command_survives_a_gateway_restart_and_counts_refused_connections(
     old.signal("-TERM");
     assert_eq!(old.ended().await.code(), Some(0));
     let before = vendor.received().len();
-    // A call is due every 5 ms. The new gateway takes longer to start and open its ledger, so calls fail meanwhile.
+    // A call begins every 5 ms. The new gateway takes longer than that to start and to open its ledger, so calls fail
+    // meanwhile.
     let new = start();
     new.serving().await;
     called(before + 50).await;
@@ -91,8 +92,8 @@ async fn load_command_survives_a_gateway_restart_and_counts_refused_connections(
 async fn load_command_fails_if_failed_calls_exceed_a_threshold() {
     let world = World::start().await;
     let key = world.key().await.secret;
-    // The first call checks the address, the key and the request, and succeeds. Of the 11 calls of the load itself,
-    // every second one fails.
+    // The first call checks the address, the key and the request, and succeeds. Every second one of the 11 calls of the
+    // load fails.
     world.vendor.script({
         let calls = std::sync::atomic::AtomicU32::new(0);
         move |received| {
@@ -149,7 +150,7 @@ async fn load_command_sends_custom_requests_in_turn_and_times_each_piece_of_a_st
         .iter()
         .map(|call| call.json()["messages"][0]["content"].clone())
         .collect();
-    // The first request is sent twice: once for the check, and once as a call of the load.
+    // The first request is sent twice: once as a check, and once as a call of the load.
     assert_eq!(texts, ["один", "один", "два", "один", "два"]);
 }
 

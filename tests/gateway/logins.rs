@@ -1,4 +1,5 @@
-//! Vendors that accept no fixed key: tokens over real sockets, and vendors with their own headers, paths and queries.
+//! Tests of vendors that accept no fixed key: vendors with login tokens, and vendors that need their own headers, paths
+//! and queries.
 
 use std::{
     sync::{
@@ -23,18 +24,18 @@ use crate::{
 
 const NAME: &str = "name = \"chat-vendor\"\n";
 
-/// A gateway whose chat vendor has these further lines in its configuration.
+/// Starts a gateway whose Chat Completions vendor has these additional lines in the configuration.
 async fn with_lines(lines: &str) -> World {
     let edit = format!("{NAME}{lines}\n");
     Setup::default().edit(NAME, &edit).start().await
 }
 
-/// A gateway that gets tokens for its chat vendor from this endpoint.
+/// Starts a gateway that gets tokens for its Chat Completions vendor from this token endpoint.
 async fn with_tokens_of(endpoint: &ScriptedVendor) -> World {
     with_lines(&login_at(endpoint)).await
 }
 
-/// The login of a vendor whose tokens come from this endpoint.
+/// Returns the configuration of a vendor's login that gets tokens from this endpoint.
 pub fn login_at(endpoint: &ScriptedVendor) -> String {
     format!(
         "login = {{ kind = \"oauth\", url = \"http://{}/oauth\", basic = \"${{VENDOR_KEY}}\", scope = \"S\" }}",
@@ -42,8 +43,8 @@ pub fn login_at(endpoint: &ScriptedVendor) -> String {
     )
 }
 
-/// An endpoint that issues the tokens `TOKEN-0`, `TOKEN-1`, …, each valid for half an hour. `TOKEN` is among the secrets for
-/// which all logs, answers and files of this binary are searched.
+/// Starts a token endpoint that issues the tokens `TOKEN-0`, `TOKEN-1`, …, each valid for half an hour. `TOKEN` is one
+/// of the secrets for which this test binary searches all logs, responses and files.
 pub async fn token_endpoint() -> ScriptedVendor {
     let endpoint = ScriptedVendor::start().await.unwrap();
     let issued = AtomicUsize::new(0);
@@ -57,7 +58,7 @@ pub async fn token_endpoint() -> ScriptedVendor {
     endpoint
 }
 
-/// From now on the vendor accepts only tokens whose number is at least `first`.
+/// Makes the vendor accept only tokens whose number is at least `first`.
 fn accept_from(world: &World, first: &Arc<AtomicUsize>) {
     let first = Arc::clone(first);
     world.vendor.script(move |received: &Received| {
@@ -100,7 +101,8 @@ async fn one_login_token_serves_all_calls_until_the_vendor_refuses_it() {
         assert_eq!(answer.status, 200, "{answer:?}");
     }
     assert_eq!(endpoint.received().len(), 2);
-    // 40 calls with 10 input and 5 output tokens were charged. Attempts that the vendor refused cost nothing.
+    // The charge is that of 40 calls with 10 input tokens and 5 output tokens each. Attempts that the vendor refused
+    // cost nothing.
     let account = world.settled(&key).await;
     assert_eq!(account["balance_rub"], "999.92", "{account}");
 }
@@ -110,7 +112,8 @@ async fn calls_continue_if_the_vendor_ends_tokens_early() {
     const LIFE: Duration = Duration::from_millis(1300);
     let endpoint = token_endpoint().await;
     let world = with_tokens_of(&endpoint).await;
-    // The vendor accepts each token for `LIFE` from its first use, and not for half an hour.
+    // The vendor accepts each token only for `LIFE` after its first use, although the token should be valid for half an
+    // hour.
     let first_uses = Mutex::new(Vec::new());
     world.vendor.script(move |received: &Received| {
         let sent = received.headers["authorization"].to_str().unwrap();
@@ -138,12 +141,12 @@ async fn calls_continue_if_the_vendor_ends_tokens_early() {
     let refused = world.vendor.received().len() - calls;
     let tokens = endpoint.received().len();
     assert!((3..=4).contains(&tokens), "{tokens} tokens");
-    // Each of the calls in flight is repeated at most once per token that ended.
+    // Each call in flight is repeated at most once for each token that the vendor stopped accepting.
     assert!((tokens - 1..=4 * tokens).contains(&refused), "{refused}");
 }
 
 #[tokio::test]
-async fn metrics_have_the_age_of_a_vendors_token_and_the_failures_of_its_login() {
+async fn metrics_show_the_age_of_a_vendors_login_token_and_its_login_failures() {
     let endpoint = token_endpoint().await;
     let world = with_tokens_of(&endpoint).await;
     let value = async |name: &str| {
@@ -161,7 +164,7 @@ async fn metrics_have_the_age_of_a_vendors_token_and_the_failures_of_its_login()
     assert!((0.0..60.0).contains(&age), "{age}");
     assert!((1700.0..=1790.0).contains(&left), "{left}");
 
-    // The vendor refuses the token, and the endpoint issues no other one.
+    // The vendor refuses the token, and the endpoint issues no other token.
     endpoint.script(|_| Reply::json(500, &json!({})));
     world.vendor.script(|_| refusal(401, "Token has expired"));
     sleep(Duration::from_millis(1100)).await;
@@ -171,15 +174,17 @@ async fn metrics_have_the_age_of_a_vendors_token_and_the_failures_of_its_login()
 }
 
 #[tokio::test]
-async fn signature_of_a_clock_five_minutes_off_is_corrected_within_one_call() {
+async fn vendor_signature_is_corrected_within_one_call_if_the_clock_is_five_minutes_off() {
     for offset_s in [-300_i64, 300] {
-        // Logins with equal settings share their clock, so each has a key of its own.
+        // Logins with equal settings share the correction of their clock. So the two logins of this test have different
+        // access keys.
         let world = with_lines(&format!(
             "login = {{ kind = \"aws\", region = \"eu-west-1\", access_key_id = \"AKID{offset_s}\", \
              secret_access_key = \"${{VENDOR_KEY}}\" }}"
         ))
         .await;
-        // AWS refuses a signature whose time differs from its own by more than five minutes; the fake, by one.
+        // AWS refuses a signature whose time differs from its own by more than five minutes. The fake refuses a
+        // difference of more than one minute.
         world.vendor.script(move |received: &Received| {
             let now = SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -208,16 +213,16 @@ async fn signature_of_a_clock_five_minutes_off_is_corrected_within_one_call() {
     }
 }
 
-/// Returns the time of day of a date like 20261129T170502Z, like 17:05:02.
+/// Returns the time of day of a date in the format 20261129T170502Z, here 17:05:02.
 fn clock_of(date: &str) -> String {
     let (_, time) = date.split_once('T').unwrap();
     format!("{}:{}:{}", &time[..2], &time[2..4], &time[4..6])
 }
 
-/// The fake answers as Vertex AI's `streamRawPredict` does by Anthropic's and Google's pages: a body with `model` or
-/// without `anthropic_version` is refused.
+/// The fake vendor responds like `streamRawPredict` of Vertex AI, as Anthropic and Google document it: it refuses a
+/// body with `model` or without `anthropic_version`.
 #[tokio::test]
-async fn model_is_in_the_path_and_the_version_in_the_body_for_vertex() {
+async fn request_to_vertex_has_the_model_in_its_path_and_the_version_in_its_body() {
     let lines = "name = \"messages-vendor\"\npath = \"/models/{model}:streamRawPredict\"\n\
                  anthropic_version = \"vertex-2023-10-16\"\nlogin = { prefix = \"Bearer \" }\n";
     let world = Setup::default()
@@ -239,7 +244,7 @@ async fn model_is_in_the_path_and_the_version_in_the_body_for_vertex() {
     let key = world.key().await;
     let answer = world.messages(&key, &messages_body("x")).await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    // A call of the chat format is translated.
+    // The call has the Chat Completions format, so it is translated.
     let mut chat = chat_body("x");
     chat["model"] = "messages".into();
     let answer = world.chat(&key, &chat).await;
@@ -254,7 +259,7 @@ async fn model_is_in_the_path_and_the_version_in_the_body_for_vertex() {
 }
 
 #[tokio::test]
-async fn refused_vendor_login_is_a_free_503_without_secrets() {
+async fn refused_vendor_login_costs_nothing_and_is_answered_with_503_without_secrets() {
     let endpoint = ScriptedVendor::start().await.unwrap();
     endpoint.script(|_| {
         Reply::json(
@@ -290,7 +295,7 @@ async fn vendor_that_refuses_every_login_token_is_called_twice() {
 }
 
 #[tokio::test]
-async fn vendor_gets_the_configured_key_header_path_query_and_headers() {
+async fn request_to_a_vendor_has_the_configured_path_query_headers_and_key_header() {
     let lines = "path = \"/deployments/{model}/chat/completions\"\n\
                  query = { api-version = \"2024-10-21\" }\n\
                  headers = { OpenAI-Project = \"proj_1\" }\n\
@@ -309,7 +314,7 @@ async fn vendor_gets_the_configured_key_header_path_query_and_headers() {
 }
 
 #[tokio::test]
-async fn vendor_whose_login_is_none_gets_no_key() {
+async fn vendor_configured_without_a_login_gets_no_key() {
     let world = with_lines("login = { kind = \"none\" }").await;
     let key = world.key().await;
     assert_eq!(world.chat(&key, &chat_body("x")).await.status, 200);

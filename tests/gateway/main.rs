@@ -1,4 +1,4 @@
-//! Tests of the gateway as its callers, operators and vendors see it: with real sockets, a scripted vendor and real
+//! Tests of the gateway as callers, operators and vendors see it, with real sockets, a scripted vendor and real
 //! ledgers. Each file tests one kind of promise.
 
 #![allow(
@@ -22,12 +22,14 @@ mod ops; // both operations with the same code
 mod replies; // vendors' answers
 mod secrets; // a check of all of it: no secret in logs, answers, files
 
-// Modules that other test binaries use too: configuration text, the binary as a process, Redis, random seeds.
+// These modules are shared with other test binaries: the text of configurations, the binary as a process, Redis, random
+// seeds.
 #[path = "../support/mod.rs"]
 mod support;
 
 mod browsers; // pages of other origins
 mod cabinet; // the pages of accounts' members, and attacks on them
+mod cabinet_playground; // calls of members in the playground, and attacks on them
 mod caching; // cache hits at vendors in a growing conversation
 mod call_log; // the log line of each call
 mod call_story; // details of a call afterwards
@@ -67,6 +69,7 @@ mod half_closed; // clients that close their sending side and keep reading
 mod holds; // the hold of a running call
 mod idempotency; // repeated calls: one answer, one charge
 mod import; // accounts and keys from a CSV file
+mod invoices; // invoices for companies, and their payments
 mod leases; // leases as operators see them
 mod leaving; // disconnecting clients, and how their calls end
 mod leaving_half; // leaving a stream costs no more than staying
@@ -102,6 +105,7 @@ mod receipts; // the cost of a key's own calls
 mod reconcile; // the books compared with a vendor's own export
 mod redis_down; // Redis dead, emptied, stopped
 mod redis_failover; // Redis with replicas, under Sentinels, as a Cluster: one server lost, others available
+mod refused_calls; // calls without a receipt, after a restart and on other gateways
 mod released; // what released versions wrote is read
 mod reload; // another configuration, taken while calls run
 mod responses; // the responses format with vendors of the same format, by the numbers of its design

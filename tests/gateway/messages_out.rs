@@ -1,4 +1,5 @@
-//! Events sent by mail and to Telegram chats. The tests run a mail server and a Bot API on real sockets.
+//! Tests of events that are sent by email and to Telegram chats. A fake mail server and a fake Bot API run on real
+//! sockets.
 
 use std::{
     sync::{Arc, Mutex},
@@ -30,7 +31,7 @@ pub(crate) struct Fake<T> {
 }
 
 impl<T: Clone + Send + 'static> Fake<T> {
-    /// `serve` runs for each connection. It adds the received messages to the shared list.
+    /// Starts a fake server. `serve` is called for each connection, and adds the received messages to the shared list.
     pub(crate) async fn start<F: Future<Output = ()> + Send + 'static>(
         serve: impl Fn(TcpStream, Arc<Mutex<Vec<T>>>) -> F + Send + 'static,
     ) -> Self {
@@ -65,7 +66,7 @@ impl<T: Clone + Send + 'static> Fake<T> {
     }
 }
 
-/// The recipients and lines of a mail. The fake server rejects the first mail.
+/// The recipients and the lines of an email. The fake server rejects the first email.
 pub(crate) type Mail = (Vec<String>, String);
 
 pub(crate) async fn smtp<S>(stream: S, mails: Arc<Mutex<Vec<Mail>>>)
@@ -115,7 +116,8 @@ where
     }
 }
 
-/// The path and body of a request to the Bot API. The fake server refuses the first request as too early.
+/// The path and the body of a request to the Bot API. The fake server refuses the first request as one that comes too
+/// early.
 type Message = (String, Value);
 
 async fn bot_api(mut stream: TcpStream, messages: Arc<Mutex<Vec<Message>>>) {
@@ -257,7 +259,7 @@ async fn event_is_sent_to_a_telegram_chat_that_admits_the_bot() {
     assert_eq!(shown["receivers"][0]["way"], "telegram", "{shown}");
 }
 
-/// The error that the API shows for the first receiver while its next attempt is due.
+/// Returns the error that the API shows for the first receiver while the receiver's next attempt is due.
 async fn error_of(world: &World) -> Value {
     let shown = world.admin(Method::GET, "/admin/v1/receivers", None).await;
     shown.json()["receivers"][0]["error"].clone()
@@ -289,7 +291,7 @@ async fn mail_server_certificate_must_be_signed_by_the_ca_file() {
         let world = world(&section).await;
         pay(&world, "acme", "1").await;
         if trusted {
-            // The server rejects the first mail, and the gateway sends it again.
+            // The mail server rejects the first email, and the gateway sends it again.
             assert_eq!(server.has(2).await.len(), 2);
         } else {
             eventually("the certificate is refused", async || {

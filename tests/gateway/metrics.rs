@@ -1,4 +1,5 @@
-//! `GET /metrics`: the values are right, `docs/metrics.md` documents every metric, and callers cannot create series.
+//! Tests of `GET /metrics`: the values are correct, `docs/metrics.md` documents every metric, and callers cannot create
+//! series.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,12 +40,12 @@ use crate::{
 const CHAT: &str = "path=\"/v1/chat/completions\"";
 const MESSAGES: &str = "path=\"/v1/messages\"";
 
-/// The metrics of one scrape in the classic text format, parsed.
+/// The metrics of one scrape, parsed from the classic text format.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scrape {
     /// The type of each metric, by its name.
     types: BTreeMap<String, String>,
-    /// The value of each series, by its name and labels as written.
+    /// The value of each series, by its name and labels as they are written.
     samples: BTreeMap<String, f64>,
 }
 
@@ -65,12 +66,12 @@ impl Scrape {
         Self { types, samples }
     }
 
-    /// The value of a series; 0 if the scrape does not contain it.
+    /// Returns the value of a series; 0 if the scrape does not contain the series.
     fn get(&self, series: &str) -> f64 {
         self.samples.get(series).copied().unwrap_or_default()
     }
 
-    /// The label names of a metric's series, without the `le` of histograms.
+    /// Returns the label names of a metric's series, without the label `le` of histograms.
     fn labels(&self, name: &str, kind: &str) -> BTreeSet<String> {
         let name = match kind {
             "histogram" => format!("{name}_count"),
@@ -93,7 +94,7 @@ impl Scrape {
     }
 }
 
-/// The content type and the text of a scrape without a key.
+/// Scrapes the metrics without a key. Returns the content type and the text.
 async fn text(world: &World, accept: &str) -> (String, String) {
     let url = format!("http://{}/metrics", world.gateway.admin_address().unwrap());
     let headers = [("accept", accept)];
@@ -111,8 +112,8 @@ async fn scrape(world: &World) -> Scrape {
     Scrape::parse(&text)
 }
 
-/// Scrapes until these series have these values, and returns that scrape. Several scrapes may be needed, because a call
-/// is counted only after its answer.
+/// Repeats scrapes until these series have these values, and returns the last scrape. Several scrapes may be needed,
+/// because a call is counted only after its response.
 pub async fn shows(world: &World, expected: &[(&str, f64)]) -> Scrape {
     let mut last = None;
     let seen = tokio::time::timeout(Duration::from_secs(5), async {
@@ -145,7 +146,7 @@ fn says(world: &World, op: Op, input: u64, output: u64) {
     world.vendor.script(move |_| Reply::json(200, &reported));
 }
 
-/// The rows of the tables in `docs/metrics.md`: name, type and labels of each metric.
+/// Returns the rows of the tables in `docs/metrics.md`: the name, type and labels of each metric.
 fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     let text = include_str!("../../docs/metrics.md");
     let rows = text.lines().filter_map(|line| {
@@ -173,11 +174,11 @@ async fn documented_metrics_equal_those_of_a_scrape() {
     let login = format!("{name}{}\n", login_at(&endpoint));
     let setup = Setup::default().edit(route, &with_cost).edit(name, &login);
     let world = setup.edit("[ledger]", hook).start().await;
-    // A vendor's token exists only after the first call.
+    // The metric about a vendor's token exists only after the first call.
     says(&world, Op::Chat, 9, 2);
     let key = world.key().await;
     assert_eq!(world.chat(&key, &chat_body("x")).await.status, 200);
-    // A series of refusals exists only after the first refusal with its code.
+    // A series of refusals with a code exists only after the first refusal with this code.
     let refused = world.get("/v1/models", &[]).await;
     assert_eq!(refused.status, 401);
     let scrape = scrape(&world).await;
@@ -240,7 +241,7 @@ async fn prometheus_can_parse_the_metrics() {
 }
 
 #[tokio::test]
-async fn calls_are_counted_with_their_tokens_rubles_and_end_reasons() {
+async fn metrics_count_calls_by_end_reason_and_count_their_tokens_and_rubles() {
     let world = World::start().await;
     let key = world.key().await;
     says(&world, Op::Chat, 9, 2);
@@ -261,7 +262,7 @@ async fn calls_are_counted_with_their_tokens_rubles_and_end_reasons() {
             ("tollgate_tokens_total{model=\"chat\",class=\"input\"}", 9.0),
             ("tollgate_tokens_total{model=\"chat\",class=\"output\"}", 2.0),
             ("tollgate_tokens_total{model=\"messages\",class=\"output\"}", 2.0),
-            // A call of `chat` costs 9 × 100 + 2 × 200 µ₽, and a call of `messages` costs ten times that.
+            // A call of the model `chat` costs 9 × 100 + 2 × 200 µ₽. A call of `messages` costs ten times that amount.
             ("tollgate_charged_rubles_total{model=\"chat\"}", 0.0013),
             ("tollgate_charged_rubles_total{model=\"messages\"}", 0.013),
             ("tollgate_loss_rubles_total", 0.0),
@@ -300,7 +301,7 @@ async fn calls_are_counted_with_their_tokens_rubles_and_end_reasons() {
 }
 
 #[tokio::test]
-async fn refusals_are_counted_by_status_and_code() {
+async fn metrics_count_refusals_by_status_and_code() {
     let world = World::start().await;
     let key = world.key().await;
     let poor = world.key_with("poor", "0.01", json!({})).await;
@@ -384,10 +385,10 @@ async fn refusals_are_counted_by_status_and_code() {
 }
 
 #[tokio::test]
-async fn calls_beyond_their_hold_losses_and_estimates_are_counted() {
+async fn metrics_count_losses_and_estimates_and_calls_that_cost_more_than_their_hold() {
     let world = World::start().await;
     let rich = world.key().await;
-    // The hold counts these 3000 bytes as 2000 tokens, but the vendor may count up to 3000.
+    // The hold counts these 3000 bytes as 2000 tokens, but the vendor may count up to 3000 tokens.
     let dense = Op::Chat.body(&"x".repeat(3000));
     says(&world, Op::Chat, 3000, 100);
     let first = world.chat(&rich, &dense).await;
@@ -415,14 +416,15 @@ async fn calls_beyond_their_hold_losses_and_estimates_are_counted() {
 }
 
 #[tokio::test]
-async fn calls_with_more_input_than_the_prices_cover_are_counted() {
+async fn metrics_count_calls_with_more_input_than_the_prices_cover() {
     let setup = Setup::default().edit(
         "output_tokens_max = 4000",
         "output_tokens_max = 4000\ninput_tokens_priced_max = 2600",
     );
     let world = setup.start().await;
     let key = world.key().await;
-    // The hold counts these 3000 bytes as 2000 tokens, and adds 520 for the call. The vendor may count up to 3000.
+    // The hold counts these 3000 bytes as 2000 tokens, and adds 520 tokens for the call. The vendor may count up to
+    // 3000 tokens.
     let dense = Op::Chat.body(&"x".repeat(3000));
     for input in [2600, 2601] {
         says(&world, Op::Chat, input, 100);
@@ -434,7 +436,7 @@ async fn calls_with_more_input_than_the_prices_cover_are_counted() {
 }
 
 #[tokio::test]
-async fn tokens_of_further_rate_classes_and_unpriced_calls_are_counted() {
+async fn metrics_count_unpriced_calls_and_the_tokens_of_further_rate_classes() {
     let used = json!({ "input_tokens": 9, "output_tokens": 2, "cache_creation_input_tokens": 7,
         "cache_creation": { "ephemeral_1h_input_tokens": 4, "ephemeral_5m_input_tokens": 3 },
         "server_tool_use": { "web_search_requests": 2 } });
@@ -447,13 +449,14 @@ async fn tokens_of_further_rate_classes_and_unpriced_calls_are_counted() {
         (of_class("cache_write_1h"), 4.0),
         (of_class("web_search_call"), 2.0),
     ];
-    // The first gateway has a price for every class, the second only for the four usual classes.
+    // The first gateway has a price for every rate class. The second gateway has prices only for the four usual
+    // classes.
     for (setup, unpriced) in [(with_rules(), 0.0), (Setup::default(), 1.0)] {
         let world = setup.start().await;
         let key = world.key().await;
         let reply = reported.clone();
         world.vendor.script(move |_| Reply::json(200, &reply));
-        // The request does not ask for searches, but its hold is large enough to pay for them.
+        // The caller requests no searches, but the call's hold is large enough to pay for them.
         let long = messages_body(&"x".repeat(30_000));
         let answered = world.messages(&key, &long).await;
         assert_eq!(answered.status, 200, "{answered:?}");
@@ -530,7 +533,7 @@ async fn metrics_count_vendor_failures_and_show_the_open_breaker() {
 }
 
 #[tokio::test]
-async fn model_missing_at_its_vendor_has_a_metric_and_is_not_a_failure() {
+async fn model_unknown_to_its_vendor_has_a_metric_and_does_not_count_as_a_vendor_failure() {
     let world = World::start().await;
     let key = world.key().await;
     let unknown = |vendor: &str, model: &str| {
@@ -631,7 +634,7 @@ async fn client_that_disconnects_before_the_answer_is_counted_as_499() {
     .await;
 }
 
-/// The names and labels of all series.
+/// Returns the names and labels of all series.
 async fn series(world: &World) -> BTreeSet<String> {
     scrape(world).await.samples.into_keys().collect()
 }
@@ -663,12 +666,12 @@ async fn names_with_special_characters_are_valid_metric_labels() {
     let setup = Setup::default().edit("id = \"chat\"", &format!("id = \"{name}\""));
     let world = setup.start().await;
     let scrape = scrape(&world).await;
-    // TOML and the text format escape the characters of this name in the same way.
+    // TOML and the text format of the metrics escape the characters of this name in the same way.
     let series = format!("tollgate_tokens_total{{model=\"{name}\",class=\"input\"}}");
     assert_eq!(scrape.samples.get(&series), Some(&0.0), "{scrape:?}");
 }
 
-/// While Redis does not answer, a scrape returns the last known values without waiting.
+/// While Redis does not respond, a scrape returns the last known values without waiting.
 #[tokio::test]
 async fn metrics_scrape_does_not_wait_for_redis() {
     let server = RedisServer::start().await;
@@ -723,7 +726,7 @@ async fn reload_adds_metric_series_of_new_models_and_keeps_the_old_series() {
         (scrape.get("tollgate_config_reloads_total{result=\"ok\"}") == 1.0).then_some(())
     })
     .await;
-    // The scrape that first counts the reload may not have the new model yet, so the test scrapes again.
+    // The first scrape that counts the reload may not contain the new model yet, so the test repeats the scrape.
     let after = scrape().await;
     for model in ["chat", "newer"] {
         assert!(after.samples.contains_key(&tokens(model)), "{model}");
@@ -738,7 +741,7 @@ async fn reload_adds_metric_series_of_new_models_and_keeps_the_old_series() {
     .await;
 }
 
-/// The embedding program's handler of a call's end panics. The gateway still settles calls.
+/// The embedding program's handler panics when a call has ended. The gateway continues to settle calls.
 #[tokio::test]
 async fn panic_in_a_metrics_report_stops_no_other_work() {
     let vendor = ScriptedVendor::start().await.unwrap();

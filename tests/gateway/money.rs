@@ -1,4 +1,5 @@
-//! Decisions, "Money": the cost of a call, exact to the micro-ruble, and calls that cost nothing.
+//! Tests of the cost of calls (docs/decisions.md, "Money"): exact to the micro-ruble, and nothing for calls that must
+//! cost nothing.
 
 use rust_decimal::{Decimal, prelude::ToPrimitive};
 use serde_json::{Value, json};
@@ -27,7 +28,7 @@ fn tokens([input, cached_input, cache_write, output]: [u64; 4]) -> Tokens {
     }
 }
 
-/// The receipt of a call for which the vendor reports `usage`.
+/// Makes a call for which the vendor reports this `usage`. Returns its receipt.
 async fn sold(world: &World, key: &Key, op: Op, body: &Value, usage: Value) -> Value {
     world
         .vendor
@@ -67,7 +68,7 @@ async fn charge_can_be_recomputed_from_the_catalog() {
                 .zip(used)
                 .map(|((_, rate), count)| Decimal::from(count) * decimal(&model[rate]))
                 .sum();
-            // Rubles per million tokens are micro-rubles per token. The sum is rounded up, once.
+            // Rubles per million tokens are equal to micro-rubles per token. The sum is rounded up once.
             let cost = sum.ceil().to_i64().unwrap();
             assert_eq!(micro(&receipt["charged_rub"]), cost, "{used:?}: {receipt}");
             assert_eq!(receipt["cost_rub"], receipt["charged_rub"]);
@@ -86,7 +87,7 @@ async fn charge_can_be_recomputed_from_the_catalog() {
 
 #[tokio::test]
 async fn charge_is_rounded_up_once_per_request() {
-    // Every class costs 0.4 µ₽ per token.
+    // Every rate class costs 0.4 µ₽ per token.
     let world = Setup::default()
         .edit(
             "input = \"1\", cached_input = \"0.1\", output = \"2\", cache_write = \"0.5\"",
@@ -108,7 +109,7 @@ async fn charge_is_rounded_up_once_per_request() {
 }
 
 #[tokio::test]
-async fn a_stream_costs_what_the_same_plain_answer_costs() {
+async fn a_stream_costs_as_much_as_the_same_answer_without_streaming() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -162,7 +163,7 @@ async fn call_is_charged_at_the_rates_in_force_when_it_was_admitted() {
 }
 
 #[tokio::test]
-async fn receipt_keeps_the_tariff_version_exchange_rate_and_four_rates_of_its_call() {
+async fn receipt_keeps_the_tariff_version_and_the_exchange_rate_and_the_four_rates_of_its_call() {
     let world = World::start().await;
     let key = world.key().await;
     let receipt = sold(
@@ -188,7 +189,7 @@ async fn receipt_keeps_the_tariff_version_exchange_rate_and_four_rates_of_its_ca
 }
 
 #[tokio::test]
-async fn refusal_of_the_gateway_costs_nothing() {
+async fn refusal_by_the_gateway_costs_nothing() {
     let world = World::start().await;
     let key = world.key().await;
     let limited = json!({ "ceiling_rub": "1" });
@@ -253,7 +254,7 @@ async fn an_error_event_before_any_text_costs_nothing() {
 }
 
 #[tokio::test]
-async fn the_audit_finds_no_breach_after_all_kinds_of_calls() {
+async fn audit_finds_no_breach_after_calls_of_all_kinds() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {

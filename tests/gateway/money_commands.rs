@@ -1,5 +1,5 @@
-//! The commands for groups of keys, owner keys, alerts, events and receivers, run as an operator runs them: output,
-//! exit codes and effects.
+//! Tests of the commands for groups of keys, owner keys, alerts, events and receivers, as an operator runs them: their
+//! output, exit codes and effects.
 
 use std::sync::{
     Arc,
@@ -18,24 +18,24 @@ use crate::{
     webhooks::{Hook, Say},
 };
 
-/// Runs a command that must exit with this code, and returns its standard output.
+/// Runs a command that must exit with this code. Returns its standard output.
 async fn typed(world: &World, line: &str, code: i32) -> String {
     let args: Vec<&str> = line.split(' ').collect();
     reported(&tollgate(world, &args, "").await, code)
 }
 
-/// Runs a command with `--json`, and returns the parsed output.
+/// Runs a command with `--json`. Returns the parsed output.
 async fn answered(world: &World, line: &str) -> Value {
     serde_json::from_str(&typed(world, &format!("{line} --json"), 0).await).unwrap()
 }
 
-/// Runs a command that must fail with this exit code, and returns its error.
+/// Runs a command that must fail with this exit code. Returns its error text.
 async fn refused(world: &World, line: &str, code: i32) -> String {
     let args: Vec<&str> = line.split(' ').collect();
     complained(&tollgate(world, &args, "").await, code)
 }
 
-/// The value that follows a label in the output.
+/// Returns the value that follows a label in the output.
 fn fact(shown: &str, label: &str) -> String {
     let value = shown.lines().find_map(|line| {
         let value = line.strip_prefix(label)?;
@@ -50,13 +50,13 @@ fn rows(table: &str) -> Vec<Vec<&str>> {
 }
 
 #[tokio::test]
-async fn group_commands_create_list_change_and_remove_groups_and_add_keys() {
+async fn groups_can_be_managed_and_given_keys_by_command() {
     let world = World::start().await;
     let key = world.key().await;
     let none = typed(&world, "group list acme", 0).await;
     assert_eq!(
         none,
-        "no groups yet; make one with: tollgate group create acme <id>\n"
+        "no groups yet; create one with: tollgate group create acme <id>\n"
     );
     let made = "group create acme support --name Support --ceiling-month 5000 --ceiling-day 300";
     let made = typed(&world, made, 0).await;
@@ -65,13 +65,14 @@ async fn group_commands_create_list_change_and_remove_groups_and_add_keys() {
         ("name", "Support"),
         ("status", "active"),
         ("ceiling", "none"),
-        ("ceiling of a month", "5000.00 ₽"),
-        ("ceiling of a day", "300.00 ₽"),
+        ("monthly ceiling", "5000.00 ₽"),
+        ("daily ceiling", "300.00 ₽"),
         ("spent today", "0.00 ₽"),
     ] {
         assert_eq!(fact(&made, label), value, "{made}");
     }
-    // A second `group create` with other values is refused, and so is a group of an unknown account.
+    // A second `group create` of the same group with other values is refused. So is the creation of a group in an
+    // unknown account.
     let again = "group create acme support --name Other";
     let text = refused(&world, again, 1).await;
     assert!(text.contains("exists already"), "{text}");
@@ -85,13 +86,16 @@ async fn group_commands_create_list_change_and_remove_groups_and_add_keys() {
     for (label, value) in [
         ("name", "Support"),
         ("ceiling", "9000.00 ₽"),
-        ("ceiling of a month", "none"),
-        ("ceiling of a day", "300.00 ₽"),
+        ("monthly ceiling", "none"),
+        ("daily ceiling", "300.00 ₽"),
     ] {
         assert_eq!(fact(&changed, label), value, "{changed}");
     }
     let text = refused(&world, "group update acme support", 64).await;
-    assert!(text.contains("nothing to change on support"), "{text}");
+    assert!(
+        text.contains("nothing to change in group support"),
+        "{text}"
+    );
     let text = refused(&world, "group update acme sales --ceiling 1", 1).await;
     assert!(text.contains("sales"), "{text}");
 
@@ -188,7 +192,10 @@ async fn alert_levels_can_be_set_shown_and_removed_by_command() {
 
     world.key_with("beta", "1", json!({})).await;
     let text = refused(&world, &format!("account alert beta --key {id} --at 5"), 1).await;
-    assert_eq!(text, format!("error: key {id} is not of account beta\n"));
+    assert_eq!(
+        text,
+        format!("error: key {id} does not belong to account beta\n")
+    );
     let text = refused(&world, "account alert nobody --at 5", 1).await;
     assert!(text.contains("no account nobody"), "{text}");
     let text = refused(&world, "account alert acme --at 0", 64).await;
@@ -198,7 +205,7 @@ async fn alert_levels_can_be_set_shown_and_removed_by_command() {
 }
 
 #[tokio::test]
-async fn events_command_filters_by_number_account_and_kind() {
+async fn events_command_filters_by_number_and_account_and_kind() {
     let world = World::start().await;
     for account in ["acme", "beta"] {
         world.key_with(account, "10", json!({})).await;
@@ -235,7 +242,7 @@ async fn events_command_filters_by_number_account_and_kind() {
         (&answer["last"], &answer["events"][2]["entry"]),
         (&json!(3), &json!("second"))
     );
-    // A filter also finds events that are further back than one page.
+    // The filter also finds events that are not on the first page.
     let store = world.gateway.store();
     for number in 1..=1200 {
         let event = OnceEvent {
@@ -259,11 +266,11 @@ async fn events_command_filters_by_number_account_and_kind() {
     let text = refused(&world, "event list --account nobody", 1).await;
     assert!(text.contains("no account nobody"), "{text}");
     let text = refused(&world, "event list --kind low", 1).await;
-    assert!(text.contains("kind: must be of balance_low"), "{text}");
+    assert!(text.contains("kind: must be one of balance_low"), "{text}");
     refused(&world, "event list --limit 0", 64).await;
 }
 
-/// A gateway with a receiver that answers with this status. The test may change the status.
+/// Starts a gateway with a receiver that responds with this status. The test may change the status.
 async fn with_receiver() -> (Hook, Arc<AtomicU16>, World) {
     let hook = Hook::start().await;
     let status = Arc::new(AtomicU16::new(200));
@@ -275,7 +282,7 @@ async fn with_receiver() -> (Hook, Arc<AtomicU16>, World) {
 }
 
 #[tokio::test]
-async fn receiver_can_be_shown_stopped_resumed_and_sent_events_again() {
+async fn command_shows_stops_and_resumes_an_event_receiver_and_sends_it_events_again() {
     let (hook, status, world) = with_receiver().await;
     world.key().await;
     hook.has(1).await;
@@ -308,9 +315,12 @@ async fn receiver_can_be_shown_stopped_resumed_and_sent_events_again() {
     };
     assert_eq!(sent(0), [1, 2]);
 
-    // `event replay` also sends events that the receiver has accepted before, in the order of the command.
+    // `event replay` sends even events that the receiver has already accepted, in the order of its arguments.
     let again = typed(&world, "event replay crm 2 1", 0).await;
-    assert_eq!(again, "event 2 is taken\nevent 1 is taken\n");
+    assert_eq!(
+        again,
+        "the receiver accepted event 2\nthe receiver accepted event 1\n"
+    );
     assert_eq!(sent(2), [2, 1]);
     status.store(500, Ordering::SeqCst);
     let args = ["event", "replay", "crm", "1", "2"];
@@ -320,10 +330,10 @@ async fn receiver_can_be_shown_stopped_resumed_and_sent_events_again() {
 
     assert_eq!(
         typed(&world, "event replay crm --dead", 0).await,
-        "nothing to send\n"
+        "no dead letters, so nothing was sent\n"
     );
     assert_eq!(answered(&world, "event dead crm").await["dead"], json!([]));
-    // Stores a dead letter, as the gateway does after retrying for days.
+    // This stores a dead letter, as the gateway does after it has retried for days.
     let events = answered(&world, "event list --after 0").await;
     let letter = json!({ "event": events["events"][1], "dead_ms": 1_795_000_000_000_u64, "error": "answered 500" });
     let name = format!("dead/crm/{:020}", 2);
@@ -339,7 +349,7 @@ async fn receiver_can_be_shown_stopped_resumed_and_sent_events_again() {
     );
     status.store(204, Ordering::SeqCst);
     let sent = typed(&world, "event replay crm --dead", 0).await;
-    assert_eq!(sent, "event 2 is taken\n");
+    assert_eq!(sent, "the receiver accepted event 2\n");
     assert_eq!(answered(&world, "event dead crm").await["dead"], json!([]));
     for line in [
         "dead nobody",

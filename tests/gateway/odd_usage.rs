@@ -1,5 +1,5 @@
-//! docs/prices.md: arbitrary usage reports of a vendor, at a model with a price for every class. Nothing is free, every
-//! receipt explains its charge, and the books balance.
+//! Tests of arbitrary usage that a vendor may report (docs/prices.md), for a model with a price for every rate class.
+//! No call is free, every receipt explains its charge, and the books balance.
 
 use http::Method;
 use rust_decimal::Decimal;
@@ -20,7 +20,7 @@ const CALLS: u64 = 120;
 const SEED: u64 = 3;
 const FUNDS_RUB: &str = "100000000";
 
-/// A random value of a usage field, including values that no honest vendor reports.
+/// Returns a random value of a usage field. It may be a value that no honest vendor would report.
 fn odd(random: &mut Random) -> Value {
     match random.between(0, 13) {
         0 => Value::Null,
@@ -37,7 +37,7 @@ fn odd(random: &mut Random) -> Value {
     }
 }
 
-/// An object that has some of these fields, with random values.
+/// Returns an object that has some of these fields, with random values.
 fn some(random: &mut Random, fields: &[&str]) -> Value {
     if random.chance(100) {
         return odd(random);
@@ -51,7 +51,7 @@ fn some(random: &mut Random, fields: &[&str]) -> Value {
     object.into()
 }
 
-/// The format of a request and of its answer.
+/// The format of a request and of its response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
     Of(Op),
@@ -60,8 +60,8 @@ enum Form {
 
 const FORMS: [Form; 3] = [Form::Of(Op::Chat), Form::Of(Op::Messages), Form::Responses];
 
-/// A setup with prices for every class, and with price rules for every combination of conditions. One vendor speaks two
-/// formats.
+/// Returns a setup with prices for every rate class, and with price rules for every combination of conditions. One of
+/// the vendors speaks two formats.
 fn with_all_priced() -> Setup {
     let classes = |times: u32| {
         format!(
@@ -113,12 +113,12 @@ fn with_all_priced() -> Setup {
     setup
 }
 
-/// The parts of a request that are billed separately: the names of classes, and of fields that choose the service.
+/// The separately billed parts of a request: names of rate classes, and fields that choose the service.
 #[derive(Debug, Default)]
 struct Asked(Vec<&'static str>);
 
 impl Asked {
-    /// Whether every class and condition on this receipt was requested.
+    /// Returns whether the caller has requested every rate class and condition on this receipt.
     fn covers(&self, receipt: &Value) -> bool {
         let of = |object: &Value| -> Vec<String> {
             let names = object.as_object().into_iter().flatten();
@@ -135,7 +135,7 @@ impl Asked {
     }
 }
 
-/// A random body that requests some separately billed parts, and the list of these parts.
+/// Returns a random body that requests some separately billed parts, and the list of these parts.
 fn body(form: Form, random: &mut Random) -> (Value, Asked) {
     let mut requested = Asked::default();
     let mut fields = Map::new();
@@ -201,7 +201,7 @@ fn body(form: Form, random: &mut Random) -> (Value, Asked) {
     (with(body, fields.into()), requested)
 }
 
-/// A random usage, and the random fields that an answer has next to its usage.
+/// Returns a random usage, and the random fields that a response has outside its usage.
 fn usage(form: Form, random: &mut Random) -> (Value, Value) {
     const OF_INPUT: &[&str] = &[
         "cached_tokens",
@@ -273,7 +273,7 @@ fn usage(form: Form, random: &mut Random) -> (Value, Value) {
         ] {
             if random.chance(300) {
                 let word = json!(words[random.index(5)]);
-                // In the messages format this field is inside the usage object, in other formats next to it.
+                // In the Messages format, this field is inside the usage object. In the other formats, it is outside.
                 match form {
                     Form::Of(Op::Messages) => drop(reported.insert(field.into(), word)),
                     _ => drop(beside.insert(field.into(), word)),
@@ -288,12 +288,13 @@ fn usage(form: Form, random: &mut Random) -> (Value, Value) {
     (reported, beside.into())
 }
 
-/// The vendor's answer with this usage, plain or streamed. The fields in `beside` are added next to the usage.
+/// Returns the vendor's response with this usage, plain or streamed. The fields in `beside` are added outside the
+/// usage.
 fn reply(form: Form, streamed: bool, reported: &Value, beside: Value) -> Reply {
     match (form, streamed) {
         (Form::Of(op), false) => Reply::json(200, &with(answer(op, "да и нет", reported), beside)),
         (Form::Of(op), true) => {
-            // Only the last usage of a stream is complete, so it is replaced.
+            // Only the last usage of a stream is complete, so the last one is replaced.
             let mut parts = events(op, &["да", " и нет"], 9, 5);
             let last = parts
                 .iter()
@@ -325,7 +326,7 @@ async fn call(world: &World, key: &Key, form: Form, body: &Value) -> Answer {
     }
 }
 
-/// The usage in an answer. In a stream, later events override earlier ones.
+/// Returns the usage in a response. In a stream, later events override earlier events.
 fn stated(answer: &Answer, streamed: bool) -> Value {
     if !streamed {
         return answer.json()["usage"].clone();
@@ -343,7 +344,7 @@ fn stated(answer: &Answer, streamed: bool) -> Value {
     usage
 }
 
-/// The input and output counts in a usage of this format.
+/// Returns the input and output counts in a usage of this format.
 fn totals(form: Form, usage: &Value) -> (u64, u64) {
     let count = |name: &str| usage[name].as_u64().unwrap_or_default();
     match form {
@@ -356,7 +357,7 @@ fn totals(form: Form, usage: &Value) -> (u64, u64) {
     }
 }
 
-/// The input and output counts in a receipt.
+/// Returns the input and output counts in a receipt.
 fn charged_tokens(receipt: &Value) -> (u64, u64) {
     let usage = &receipt["usage"];
     let count = |name: &str| usage[name].as_u64().expect("a count");
@@ -375,7 +376,7 @@ fn charged_tokens(receipt: &Value) -> (u64, u64) {
     (input, output)
 }
 
-/// The cost of a receipt's usage at the receipt's prices, in micro-rubles, rounded up once.
+/// Returns what the usage of a receipt costs at the receipt's prices, in micro-rubles, rounded up once.
 fn reckoned(receipt: &Value) -> Decimal {
     let (usage, price) = (&receipt["usage"], &receipt["price"]);
     let million = Decimal::from(1_000_000);
@@ -396,7 +397,7 @@ fn reckoned(receipt: &Value) -> Decimal {
 }
 
 #[tokio::test]
-async fn books_balance_whatever_usage_a_vendor_reports() {
+async fn books_stay_balanced_whatever_usage_a_vendor_reports() {
     let seed = seed(SEED);
     let world = with_all_priced().start().await;
     let key = world.key_with("odd", FUNDS_RUB, json!({})).await;
@@ -433,13 +434,13 @@ async fn books_balance_whatever_usage_a_vendor_reports() {
                     "{what}"
                 );
             }
-            // If the usage was estimated, the answer has the charged counts, unless the vendor's stream had no usage at
-            // all.
+            // If the usage was estimated, the response has the charged counts, unless the stream of the vendor had no
+            // usage.
             if receipt["estimated"] == true && (!streamed || !reported.is_null()) {
                 let stated = stated(&answered, streamed);
                 assert_eq!(totals(form, &stated), tokens, "{what}: {stated}");
             }
-            // If the vendor provided only what was requested, the hold covered the cost.
+            // If the vendor provided only what the caller requested, the hold has covered the cost.
             if receipt["bounded"] == false
                 && receipt.get("unpriced").is_none()
                 && requested.covers(&receipt)
@@ -459,7 +460,7 @@ async fn books_balance_whatever_usage_a_vendor_reports() {
     assert_eq!(audit.json()["breaches"], json!([]), "{audit:?}");
 }
 
-/// A usage whose 400 cached tokens cannot be a part of its prompt of 30 tokens.
+/// Returns a usage with 400 cached tokens, which cannot be a part of its prompt of 30 tokens.
 fn beside_the_prompt(vendor: Form) -> Value {
     let cached = json!({ "cached_tokens": 400 });
     match vendor {
@@ -471,7 +472,7 @@ fn beside_the_prompt(vendor: Form) -> Value {
 }
 
 #[tokio::test]
-async fn cached_tokens_not_included_in_the_prompt_are_charged_and_reported_as_cached() {
+async fn cached_tokens_that_the_vendors_prompt_count_excludes_are_charged_and_reported_as_cached() {
     for vendor in [Form::Of(Op::Chat), Form::Responses] {
         let format = match vendor {
             Form::Responses => "format = \"responses\"",
@@ -501,8 +502,8 @@ async fn cached_tokens_not_included_in_the_prompt_are_charged_and_reported_as_ca
                 assert_eq!(answered.status, 200, "{answered:?}");
                 let receipt = world.receipt(&answered.number()).await;
                 let what = format!("{form:?} {vendor:?} {streamed}: {receipt}");
-                // The charge is 30 × 100 + 400 × 10 + 5 × 200 µ₽. The tokens that the total has in addition are cached
-                // input, and not output.
+                // The charge is 30 × 100 + 400 × 10 + 5 × 200 µ₽. The tokens by which the total exceeds its parts are
+                // cached input, not output.
                 assert_eq!(micro(&receipt["charged_rub"]), 8000, "{what}");
                 assert_eq!(receipt["usage"]["cached_input"], 400, "{what}");
                 assert_eq!(receipt["estimated"], true, "{what}");
@@ -515,11 +516,11 @@ async fn cached_tokens_not_included_in_the_prompt_are_charged_and_reported_as_ca
 }
 
 #[tokio::test]
-async fn usage_beyond_the_requests_bounds_is_on_the_operators_receipt_and_is_a_loss() {
+async fn usage_beyond_the_bounds_of_a_request_is_shown_on_the_operators_receipt_as_a_loss() {
     let world = World::start().await;
     let key = world.key().await;
-    // The request allows 100 output tokens, and the vendor reports 700. The model generates at most 4000, so a larger
-    // report counts as 4000 in the loss.
+    // The request allows 100 output tokens, and the vendor reports 700. The model can generate 4000, so a larger report
+    // would count as 4000 in the loss.
     for (count, loss) in [(700, 600 * 200), (1_000_000, 3900 * 200)] {
         let used = json!({ "prompt_tokens": 9, "completion_tokens": count });
         let reply = reply(Form::Of(Op::Chat), false, &used, json!({}));
@@ -536,7 +537,7 @@ async fn usage_beyond_the_requests_bounds_is_on_the_operators_receipt_and_is_a_l
             micro(&receipt["held_rub"]) >= micro(&receipt["charged_rub"]),
             "{receipt}"
         );
-        // The caller's receipt is marked as `bounded`, but does not show the vendor's count.
+        // The receipt that the caller sees is marked as `bounded`, but does not show the vendor's count.
         let own = format!("/v1/tollgate/receipts/{}", answered.number());
         let own = world
             .get(&own, &[("x-api-key", key.secret.as_str())])
@@ -562,7 +563,7 @@ async fn usage_beyond_the_requests_bounds_is_on_the_operators_receipt_and_is_a_l
     assert_eq!(audit.json()["breaches"], json!([]), "{audit:?}");
 }
 
-/// An answer of this format whose usage is 20 input and 5 output tokens.
+/// Returns a response of this format with a usage of 20 input tokens and 5 output tokens.
 fn counted(form: Form) -> Value {
     match form {
         Form::Of(op) => answer(op, "да и нет", &crate::replies::usage(op, 20, 5)),
@@ -573,7 +574,7 @@ fn counted(form: Form) -> Value {
     }
 }
 
-/// The name of the field that contains the content of an answer in this format.
+/// Returns the name of the field that contains the content of a response in this format.
 const fn place(form: Form) -> &'static str {
     match form {
         Form::Of(Op::Chat) => "choices",
@@ -582,7 +583,7 @@ const fn place(form: Form) -> &'static str {
     }
 }
 
-/// Answers of this format that have no content, or invalid text.
+/// Returns several responses of this format that have no content, or whose text is invalid.
 fn wordless(form: Form) -> Vec<(&'static str, Vec<u8>)> {
     let with_words = |words: Option<Value>| {
         let mut answer = counted(form);
@@ -613,7 +614,7 @@ fn wordless(form: Form) -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn answer_with_odd_usage_is_charged_by_its_counts_and_delivered() {
+async fn answer_with_odd_usage_counts_is_delivered_and_charged_by_these_counts() {
     for vendor in FORMS {
         let (format, model) = match vendor {
             Form::Of(op) => ("format = \"chat\"", op.model()),

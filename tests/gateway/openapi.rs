@@ -1,5 +1,5 @@
-//! Both listeners serve their OpenAPI documents as they are in `docs/`. Unit tests compare the paths in the documents
-//! with the route tables; `tests/openapi` checks the described answers against the binary.
+//! Tests that both listeners serve their OpenAPI documents as they are in `docs/`. Unit tests compare the paths in the
+//! documents with the route tables. `tests/openapi` compares the described responses with those of the binary.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::harness::{Answer, Setup, World, eventually, request};
 const PUBLIC: &str = include_str!("../../docs/openapi-public.yaml");
 const ADMIN: &str = include_str!("../../docs/openapi-admin.yaml");
 
-/// Each path of a document with its methods, in the document's order.
+/// Returns each path of a document with its methods, in the order of the document.
 fn described(document: &str) -> BTreeMap<&str, Vec<String>> {
     let mut paths: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut path = "";
@@ -33,7 +33,7 @@ fn described(document: &str) -> BTreeMap<&str, Vec<String>> {
     paths
 }
 
-/// The path with example values instead of its parameters.
+/// Returns the path with example values in place of its parameters.
 fn filled(path: &str) -> String {
     let parts = path
         .split('/')
@@ -48,7 +48,7 @@ fn allowed(answer: &Answer) -> Vec<String> {
     methods
 }
 
-/// Sends the method PURGE, which no path supports, so that the answer lists the allowed methods.
+/// Sends a request with the method PURGE, which no path supports. The response lists the allowed methods.
 async fn purge(world: &World, url: &str) -> Answer {
     let method = Method::from_bytes(b"PURGE").unwrap();
     let answer = world.ask(request(method, url, &[], Bytes::new())).await;
@@ -131,7 +131,7 @@ async fn every_path_for_operators_is_in_openapi_with_its_methods() {
     for (path, methods) in &paths {
         let answer = purge(&world, &format!("http://{address}{}", filled(path))).await;
         let mut allowed = allowed(&answer);
-        // The gateway answers HEAD like GET, and the document describes only GET.
+        // The document describes only GET. The gateway answers HEAD in the same way.
         allowed.retain(|method| method != "HEAD");
         assert_eq!(allowed, *methods, "{path}");
     }

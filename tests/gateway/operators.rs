@@ -14,7 +14,7 @@ async fn post(world: &World, path: &str, body: Value) -> Answer {
     world.admin(Method::POST, path, Some(body)).await
 }
 
-/// Checks that the admin API refused a request with this status. Returns the refusal's text.
+/// Checks that the admin API has refused a request with this status. Returns the text of the refusal.
 fn no(answer: &Answer, status: u16) -> String {
     assert_eq!(answer.status, status, "{answer:?}");
     let body = answer.json();
@@ -36,7 +36,7 @@ async fn with_account() -> World {
 }
 
 #[tokio::test]
-async fn an_account_is_created_shown_listed_and_renamed() {
+async fn account_can_be_created_and_shown_and_listed_and_renamed() {
     let world = with_account().await;
     let account = json!({
         "id": "acme", "name": "Acme Ltd", "status": "active", "balance_rub": "0.00",
@@ -133,7 +133,7 @@ async fn top_up_sent_many_times_at_once_applies_once() {
 }
 
 #[tokio::test]
-async fn amount_is_a_decimal_string_and_a_top_up_is_positive() {
+async fn amount_must_be_a_decimal_string_and_a_top_up_must_be_positive() {
     let world = with_account().await;
     for amount in [
         json!(100),
@@ -167,7 +167,7 @@ async fn payment_requires_an_id() {
 }
 
 #[tokio::test]
-async fn correction_may_be_negative_needs_a_reason_and_applies_once() {
+async fn correction_may_be_negative_and_must_have_a_reason_and_applies_once() {
     let world = with_account().await;
     for (id, amount, balance) in [
         ("a", "10", "10.00"),
@@ -192,7 +192,7 @@ async fn correction_may_be_negative_needs_a_reason_and_applies_once() {
 }
 
 #[tokio::test]
-async fn correction_that_would_take_held_money_is_409() {
+async fn correction_that_would_take_held_money_is_refused_with_409() {
     let world = World::start().await;
     let key = world.key().await;
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
@@ -263,7 +263,7 @@ async fn unknown_field_in_an_admin_request_is_400() {
 }
 
 #[tokio::test]
-async fn admin_api_accepts_only_the_admin_key_and_probes_need_none() {
+async fn admin_api_requires_the_admin_key_and_health_probes_need_none() {
     let world = with_account().await;
     let key = world.another_key("acme", json!({})).await;
     let address = world.gateway.admin_address().unwrap();
@@ -326,7 +326,7 @@ async fn admin_key_guesses_are_limited_per_forwarded_address() {
         no(&answer, 429);
         assert!(answer.headers.contains_key("retry-after"), "{answer:?}");
     }
-    // A caller may forge entries before the entry that the proxy appends. The limit counts only the proxy's entry.
+    // A caller can forge the entries that precede the entry of the proxy. The limit counts only the proxy's entry.
     for forged in 0..20 {
         let from = format!("198.51.100.{forged}, 203.0.113.1");
         no(&ask("Bearer wrong", &from).await, 429);

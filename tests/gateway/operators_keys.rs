@@ -1,4 +1,4 @@
-//! Interface, "Admin API": keys, from their creation, which shows the secret once, to their deletion.
+//! Tests of keys in the admin API, from their creation, which shows the secret once, to their deletion.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -69,7 +69,7 @@ async fn secret_of_a_key_is_shown_only_when_it_is_created() {
 }
 
 #[tokio::test]
-async fn two_keys_are_never_the_same() {
+async fn new_keys_are_unique() {
     let world = World::start().await;
     let one = world.key().await;
     let two = world.another_key("acme", json!({})).await;
@@ -78,7 +78,7 @@ async fn two_keys_are_never_the_same() {
 }
 
 #[tokio::test]
-async fn key_is_disabled_enabled_and_deleted_permanently() {
+async fn key_can_be_disabled_and_enabled_and_is_deleted_permanently() {
     let world = World::start().await;
     let key = world.key().await;
     for _ in 0..2 {
@@ -125,7 +125,7 @@ async fn key_disabled_at_another_gateway_gets_no_hold_despite_a_cached_key_recor
     let here = Setup::default().ledger(&redis.url()).start().await;
     let there = Setup::default().ledger(&redis.url()).start().await;
     let key = here.key().await;
-    // This call makes the first gateway cache the key's record for five seconds.
+    // Because of this call, the first gateway caches the record of the key for five seconds.
     assert_eq!(call(&here, &key).await.status, 200);
     patch(&there, &key, json!({ "status": "disabled" })).await;
     for op in BOTH {
@@ -176,7 +176,7 @@ async fn renamed_key_shows_the_time_of_the_change() {
     let time = |value: &Value| value.as_str().unwrap().to_owned();
     assert_eq!(renamed["created_at"], before["created_at"]);
     assert!(time(&renamed["changed_at"]) >= time(&before["changed_at"]));
-    // A change of the account's name does not change its id.
+    // A change of the account's name does not change the account's id.
     let name = Some(json!({ "name": "Acme Holding" }));
     let account = "/admin/v1/accounts/acme";
     let renamed = world.admin(Method::PATCH, account, name).await.json();
@@ -188,7 +188,7 @@ async fn renamed_key_shows_the_time_of_the_change() {
 }
 
 #[tokio::test]
-async fn invalid_field_of_a_key_is_400_and_named() {
+async fn invalid_field_of_a_key_is_refused_with_400_and_named() {
     let world = World::start().await;
     let key = world.key().await;
     let keys = "/admin/v1/accounts/acme/keys";

@@ -1,4 +1,5 @@
-//! The chat operation and the messages operation behind one type, so that a test can check both with the same code.
+//! The chat operation and the messages operation as one type, so that a test can check both operations with the same
+//! code.
 
 use bytes::Bytes;
 use http::{Method, Request};
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use crate::harness::{Answer, Key, Setup, World, chat_body, messages_body, request};
 
-/// An inference operation.
+/// An operation that calls a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     Chat,
@@ -24,7 +25,7 @@ impl Op {
         }
     }
 
-    /// The catalog name of the model whose vendor speaks this operation's format.
+    /// Returns the catalog name of the model whose vendor speaks the format of this operation.
     pub const fn model(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -32,7 +33,7 @@ impl Op {
         }
     }
 
-    /// The vendor's name of that model.
+    /// Returns the vendor's name for the model [`Self::model`].
     pub const fn vendor_model(self) -> &'static str {
         match self {
             Self::Chat => "vendor-chat-1",
@@ -40,7 +41,7 @@ impl Op {
         }
     }
 
-    /// A body with one user turn and `max_tokens` 100.
+    /// Returns a body with one user turn and `max_tokens` 100.
     pub fn body(self, text: &str) -> Value {
         match self {
             Self::Chat => chat_body(text),
@@ -83,22 +84,23 @@ impl Op {
     }
 }
 
-/// The `authorization` header with this key, which both operations accept.
+/// Returns the `authorization` header with this key, which both operations accept.
 pub fn bearer(key: &Key) -> String {
     format!("Bearer {}", key.secret)
 }
 
-/// A setup with lines under `[limits]`.
+/// Returns a setup with these lines in the section `[limits]`.
 pub fn limits(lines: &str) -> Setup {
     Setup::default().edit("[tariff]", &format!("[limits]\n{lines}\n[tariff]"))
 }
 
-/// A setup with these lines at the beginning of the configuration, outside any section.
+/// Returns a setup with these lines at the beginning of the configuration, before all sections.
 pub fn top(lines: &str) -> Setup {
     Setup::default().edit("base_url =", &format!("{lines}\nbase_url ="))
 }
 
-/// A setup whose two vendors have another address, like `127.0.0.1:1`, and these further configuration lines.
+/// Returns a setup in which both vendors have this address, for example `127.0.0.1:1`, and these additional
+/// configuration lines.
 pub fn vendors_at(address: &str, lines: &str) -> Setup {
     ["chat", "messages"]
         .into_iter()
@@ -110,7 +112,7 @@ pub fn vendors_at(address: &str, lines: &str) -> Setup {
         })
 }
 
-/// A setup with these further configuration lines for both vendors.
+/// Returns a setup with these additional configuration lines for both vendors.
 pub fn vendors(lines: &str) -> Setup {
     Setup::default().edit(
         "key = \"${VENDOR_KEY}\"",

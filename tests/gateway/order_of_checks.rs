@@ -1,7 +1,8 @@
-//! Decisions, "Order of checks": if a request has two faults, the gateway reports the fault that it checks first. Each
-//! test takes two neighbours in this order:
+//! Tests of docs/decisions.md, "Order of checks": if a request has two faults, the gateway reports the fault that it
+//! checks first. Each test takes two neighbouring checks.
 //!
-//! path, method → overload → address limit → key → declared size → body → model exists → model allowed → hold → vendor.
+//! The order of checks is: path, method → overload → address limit → key → declared size → body → model exists → model
+//! allowed → hold → vendor.
 
 use http::Method;
 use serde_json::json;
@@ -15,7 +16,7 @@ use crate::{
     replies::{Running, refusal},
 };
 
-/// Sends requests until one is refused with 429, and returns that refusal.
+/// Sends requests until one is refused with 429. Returns this refusal.
 async fn over_the_limit(mut ask: impl AsyncFnMut() -> Answer) -> Answer {
     for _ in 0..100 {
         let answer = ask().await;
@@ -27,7 +28,7 @@ async fn over_the_limit(mut ask: impl AsyncFnMut() -> Answer) -> Answer {
 }
 
 #[tokio::test]
-async fn wrong_path_or_method_is_refused_before_overload() {
+async fn wrong_path_or_method_is_refused_before_overload_is_checked() {
     let world = limits("in_flight_max = 1").start().await;
     let key = world.key().await;
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
@@ -55,8 +56,8 @@ async fn overload_is_checked_before_the_address_limit() {
         .start()
         .await;
     let key = world.key().await;
-    // The gateway admits only one call, the running one. That call has also used the address's only request of this
-    // second.
+    // The gateway admits only one call, which is in flight. This call has also used the only request per second that
+    // the address may make.
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
     for op in BOTH {
         let answer = op.call(&world, &key, &op.body("x")).await;
@@ -97,7 +98,7 @@ async fn wrong_paths_and_methods_count_towards_the_address_limit() {
 }
 
 #[tokio::test]
-async fn invalid_key_is_refused_before_the_declared_size() {
+async fn invalid_key_is_reported_before_a_declared_size_above_the_maximum() {
     let world = limits("body_bytes_max = 1000").start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -110,11 +111,11 @@ async fn invalid_key_is_refused_before_the_declared_size() {
 }
 
 #[tokio::test]
-async fn declared_size_is_refused_before_the_body_is_read() {
+async fn declared_size_above_the_maximum_is_refused_before_the_body_is_read() {
     let world = limits("body_bytes_max = 1000").start().await;
     let key = world.key().await;
     for op in BOTH {
-        // The request has further faults: its body is not JSON, its content type is wrong, and its format version is
+        // The request has further faults: its body is not JSON, its content type is wrong, and the format version is
         // missing.
         let head = head(op, Some(&key.secret), "content-length: 1001\r\n")
             .replace("application/json", "text/plain")
@@ -125,7 +126,7 @@ async fn declared_size_is_refused_before_the_body_is_read() {
 }
 
 #[tokio::test]
-async fn invalid_body_is_refused_before_an_unknown_model() {
+async fn invalid_body_is_reported_before_an_unknown_model() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -148,7 +149,7 @@ async fn invalid_body_is_refused_before_the_balance_is_checked() {
 }
 
 #[tokio::test]
-async fn empty_key_is_refused_before_an_unknown_model() {
+async fn exhausted_key_is_reported_before_an_unknown_model() {
     let world = World::start().await;
     let empty = world.key_with("empty", "0", json!({})).await;
     let spent = world
@@ -164,7 +165,7 @@ async fn empty_key_is_refused_before_an_unknown_model() {
 }
 
 #[tokio::test]
-async fn unknown_model_is_reported_before_a_model_that_is_not_allowed() {
+async fn unknown_model_is_reported_as_unknown_even_if_the_key_does_not_allow_it() {
     let world = World::start().await;
     let key = world.key_with("acme", "10", json!({})).await;
     world.only_for(&key, &["other"]).await;
@@ -203,7 +204,7 @@ async fn key_errors_are_reported_before_a_missing_price() {
 }
 
 #[tokio::test]
-async fn disallowed_model_is_refused_before_the_hold() {
+async fn disallowed_model_is_refused_before_money_is_held() {
     let world = World::start().await;
     let poor = world.key_with("poor", "0.000001", json!({})).await;
     let empty = world.key_with("empty", "0", json!({})).await;

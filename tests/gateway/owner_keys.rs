@@ -1,4 +1,4 @@
-//! Owner keys: they manage the keys of their account, and cannot call models.
+//! Tests of owner keys, which manage the keys of their account and cannot call models.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ async fn owner(world: &World) -> Key {
     world.another_key("acme", json!({ "kind": "owner" })).await
 }
 
-/// Checks what an owner key may do, on the ledger of this gateway.
+/// Checks on the ledger of this gateway what an owner key may do.
 async fn looks_after_keys(world: &World) {
     let caller = world.key().await;
     let owner = owner(world).await;
@@ -66,7 +66,7 @@ async fn looks_after_keys(world: &World) {
         .number();
     let receipt = world.receipt(&number).await;
 
-    // The owner key sees all keys, the spending and the receipts of its account, but no secret.
+    // The owner key can see all keys, the spending and the receipts of its account, but no secrets.
     let listed = done(world, &owner, Method::GET, KEYS, None).await;
     let keys = listed["keys"].as_array().unwrap();
     assert_eq!(keys.len(), 3, "{listed}");
@@ -83,7 +83,8 @@ async fn looks_after_keys(world: &World) {
     let one = format!("/v1/tollgate/receipts/{number}");
     done(world, &owner, Method::GET, &one, None).await;
 
-    // The owner key limits the ordinary key, and then deletes it. The gateway applies each change to the next call.
+    // The owner key limits the ordinary key, and then deletes it. The gateway applies each of these changes to the next
+    // call.
     let path = format!("{KEYS}/{}", ci.id);
     let change = json!({ "status": "disabled", "ceiling_day_rub": null });
     let changed = done(world, &owner, Method::PATCH, &path, Some(change)).await;
@@ -98,7 +99,7 @@ async fn looks_after_keys(world: &World) {
     let again = ask(world, &owner, Method::DELETE, &path, None).await;
     assert_eq!(again.status, 404, "{again:?}");
 
-    // The gateway refuses a model call with the owner key, and the ledger refuses a hold on it.
+    // The gateway refuses a model call with the owner key, and the ledger refuses a hold for it.
     for op in BOTH {
         let call = op.call(world, &owner, &op.body("x")).await;
         refused(op.path(), &call, 403, PERMISSION, "owner_key");
@@ -117,7 +118,7 @@ async fn looks_after_keys(world: &World) {
         matches!(held, Err(LedgerError::Refused(Refusal::Disabled))),
         "{held:?}"
     );
-    // Gateways of a version without owner keys read a key whose only model does not exist, so they refuse its calls
+    // Gateways of a version without owner keys see a key whose only model does not exist. So they refuse its calls,
     // too.
     let record = world.gateway.store().key(&hold.key).await.unwrap().record;
     assert_eq!(record.models, [OWNER_MARK]);
@@ -189,7 +190,7 @@ async fn owner_key_cannot_access_other_accounts_or_owner_keys() {
 }
 
 #[tokio::test]
-async fn limits_of_an_owner_key_apply_to_its_created_keys() {
+async fn limits_of_an_owner_key_apply_to_the_keys_that_it_creates() {
     let world = World::start().await;
     world.key().await;
     let limits = json!({
@@ -233,7 +234,7 @@ async fn misspelt_field_is_refused_and_creates_or_changes_no_key() {
     assert_eq!(listed["keys"].as_array().unwrap().len(), 2, "{listed}");
 }
 
-/// No change may turn an owner key into a key that can call models.
+/// No change can turn an owner key into a key that calls models.
 #[tokio::test]
 async fn owner_key_stays_an_owner_key_after_any_change() {
     let world = World::start().await;

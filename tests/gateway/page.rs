@@ -1,4 +1,4 @@
-//! The price list for people, which `GET /` returns to a browser.
+//! Tests of the price list for people, which `GET /` returns to a browser.
 
 use http::{Method, StatusCode};
 use rust_decimal::Decimal;
@@ -21,7 +21,7 @@ async fn page(world: &World) -> String {
     answer.text()
 }
 
-/// All tags of a document, in order. Checks that they are nested correctly.
+/// Returns all tags of a document, in their order. Checks that they are nested correctly.
 pub fn tags(html: &str) -> Vec<String> {
     const VOID: [&str; 3] = ["!doctype", "meta", "link"];
     let (mut tags, mut open) = (Vec::new(), Vec::new());
@@ -59,7 +59,7 @@ async fn root_path_shows_prices_to_browsers_and_is_empty_for_tools() {
 }
 
 #[tokio::test]
-async fn price_page_has_every_model_with_its_exact_price_and_usage() {
+async fn price_page_has_the_exact_prices_of_every_model_and_examples_of_calls() {
     let world = Setup::default()
         .edit("fixed = \"100\"", "fixed = \"81.432109\"")
         .start()
@@ -149,7 +149,7 @@ async fn names_on_the_price_page_are_escaped() {
 }
 
 #[tokio::test]
-async fn price_page_may_be_cached_as_long_as_the_catalog() {
+async fn price_page_has_the_same_cache_lifetime_as_the_catalog() {
     let world = World::start().await;
     let first = world.get("/", &[BROWSER]).await;
     let catalog = world.get("/v1/tollgate/models", &[]).await;

@@ -1,4 +1,5 @@
-//! Two hundred concurrent calls on a key whose money pays for thirty-seven (I1 and I4), on each store.
+//! Tests two hundred concurrent calls on a key whose money covers thirty-seven of them (invariants I1 and I4), on each
+//! store.
 
 use std::{
     collections::BTreeMap,
@@ -34,15 +35,15 @@ const CALLS: usize = 200;
 const PAID_FOR: usize = 37;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// These tests run one at a time: each opens about five hundred sockets, and some machines allow a process only a
+/// These tests run one at a time. Each opens about five hundred sockets, and on some machines a process may have only a
 /// thousand.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
-/// The limit of the key that the calls use up.
+/// The limit of the key that the calls use up: the balance or a ceiling.
 #[derive(Clone, Copy)]
 enum Short {
     Balance,
-    /// A ceiling, by its field in the admin API.
+    /// A ceiling, given by the name of its field in the admin API.
     Ceiling(&'static str),
 }
 
@@ -83,7 +84,7 @@ async fn two_hundred_calls(setup: Setup, short: Short) {
     let key = world.key().await;
     let body = chat_body("Привет");
 
-    // A first call shows the hold and the cost of every call.
+    // The first call shows how much every call holds and costs.
     let first = world.chat(&key, &body).await;
     let receipt = world.receipt(&first.number()).await;
     let [held, cost] = ["held_rub", "charged_rub"].map(|field| rubles(&receipt[field]));
@@ -92,7 +93,7 @@ async fn two_hundred_calls(setup: Setup, short: Short) {
     leave(&world, &key, short, cost, funds).await;
     let before = world.settled(&key).await;
 
-    // The vendor answers only after every call is admitted or refused, so all holds exist at the same time.
+    // The vendor answers only after every call was admitted or refused. So all holds exist at the same time.
     let decided = Arc::new(Notify::new());
     let all_decided = Arc::clone(&decided);
     let served_before = world.vendor.received().len();
@@ -144,7 +145,7 @@ async fn two_hundred_calls(setup: Setup, short: Short) {
             assert_eq!(answer.json()["error"]["code"], "insufficient_balance");
         }
     }
-    // I6: no refused call reaches the vendor. I3: each served call is charged once.
+    // No refused call reaches the vendor (I6), and each served call is charged once (I3).
     assert_eq!(world.vendor.received().len() - served_before, PAID_FOR);
     let after = world.settled(&key).await;
     let spent = cost * i64::try_from(PAID_FOR).unwrap();
@@ -159,8 +160,8 @@ async fn two_hundred_calls(setup: Setup, short: Short) {
     is_sound(world.gateway.store()).await;
 }
 
-/// Changes the balance or the ceiling so that the key may spend exactly `funds`. The key has spent `cost` of 1000 ₽
-/// before.
+/// Changes the balance or the ceiling so that the key may spend exactly `funds`. The key has already spent `cost` of
+/// 1000 ₽.
 async fn leave(world: &World, key: &Key, short: Short, cost: i64, funds: i64) {
     world.settled(key).await;
     let text = |amount| MicroRub::new(amount).to_string();
@@ -189,7 +190,7 @@ async fn leave(world: &World, key: &Key, short: Short, cost: i64, funds: i64) {
     assert_eq!(rubles(&shown["free_rub"]), funds, "{shown}");
 }
 
-/// An amount in an answer, in micro-rubles.
+/// Returns an amount in a response, in micro-rubles.
 fn rubles(amount: &Value) -> i64 {
     let amount = amount.as_str().unwrap_or_else(|| panic!("{amount}"));
     amount.parse::<MicroRub>().unwrap().micro()
@@ -254,7 +255,7 @@ async fn two_hundred_holds<L: Books>(ledger: &L) {
     let account = ledger.account(&acme()).await.unwrap();
     assert_eq!(account.held_rub, micro(all));
 
-    // I5: each call is settled three times concurrently, and charged once.
+    // Each call is settled three times at the same time, and charged once (I5).
     let mut settlements = JoinSet::new();
     for (n, id) in granted.iter().copied().cycle().take(3 * PAID_FOR) {
         let ledger = ledger.clone();

@@ -1,4 +1,4 @@
-//! Hardening, "Headers", and architecture, rule 4: the data that the gateway forwards between caller and vendor.
+//! Tests of the headers and bodies that the gateway forwards between caller and vendor (docs/architecture.md, rule 4).
 
 use http::HeaderMap;
 use serde_json::json;
@@ -10,7 +10,7 @@ use crate::{
     replies::{answer, events, refusal, usage},
 };
 
-/// The headers of a caller that sends many, some of which the vendor must not receive.
+/// Returns many headers that a caller may send. Some of them must not reach the vendor.
 fn talkative(key: &str) -> Vec<(&'static str, &str)> {
     vec![
         ("authorization", key),
@@ -81,7 +81,7 @@ async fn vendor_gets_only_headers_that_the_gateway_sets() {
             assert!(agent.starts_with("tollgate/"), "{agent}");
             let host = world.vendor.address().to_string();
             assert_eq!(headers["host"], host.as_str());
-            // The gateway stores in the receipt the session that the caller's header names.
+            // The caller's header names a session, which the gateway stores in the receipt.
             let receipt = world.receipt(&answer.number()).await;
             assert_eq!(receipt["session"], "s-1");
         }
@@ -111,7 +111,7 @@ async fn anthropic_version_and_beta_headers_are_forwarded_unchanged() {
 }
 
 #[tokio::test]
-async fn vendor_gets_the_gateways_key_and_never_the_callers() {
+async fn vendor_gets_the_gateways_key_and_never_the_callers_key() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);
@@ -133,7 +133,7 @@ async fn vendor_gets_the_gateways_key_and_never_the_callers() {
     }
 }
 
-/// Adds headers to a vendor's reply that the gateway must not forward.
+/// Adds headers to a vendor's response that the gateway must not forward.
 fn gossip(reply: Reply) -> Reply {
     reply
         .header("openai-organization", "org-secret")
@@ -242,7 +242,7 @@ async fn fields_that_the_gateway_does_not_read_reach_the_vendor_byte_for_byte() 
             let body = body.replace("MODEL", model);
             let answer = op.post(&world, &headers, body.clone()).await;
             assert_eq!(answer.status, 200, "{body}: {answer:?}");
-            // The gateway may change only the value of the top-level field `model`. All other bytes stay as they are.
+            // The gateway may change only the value of the top-level field `model`. All other bytes stay unchanged.
             let name = if body.contains("mod\\u0065l") { "\"mod\\u0065l\"" } else { "\"model\"" };
             let at = body
                 .match_indices(name)
@@ -285,7 +285,7 @@ async fn large_body_reaches_the_vendor_unchanged_except_its_model() {
 }
 
 #[tokio::test]
-async fn further_parameters_of_the_format_are_accepted() {
+async fn parameters_unknown_to_the_gateway_are_forwarded_to_the_vendor() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {

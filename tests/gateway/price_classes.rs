@@ -1,4 +1,5 @@
-//! docs/prices.md, classes: reasoning apart from output, a fee for each call, and cached sound and images.
+//! Tests of further rate classes (docs/prices.md, classes): reasoning separate from output, a price per call, and
+//! cached audio and images.
 
 use serde_json::{Value, json};
 
@@ -9,7 +10,7 @@ use crate::{
     price_rules::{ask, receipt, says, usage},
 };
 
-/// A world whose models have these classes too.
+/// Starts a gateway whose models have prices for these additional rate classes.
 async fn world(classes: &str) -> World {
     let edits = ["0.5", "5"].map(|write| {
         let before = format!("cache_write = \"{write}\" }}");
@@ -24,7 +25,7 @@ async fn world(classes: &str) -> World {
 }
 
 #[tokio::test]
-async fn reasoning_and_each_call_are_charged_at_their_own_price() {
+async fn reasoning_tokens_and_the_call_itself_have_their_own_prices() {
     let world = world("output_reasoning = \"30\", request_call = \"0.01\"").await;
     let key = world.key().await;
     for op in BOTH {
@@ -35,7 +36,7 @@ async fn reasoning_and_each_call_are_charged_at_their_own_price() {
         says(&world, op, usage(op, 1000, more), json!({}));
         let answer = ask(&world, &key, op, 1000, json!({})).await;
         let receipt = receipt(&world, &answer).await;
-        // A call costs 1 ₽. Messages vendors do not count reasoning apart.
+        // Each call costs 1 ₽ in addition to its tokens. Messages vendors do not report reasoning separately.
         let (classes, charged) = match op {
             Op::Chat => (
                 json!({ "output_reasoning": 8, "request_call": 1 }),
@@ -53,7 +54,7 @@ async fn reasoning_and_each_call_are_charged_at_their_own_price() {
 }
 
 #[tokio::test]
-async fn cached_images_cost_their_own_price_or_that_of_cached_input() {
+async fn cached_images_are_charged_at_their_own_price_or_else_as_cached_input() {
     let details = json!({ "prompt_tokens_details": { "cached_tokens": 300, "image_tokens": 200,
         "cached_tokens_details": { "image_tokens": 100 } } });
     for (classes, expected, cached) in [
@@ -80,9 +81,9 @@ async fn cached_images_cost_their_own_price_or_that_of_cached_input() {
     }
 }
 
-/// A credit changes what the vendor bills, and the request does not show by how much.
+/// A redeemed credit changes the amount that the vendor bills, and the request does not show by how much.
 #[tokio::test]
-async fn redeemed_credit_is_refused_by_name() {
+async fn field_that_redeems_a_vendors_credit_is_refused_and_named() {
     let world = Setup::default().start().await;
     let key = world.key().await;
     for (token, status) in [(json!("credit"), 400), (Value::Null, 200)] {

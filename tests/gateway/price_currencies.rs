@@ -1,5 +1,5 @@
-//! docs/prices.md, prices in rubles: such a price does not follow the exchange rate, and prices and costs may be in
-//! different currencies.
+//! Tests of prices in rubles (docs/prices.md): such a price does not depend on the exchange rate, and prices and costs
+//! may be in different currencies.
 
 use serde_json::json;
 
@@ -10,7 +10,8 @@ use crate::{
     price_rules::{ask, receipt, says, usage},
 };
 
-/// The price of the chat model is in rubles and its cost in USDT, and that of the messages model the other way round.
+/// Returns a setup in which the chat model has a price in rubles and a cost in USDT. The messages model has a price in
+/// USDT and a cost in rubles.
 fn setup(exchange_rate: &str) -> Setup {
     let cost = |rates: &str| {
         format!(
@@ -41,7 +42,7 @@ fn setup(exchange_rate: &str) -> Setup {
 }
 
 #[tokio::test]
-async fn price_in_rubles_does_not_follow_the_rate_and_margins_mix_currencies() {
+async fn ruble_price_ignores_the_exchange_rate_and_margins_may_mix_currencies() {
     for (exchange_rate, rate) in [("100", 100), ("50", 50)] {
         let world = setup(exchange_rate).start().await;
         let key = world.key().await;
@@ -49,7 +50,7 @@ async fn price_in_rubles_does_not_follow_the_rate_and_margins_mix_currencies() {
             says(&world, op, usage(op, 1000, json!({})), json!({}));
             let answer = ask(&world, &key, op, 1000, json!({})).await;
             let receipt = receipt(&world, &answer).await;
-            // 1000 tokens of input and 10 of output, in micro-rubles.
+            // The charge of 1000 input tokens and 10 output tokens, in micro-rubles.
             let (charged, cost) = match op {
                 Op::Chat => (1_000 * 150 + 10 * 300, 1_010 * rate / 10),
                 _ => (1_000 * 10 * rate + 10 * 20 * rate, 101),
@@ -70,6 +71,9 @@ async fn price_in_rubles_does_not_follow_the_rate_and_margins_mix_currencies() {
         assert_eq!(messages.get("price_currency"), None);
         assert_eq!(messages["input_rub_mtok"], format!("{}.00", 10 * rate));
         let page = world.get("/", &[("accept", "text/html")]).await.text();
-        assert!(page.contains("часть цен следует за курсом USDT."), "{page}");
+        assert!(
+            page.contains("часть цен пересчитывается по курсу USDT."),
+            "{page}"
+        );
     }
 }

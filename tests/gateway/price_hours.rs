@@ -1,5 +1,5 @@
-//! docs/prices.md, hours: the price of a call depends on the time of day, in UTC. The receipt names the hours, the
-//! catalog shows which price is in force, and the vendor's cost follows the vendor's own hours.
+//! Tests of prices that depend on the time of day in UTC (docs/prices.md, hours). The receipt names the hours, the
+//! catalog shows which price is in force, and the vendor's cost follows the hours of the vendor.
 
 use serde_json::{Value, json};
 use tollgate_layers::{calendar::rfc3339, facts::RequestNumber};
@@ -13,13 +13,13 @@ use crate::{
 
 const WEEK: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 
-/// Minutes of the day, by the same clock as the gateway's.
+/// Returns the current minute of the day, by the clock that the gateway uses.
 fn now() -> u64 {
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
     since.as_secs() / 60 % 1440
 }
 
-/// A span of hours, from minutes of the day, as receipts write it: with 24:00 for an end at midnight.
+/// Returns a span of hours as receipts write it, from minutes of the day. An end at midnight is written as 24:00.
 fn span(first: u64, end: u64) -> String {
     let (first, end) = (first % 1440, (end + 1439) % 1440 + 1);
     format!(
@@ -31,7 +31,8 @@ fn span(first: u64, end: u64) -> String {
     )
 }
 
-/// A setup whose prices and costs are threefold in these hours.
+/// Returns a setup with other prices in these hours, and with vendors' costs of 1 USDT per million tokens instead of
+/// 0.1 USDT.
 fn with_hours(hours: &str, hours_at: &str) -> Setup {
     let rule = |rates: [u32; 4]| {
         let [input, cached, output, write] = rates;
@@ -58,8 +59,8 @@ fn with_hours(hours: &str, hours_at: &str) -> Setup {
 }
 
 #[tokio::test]
-async fn hours_decide_charge_cost_receipt_and_catalog() {
-    // An hour before and after now, so that the test may run over any minute.
+async fn price_by_hour_applies_to_the_charge_and_the_cost_and_the_receipt_and_the_catalog() {
+    // The span begins an hour before now and ends an hour after it, so that the test may run at any minute.
     let (from, until) = (now() + 1380, now() + 60);
     for hours_at in ["request", "first_byte", "end"] {
         for (hours, is_peak) in [(span(from, until), true), (span(until, from), false)] {
@@ -75,7 +76,8 @@ async fn hours_decide_charge_cost_receipt_and_catalog() {
                 let answer = ask(&world, &key, op, 1000, json!({})).await;
                 let receipt = receipt(&world, &answer).await;
                 assert_eq!(receipt["price"]["condition"], expected, "{receipt}");
-                // 1000 tokens of input and 10 of output, at 0.1 or 1 USDT of 100 ₽.
+                // The vendor's cost of 1000 input tokens and 10 output tokens, at 1 USDT per million tokens in these
+                // hours and at 0.1 USDT otherwise. One USDT is 100 ₽.
                 let cost = if is_peak { 101_000 } else { 10_100 };
                 assert_eq!(micro(&receipt["vendor_cost_rub"]), cost, "{receipt}");
             }
@@ -99,8 +101,8 @@ async fn hours_decide_charge_cost_receipt_and_catalog() {
     }
 }
 
-/// A price that is written before it applies: calls are charged by it from its millisecond on, and the catalog shows it
-/// without a reload.
+/// A price is written into the configuration before it applies. From its first millisecond on, calls are charged at
+/// this price, and the catalog shows it without a reload.
 #[tokio::test]
 async fn dated_price_comes_into_force_in_a_running_gateway() {
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
@@ -137,6 +139,7 @@ async fn dated_price_comes_into_force_in_a_running_gateway() {
         json!({ "valid_from_ms": from_ms })
     );
     assert_eq!(changes_at().await, None, "nothing else is announced");
-    // The gateway may have started late, on a busy machine.
+    // On a busy machine, the gateway may have started after the price came into force. Then it announces no change of
+    // the price.
     assert!(announced.is_none_or(|at| at == json!(from)));
 }

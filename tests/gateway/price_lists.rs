@@ -1,5 +1,5 @@
-//! docs/prices.md, "Prices of some customers": the hold chooses one price rule, the receipt names that rule, and the
-//! customers of the rule see their own prices.
+//! Tests of price rules for some customers (docs/prices.md, "Prices of some customers"): the hold chooses one price
+//! rule, the receipt names this rule, and the customers to whom it applies see their own prices.
 
 use serde_json::{Value, json};
 use tollgate::config::Config;
@@ -15,7 +15,8 @@ use crate::{
 
 const LAST: &str = "model = \"vendor-messages-1\" } ]";
 
-/// Price rules for acme and for the group `partners`. Other customers pay 100 ₽ for each USDT of the base price.
+/// Returns price rules for the account `acme` and for the group `partners`. Other customers pay 100 ₽ for each USDT of
+/// the base price.
 fn rules(acme_times: &str) -> (String, String) {
     let rules = format!(
         r#"{LAST}
@@ -47,7 +48,7 @@ fn with_lists() -> Setup {
     Setup::default().edit(&from, &to)
 }
 
-/// For an account and a model: the price of a million input tokens, and the rule that sets the price.
+/// For an account and a model: the price of a million input tokens, and the price rule from which it comes.
 const PAID: [(&str, Op, &str, Option<&str>); 6] = [
     ("acme", Op::Chat, "150.00", Some("acme 2026")),
     ("acme", Op::Messages, "700.00", Some("acme, by hand")),
@@ -72,7 +73,7 @@ async fn own(world: &World, key: &Key, path: &str) -> Answer {
     answer
 }
 
-/// The receipt of a call. Checks the receipt's sum, hold and rule.
+/// Returns the receipt of a call. Checks the receipt's sum, hold and price rule.
 async fn receipt(world: &World, number: &str, rule: Option<&str>) -> Value {
     let receipt = world.receipt(number).await;
     assert_eq!(
@@ -249,7 +250,7 @@ async fn call_is_charged_by_the_price_rule_that_its_hold_used() {
         );
         let mut edit = rules(next);
         if op == Op::Messages {
-            // After the reload no rule applies to the account, so it pays the general price of the model.
+            // After the reload, no price rule applies to the account, so it pays the general price of the model.
             edit.1 = LAST.to_owned();
         }
         let config = Config::parse(&edited(text, &[edit]), &secret).unwrap();

@@ -1,5 +1,5 @@
-//! docs/prices.md: the hold uses the highest price that a call may have. The charge uses the price of the service that
-//! the vendor reports. The receipt has everything to compute the charge again.
+//! Tests of docs/prices.md: the hold uses the highest price that a call may have. The charge uses the price of the
+//! service that the vendor reports. The receipt contains everything that is needed to compute the charge.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -13,7 +13,8 @@ use crate::{
     usage_report::{reported, tollgate},
 };
 
-/// A setup with price rules. At its exchange rate, one USDT per million tokens is 100 ₽, which is 100 µ₽ per token.
+/// Returns a setup with price rules. At its exchange rate, one USDT per million tokens is 100 ₽ per million tokens, or
+/// 100 µ₽ per token.
 pub fn with_rules() -> Setup {
     let rules = |input: u32, output: u32| {
         let rule = |condition: &str, times: u32, search: &str| {
@@ -67,8 +68,8 @@ pub fn with_rules() -> Setup {
     .fold(Setup::default(), |setup, (from, to)| setup.edit(from, to))
 }
 
-/// The charge computed again from the receipt: tokens and tool calls, each multiplied by its price, and the sum rounded
-/// up once.
+/// Computes the charge from the receipt: tokens and tool calls, each multiplied by its price. The sum is rounded up
+/// once.
 pub fn computed(receipt: &Value) -> i64 {
     let (usage, price) = (&receipt["usage"], &receipt["price"]);
     let tokens = ["input", "cached_input", "cache_write", "output"]
@@ -93,7 +94,7 @@ pub fn computed(receipt: &Value) -> i64 {
     i64::try_from((sum + 999_999) / 1_000_000).unwrap()
 }
 
-/// The receipt of an answered call. Checks the receipt's charge and hold.
+/// Returns the receipt of an answered call. Checks the receipt's charge and hold.
 pub async fn receipt(world: &World, answer: &Answer) -> Value {
     assert_eq!(answer.status, 200, "{answer:?}");
     let receipt = world.receipt(&answer.number()).await;
@@ -124,14 +125,14 @@ pub fn usage(op: Op, input: u64, more: Value) -> Value {
     }
 }
 
-/// Makes a call with about `text` input tokens, and these further fields.
+/// Makes a call with about `text` input tokens and with these additional fields.
 pub async fn ask(world: &World, key: &Key, op: Op, text: usize, more: Value) -> Answer {
     let body = with(op.body(&"x ".repeat(text)), more);
     op.call(world, key, &body).await
 }
 
 #[tokio::test]
-async fn call_with_long_input_is_held_and_charged_at_the_long_price_in_every_class() {
+async fn call_with_long_input_is_held_and_charged_at_the_long_input_price_in_every_class() {
     let world = with_rules().start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -149,7 +150,7 @@ async fn call_with_long_input_is_held_and_charged_at_the_long_price_in_every_cla
 }
 
 #[tokio::test]
-async fn service_tier_is_sold_only_with_a_price_and_charged_as_the_vendor_served_it() {
+async fn service_tier_without_a_price_is_refused_and_the_served_tier_is_charged() {
     let world = with_rules().start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -157,7 +158,7 @@ async fn service_tier_is_sold_only_with_a_price_and_charged_as_the_vendor_served
         for (served, condition) in [
             ("priority", json!({ "service_tier": "priority" })),
             ("default", Value::Null),
-            // If the vendor reports no tier, the gateway assumes that the vendor served the requested tier.
+            // If the vendor reports no service tier, the gateway assumes that the vendor served the requested tier.
             ("", json!({ "service_tier": "priority" })),
         ] {
             let returned = match served {
@@ -180,7 +181,8 @@ async fn service_tier_is_sold_only_with_a_price_and_charged_as_the_vendor_served
         let answer = ask(&world, &key, op, 1, streamed).await;
         let receipt = receipt(&world, &answer).await;
         assert_eq!(receipt["price"]["condition"], tier("priority"), "{receipt}");
-        // The service tier is not sent to a vendor of another format, so it does not change the price of that call.
+        // The service tier is not sent to a vendor of another format. So the tier does not change the price of this
+        // call.
         let vendor = if op == Op::Chat {
             Op::Messages
         } else {
@@ -201,7 +203,7 @@ async fn service_tier_is_sold_only_with_a_price_and_charged_as_the_vendor_served
     assert!(text.contains("«inference_geo»"), "{text}");
 }
 
-/// A worked example of docs/prices.md, with the rates given there.
+/// Tests a worked example of docs/prices.md, with the rates that are given there.
 #[tokio::test]
 async fn speed_and_region_are_refused_if_no_price_covers_them() {
     let rule = |condition: &str, input: &str, output: &str| {
@@ -245,7 +247,7 @@ async fn speed_and_region_are_refused_if_no_price_covers_them() {
             Value::Null,
             "1.40",
         ),
-        // If the answer reports neither tier nor speed, the call is charged at the requested ones.
+        // If the response reports neither a tier nor a speed, the call is charged at the requested ones.
         (json!({}), both.clone(), "3.08"),
     ] {
         for stream in [false, true] {
@@ -255,7 +257,7 @@ async fn speed_and_region_are_refused_if_no_price_covers_them() {
             );
             let reported = match stream {
                 false => Reply::json(200, &answer(op, "да", &used)),
-                // The first event has the service tier, and the last event has the usage.
+                // The first event of the stream contains the service tier, and the last event contains the usage.
                 true => {
                     let mut reported = events(op, &["да"], 1000, 500);
                     let (head, data) = reported[0].split_once("data: ").unwrap();
@@ -289,7 +291,7 @@ async fn speed_and_region_are_refused_if_no_price_covers_them() {
 }
 
 #[tokio::test]
-async fn unpriced_better_tier_than_requested_is_charged_at_the_highest_rate_and_flagged() {
+async fn unpriced_tier_above_the_requested_one_is_charged_at_the_highest_rate_and_flagged() {
     let world = with_rules().start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -302,7 +304,8 @@ async fn unpriced_better_tier_than_requested_is_charged_at_the_highest_rate_and_
         assert_eq!(answer.status, 200, "{answer:?}");
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["unpriced"], true, "{receipt}");
-        // No price covers what the vendor reports, so the most expensive rule applies: six times the usual price.
+        // No price covers the tier that the vendor reports. So the most expensive price rule applies, with six times
+        // the price without a rule.
         let dearest = if op == Op::Chat { "600.00" } else { "6000.00" };
         assert_eq!(receipt["price"]["input"], dearest, "{receipt}");
         assert_eq!(micro(&receipt["cost_rub"]), computed(&receipt), "{receipt}");
@@ -310,7 +313,7 @@ async fn unpriced_better_tier_than_requested_is_charged_at_the_highest_rate_and_
 }
 
 #[tokio::test]
-async fn vendor_searches_are_held_up_to_their_maximum_and_charged_by_number() {
+async fn hold_covers_the_maximum_number_of_web_searches_and_only_actual_ones_are_charged() {
     let world = with_rules().start().await;
     let key = world.key().await;
     let op = Op::Messages;
@@ -335,9 +338,9 @@ async fn vendor_searches_are_held_up_to_their_maximum_and_charged_by_number() {
     assert_eq!(world.vendor.received().len(), before);
 }
 
-/// A worked example of docs/prices.md, with the rates given there.
+/// Tests a worked example of docs/prices.md, with the rates that are given there.
 #[tokio::test]
-async fn search_results_are_held_and_charged_by_the_vendors_count() {
+async fn tokens_of_search_results_are_covered_by_the_hold_and_charged_by_the_vendors_count() {
     let setup = Setup::default().edit(
         "output = \"20\", cache_write = \"5\" }",
         "output = \"50\", cache_write = \"5\", web_search_call = \"0.01\" }",
@@ -360,7 +363,7 @@ async fn search_results_are_held_and_charged_by_the_vendors_count() {
     for field in ["bounded", "estimated"] {
         assert_eq!(receipt[field], false, "{receipt}");
     }
-    // A vendor may count the input again after each search. The account pays the vendor's count.
+    // A vendor may count the input again after each search. The account pays for the count that the vendor reports.
     let used = with(used, json!({ "input_tokens": 90_000 }));
     let reported = answer(Op::Messages, "да", &used);
     world.vendor.script(move |_| Reply::json(200, &reported));
@@ -372,7 +375,7 @@ async fn search_results_are_held_and_charged_by_the_vendors_count() {
 }
 
 #[tokio::test]
-async fn call_whose_searches_may_lengthen_its_input_is_held_at_the_long_price() {
+async fn call_whose_searches_may_lengthen_its_input_is_held_at_the_long_input_price() {
     let world = with_rules().start().await;
     let key = world.key().await;
     let tool = json!({ "type": "web_search_20250305", "name": "web_search", "max_uses": 2 });
@@ -497,7 +500,7 @@ async fn vendor_costs_follow_their_own_price_rules_and_margins_are_summed() {
     );
     assert!(!shown.contains("margin"), "{shown}");
 
-    // No endpoint shows costs or margins to callers.
+    // Callers cannot see costs or margins at any endpoint.
     let bearer = [("x-api-key", key.secret.as_str())];
     let own = format!("/v1/tollgate/receipts/{}", answer.number());
     for path in [
@@ -560,7 +563,7 @@ async fn estimate_lists_all_prices_that_may_apply() {
             ),
             (&json!("100.00"), None)
         );
-        // The hold uses the highest of these prices, and the answer lists them all.
+        // The hold uses the highest of these prices, and the response lists all of them.
         let prices = rules.iter().chain([&reported["price"]]);
         let count = |field: &str| reported[field].as_i64().unwrap();
         let most = |class: &str| {
@@ -599,7 +602,7 @@ async fn catalog_lists_conditional_prices_only_for_models_that_have_them() {
 
 #[test]
 fn documented_price_examples_are_correct() {
-    /// Parses a decimal number into billionths.
+    /// Parses a decimal number. Returns billionths.
     fn number(text: &str) -> i128 {
         let text: String = text
             .chars()

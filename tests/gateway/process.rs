@@ -1,4 +1,4 @@
-//! The binary as an operator runs it: signals, file modes and reloads.
+//! Tests of the binary as an operator runs it: signals, file modes and reloads.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -40,7 +40,7 @@ async fn sighup_reloads_valid_prices_only_and_sigterm_exits_with_0() {
     std::fs::write(&config, text("2", "150")).unwrap();
     served.signal("-HUP");
     assert_eq!(served.says("reloaded").await["price_version"], 2);
-    // The gateway logs the reload before it has queried the new source of exchange rates.
+    // The gateway logs the reload before it has read a rate from the new source of exchange rates.
     crate::harness::eventually("the new price is shown", async || {
         (input_rate(&address).await == "300.00").then_some(())
     })
@@ -48,7 +48,7 @@ async fn sighup_reloads_valid_prices_only_and_sigterm_exits_with_0() {
 
     std::fs::write(&config, text("0", "150")).unwrap();
     served.signal("-HUP");
-    served.says("not reloaded").await;
+    served.says("configuration not reloaded").await;
     assert_eq!(input_rate(&address).await, "300.00");
 
     served.signal("-TERM");

@@ -1,5 +1,5 @@
-//! docs/leases.md, "Rates": a key's limits of requests and tokens per minute, across three gateways on one Redis or on
-//! a Cluster.
+//! Tests of a key's limits of requests and tokens per minute, across three gateways that share one Redis or a Cluster
+//! (docs/leases.md, "Rates").
 
 use std::{
     sync::Arc,
@@ -34,7 +34,7 @@ async fn three(url: &str) -> Vec<Arc<World>> {
     gateways
 }
 
-/// Sends calls to each gateway at these rates for `time`. Returns the answered calls and the total time.
+/// Sends calls to each gateway at these rates for `time`. Returns the number of answered calls, and the total time.
 async fn load(
     gateways: &[Arc<World>],
     key: &Key,
@@ -70,7 +70,7 @@ async fn load(
     (good.collect(), elapsed)
 }
 
-/// The number of commands that all gateways have sent to Redis for the rates of keys.
+/// Returns the number of commands that all gateways have sent to Redis for the rate limits of keys.
 async fn commands(gateways: &[Arc<World>]) -> f64 {
     let mut sum = 0.0;
     for gateway in gateways {
@@ -98,7 +98,7 @@ async fn requests_hold(url: &str, what: &str, per_second: [u32; 3]) {
     let limited = json!({ "requests_per_minute": 1200 });
     let key = gateways[0].key_with("acme", "1000", limited).await;
     let (good, elapsed) = load(&gateways, &key, per_second, Duration::from_secs(20)).await;
-    // 1200 requests per minute: a burst of 200, and 20 per second.
+    // At 1200 requests per minute, a burst of 200 requests is admitted, and then 20 per second.
     let ideal = 200.0 + 20.0 * elapsed.as_secs_f64();
     is_near(what, good.len() as f64, ideal);
 }
@@ -122,10 +122,10 @@ async fn requests_per_minute_are_limited_across_three_gateways_on_a_redis_cluste
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn few_requests_per_minute_are_limited_exactly_with_a_true_wait_across_gateways() {
+async fn low_request_limit_is_exact_across_gateways_and_retry_after_is_correct() {
     let redis = RedisServer::start().await;
     let gateways = three(&redis.url()).await;
-    // 30 requests per minute: a burst of five, and then one every two seconds.
+    // At 30 requests per minute, a burst of five requests is admitted, and then one every two seconds.
     let limited = json!({ "requests_per_minute": 30 });
     let key = gateways[0].key_with("acme", "1000", limited).await;
     let began = Instant::now();
@@ -145,7 +145,7 @@ async fn few_requests_per_minute_are_limited_exactly_with_a_true_wait_across_gat
             }
         }
     };
-    // Five calls are the burst, and each of the other five waits two seconds.
+    // Five of the calls are the burst. Each of the other five waits two seconds.
     assert!(began.elapsed() < Duration::from_secs(12), "a slow machine");
     assert_eq!(good, 10);
     let wait: u64 = last.headers["retry-after"]
@@ -160,7 +160,7 @@ async fn few_requests_per_minute_are_limited_exactly_with_a_true_wait_across_gat
         answer.status, 200,
         "whoever waits as long as told is let in"
     );
-    // The refused calls hold nothing.
+    // The refused calls hold no money.
     gateways[0].settled(&key).await;
 }
 
@@ -173,7 +173,7 @@ async fn tokens_hold(url: &str, what: &str, per_second: [u32; 3]) {
         .iter()
         .map(|answer| answer.json()["usage"]["total_tokens"].as_u64().unwrap())
         .sum();
-    // A burst of one minute's tokens, and then 100 tokens per second.
+    // A burst of one minute's tokens is admitted, and then 100 tokens per second.
     let ideal = 6000.0 + 100.0 * elapsed.as_secs_f64();
     is_near(what, used as f64, ideal);
 }
@@ -238,12 +238,12 @@ async fn calls_are_refused_without_waiting_for_rate_limits_while_redis_is_down()
 }
 
 #[tokio::test]
-async fn store_returns_permits_of_a_lost_gateway_and_counts_each_batch_once() {
+async fn permits_of_a_lost_gateway_become_free_and_each_batch_of_spent_tokens_is_counted_once() {
     let redis = RedisServer::start().await;
     let url = redis.url();
     let conn = RedisConn::connect(&url, RedisSettings::default());
     let store = RedisRates::new(conn.await.unwrap());
-    // One permit refills per minute, which is none during the test.
+    // At a refill of one permit per minute, no permit is added during the test.
     let quota = Quota::per_minute(1).with_burst(20);
     let take = async |node: u64, take: Take, ttl_ms: u64| {
         let ttl = Duration::from_millis(ttl_ms);
@@ -273,7 +273,7 @@ async fn store_returns_permits_of_a_lost_gateway_and_counts_each_batch_once() {
         take(here, calls(20), 300).await.ok()
     });
     assert_eq!(came_back.await, 12);
-    // A gateway returns five permits. Another gateway can take them at once, and only once.
+    // A gateway returns five permits. Another gateway can take each of them immediately, and only once.
     assert_eq!(take(here, back(5), 300).await, Ok(0));
     assert_eq!(take(other, calls(20), 300).await, Ok(5));
     assert!(take(other, calls(1), 300).await.is_err());
@@ -290,7 +290,7 @@ async fn store_returns_permits_of_a_lost_gateway_and_counts_each_batch_once() {
     assert_eq!(spend(other, 3, 0).await, 1500, "it only asks");
 }
 
-/// The clock can go back, for example after a failover to a Redis server whose clock is slow.
+/// The clock of Redis can go back, for example after a failover to a server whose clock is slow.
 #[tokio::test]
 async fn token_limit_refills_after_the_redis_clock_was_set_back() {
     let redis = RedisServer::start().await;
@@ -303,7 +303,7 @@ async fn token_limit_refills_after_the_redis_clock_was_set_back() {
         store.spend(1, "tokens:key", quota, batch).await.unwrap()
     };
     assert_eq!(spend(1, 50).await, 50_000);
-    // Changes the stored state as if tokens had been taken at a time twenty minutes in the future.
+    // This changes the stored state as if tokens had been taken at a time twenty minutes in the future.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let then = (now + Duration::from_secs(1200)).as_micros().to_string();
     let set: i64 = redis

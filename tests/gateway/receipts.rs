@@ -1,4 +1,4 @@
-//! Decisions, "Extra paths": a key reads only the receipts of its own calls.
+//! Tests that a key can read only the receipts of its own calls (docs/decisions.md, "Extra paths").
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -18,7 +18,7 @@ async fn ask(world: &World, key: &Key, number: &str) -> Answer {
     world.get(&path, &[("authorization", &bearer)]).await
 }
 
-/// The receipt as the key sees it. Waits until the call is settled.
+/// Returns the receipt as the key sees it. Waits until the call is settled.
 async fn receipt(world: &World, key: &Key, number: &str) -> Value {
     eventually("the key finds its receipt", async || {
         let answer = ask(world, key, number).await;
@@ -80,7 +80,7 @@ async fn key_gets_the_same_receipt_as_operators() {
 }
 
 #[tokio::test]
-async fn receipt_has_the_end_reason_and_whether_its_usage_was_cut() {
+async fn receipt_states_the_end_reason_and_whether_its_usage_was_cut() {
     let world = World::start().await;
     let key = world.key().await;
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
@@ -100,12 +100,12 @@ async fn receipt_has_the_end_reason_and_whether_its_usage_was_cut() {
         (&json!(true), &json!(true)),
         "{own}"
     );
-    // The vendor reported more than `max_tokens`, and the receipt counts only the 100 tokens that were held.
+    // The vendor reported more than `max_tokens`. The receipt counts only the 100 tokens that were held.
     assert_eq!(own["usage"]["output"], 100, "{own}");
 }
 
 #[tokio::test]
-async fn receipt_has_the_session_sent_by_its_caller() {
+async fn receipt_contains_the_session_id_sent_by_the_caller() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);
@@ -116,7 +116,7 @@ async fn receipt_has_the_session_sent_by_its_caller() {
             ("x-session-id", "nightly_7", Some("nightly_7")),
             ("x-session-affinity", "ses_2f", Some("ses_2f")),
             ("x-claude-code-agent-id", "a-1", None),
-            // The gateway ignores an invalid session id, but accepts the request.
+            // If the session id is invalid, the gateway ignores it and accepts the request.
             ("x-session-id", "two words", None),
             ("x-session-id", "=cmd()", None),
             ("x-session-id", "сессия", None),
@@ -162,15 +162,15 @@ async fn receipt_of_another_key_is_answered_like_an_unknown_receipt() {
     running.finish().await;
 }
 
-/// A request for an unknown number costs one look-up, in the caller's own account, so the gateway may answer it for
-/// free.
+/// A request for an unknown receipt needs one lookup in the caller's own account. It is so cheap that the gateway
+/// answers it for free.
 #[tokio::test]
-async fn receipt_is_searched_only_in_the_callers_account() {
+async fn receipt_is_searched_for_only_in_the_callers_account() {
     let server = RedisServer::start().await;
     let world = Setup::default().ledger(&server.url()).start().await;
     let key = world.key().await;
     world.key_with("other", "10", json!({})).await;
-    // This entry has the wrong type, so a look-up in the other account would fail.
+    // This entry in Redis has the wrong type, so a lookup in the other account would fail.
     let trap = format!("tg:{{other}}:r:{UNKNOWN}");
     let _: i64 = server.ask(&["LPUSH", &trap, "x"]).await.unwrap();
     let answer = ask(&world, &key, UNKNOWN).await;
@@ -180,7 +180,7 @@ async fn receipt_is_searched_only_in_the_callers_account() {
 }
 
 #[tokio::test]
-async fn invalid_receipt_number_is_400_and_named() {
+async fn invalid_receipt_number_is_refused_with_400_and_named() {
     let world = World::start().await;
     let key = world.key().await;
     for number in ["1", "x", "01a1f9e6-bc69-7767-a285", "%20", "..."] {

@@ -1,5 +1,5 @@
-//! `tollgate reconcile` compares the books with a vendor's own export. Tests agreement, differences that the receipts
-//! explain, and unreadable files.
+//! Tests of `tollgate reconcile`, which compares the books with a vendor's own export: agreement, differences that the
+//! receipts explain, and unreadable files.
 
 use std::{fs, path::Path};
 
@@ -40,7 +40,7 @@ fn day_of(receipt: &Value) -> String {
     receipt["at"].as_str().unwrap()[..10].to_owned()
 }
 
-/// Returns the day after `day`.
+/// Returns the day that follows `day`.
 fn next_day(day: &str) -> String {
     let begins = |text: &str| text.parse::<i64>().unwrap();
     let days = tollgate_layers::calendar::day_of_date(
@@ -62,7 +62,7 @@ fn unix(day: &str) -> i64 {
         )
 }
 
-/// A page of OpenAI's usage API with this many calls, and with `more_output` further tokens.
+/// Returns a page of OpenAI's usage API with this number of calls, and with `more_output` additional output tokens.
 fn openai(day: &str, calls: u64, more_output: u64) -> Value {
     json!({
         "object": "page",
@@ -82,7 +82,7 @@ fn openai(day: &str, calls: u64, more_output: u64) -> Value {
     })
 }
 
-/// A page of Anthropic's usage report with this many calls.
+/// Returns a page of Anthropic's usage report with this number of calls.
 fn anthropic(day: &str, calls: u64) -> Value {
     json!({
         "data": [{
@@ -106,8 +106,8 @@ fn write(dir: &Path, name: &str, text: impl ToString) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Writes the gateway's configuration to a file. Its secrets refer to variables that are not set. The command must
-/// accept that.
+/// Writes the gateway's configuration to a file. Its secrets refer to environment variables that are not set, which the
+/// command must accept.
 fn config(world: &World, dir: &Path) -> String {
     write(
         dir,
@@ -116,13 +116,13 @@ fn config(world: &World, dir: &Path) -> String {
     )
 }
 
-/// Runs `tollgate reconcile` for this vendor and this file, with further arguments.
+/// Runs `tollgate reconcile` for this vendor and this file, with these additional arguments.
 async fn run(world: &World, vendor: &str, file: &str, more: &[&str]) -> std::process::Output {
     let args = ["reconcile", "--vendor", vendor, "--file", file];
     tollgate(world, &[&args, more].concat(), "").await
 }
 
-/// The rows that the command reports as drift: class, the gateway's count, the vendor's count.
+/// Returns the rows that the command reports as drift: the rate class, the gateway's count and the vendor's count.
 fn drifts(answer: &str) -> Vec<(String, u64, u64)> {
     let answer: Value = serde_json::from_str(answer).unwrap();
     let rows = answer["rows"].as_array().unwrap().iter();
@@ -145,7 +145,7 @@ async fn on_a_ledger(ledger: &str) {
     let day = three_calls(&world, Op::Chat, &key).await;
     three_calls(&world, Op::Messages, &key).await;
 
-    // The books agree with the files of both vendors, each in its own format.
+    // The books agree with the files of both vendors, each of which has its own format.
     let chat = write(dir.path(), "openai.json", openai(&day, 3, 0));
     let messages = write(dir.path(), "anthropic.json", anthropic(&day, 3));
     for (vendor, file, rows) in [("chat-vendor", &chat, 4), ("messages-vendor", &messages, 4)] {
@@ -161,7 +161,7 @@ async fn on_a_ledger(ledger: &str) {
     reported(&run(&world, "chat-vendor", &chat, &named).await, 0);
     reported(&run(&world, "chat-vendor", &chat, &[]).await, 1);
 
-    // The client leaves this stream, so the gateway estimates the output, and the vendor reports more.
+    // The client of this stream disconnects. So the gateway estimates the output, and the vendor reports more.
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("вопрос")).await;
     let number = running.number.clone();
     drop(running);
@@ -206,7 +206,7 @@ async fn on_a_ledger(ledger: &str) {
         &run(&world, "chat-vendor", &drifted, &["--config", &config]).await,
         1,
     );
-    assert!(text.contains("1 receipt may explain it: "), "{text}");
+    assert!(text.contains("1 receipt may explain the drift: "), "{text}");
     assert!(
         text.contains(&format!("  {number}  estimated, client_left: ")),
         "{text}"
@@ -216,7 +216,8 @@ async fn on_a_ledger(ledger: &str) {
         "{text}"
     );
 
-    // Books that are read from an export give the same result as the admin API. A tolerance hides the drift.
+    // Books that are read from an export give the same result as books read from the admin API. With a larger
+    // tolerance, the drift is not reported.
     let books = dir.path().join("books.ndjson").to_str().unwrap().to_owned();
     reported(
         &tollgate(&world, &["export", "--output", &books], "").await,
@@ -241,7 +242,7 @@ async fn on_a_ledger(ledger: &str) {
 }
 
 #[tokio::test]
-async fn reconcile_finds_agreement_or_the_receipts_that_differ_in_sqlite() {
+async fn reconcile_on_sqlite_finds_agreement_or_the_receipts_that_differ() {
     let folder = folder();
     on_a_ledger(&format!(
         "sqlite:{}",
@@ -251,7 +252,7 @@ async fn reconcile_finds_agreement_or_the_receipts_that_differ_in_sqlite() {
 }
 
 #[tokio::test]
-async fn reconcile_finds_agreement_or_the_receipts_that_differ_in_redis() {
+async fn reconcile_on_redis_finds_agreement_or_the_receipts_that_differ() {
     let server = RedisServer::start().await;
     on_a_ledger(&server.url()).await;
 }
@@ -260,7 +261,7 @@ async fn reconcile_finds_agreement_or_the_receipts_that_differ_in_redis() {
 async fn reconcile_compares_costs_with_the_configured_prices() {
     let (world, dir) = (World::start().await, folder());
     let key = world.key().await;
-    // The vendor's costs are two USDT of input and four of output, so that a difference exceeds a cent.
+    // The vendor costs two USDT for input and four for output, so that a difference is more than a cent.
     let big = json!({ "prompt_tokens": 2_000_000, "completion_tokens": 2_000_000, "total_tokens": 4_000_000 });
     let config = config(&world, dir.path());
     let reply = replies::answer(Op::Chat, "ответ", &big);
@@ -268,8 +269,8 @@ async fn reconcile_compares_costs_with_the_configured_prices() {
     let body = with(Op::Chat.body("вопрос"), json!({ "max_tokens": 4000 }));
     let answer = Op::Chat.call(&world, &key, &body).await;
     let receipt = world.receipt(&answer.number()).await;
-    // The request allows fewer tokens than the vendor reports. The receipt has the allowed count, but the vendor bills
-    // the count that it reports.
+    // The request allows fewer tokens than the vendor reports. The receipt contains the allowed count, but the vendor
+    // bills for the reported count.
     assert_eq!(receipt["bounded"], true, "{receipt}");
     let day = day_of(&receipt);
     let item = |direction: &str, value: f64| {
@@ -316,10 +317,10 @@ async fn reconcile_compares_costs_with_the_configured_prices() {
     );
 }
 
-/// Cache writes of one hour are compared as a separate class. Costs are computed at the price on the day of the call,
-/// even if the configuration has changed since.
+/// Cache writes of one hour are compared as a separate class. Costs are computed at the prices of the day of the call,
+/// even if the configuration has changed since then.
 #[tokio::test]
-async fn reconcile_compares_classes_separately_and_costs_as_recorded() {
+async fn reconcile_compares_rate_classes_separately_and_uses_the_costs_of_the_day_of_the_call() {
     let rates = |input: &str, hour: &str| {
         format!(
             "input = \"{input}\", cached_input = \"{input}\", output = \"{input}\", cache_write = \"{input}\", \
@@ -382,7 +383,7 @@ async fn reconcile_compares_classes_separately_and_costs_as_recorded() {
     let writes = |short: u64, long: u64| json!({ "ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": long });
     result["cache_creation"] = writes(2000, 4000);
     let same = write(dir.path(), "same.json", &said_so);
-    // The vendor reports the same total of cache writes, but counts more of them as one-hour writes.
+    // The vendor reports the same total of cache writes, but counts more of them as writes of one hour.
     said_so["data"][0]["results"][0]["cache_creation"] = writes(1000, 5000);
     let moved = write(dir.path(), "moved.json", &said_so);
     let costs = |total: &str| {
@@ -400,7 +401,7 @@ async fn reconcile_compares_classes_separately_and_costs_as_recorded() {
             "has_more": false, "next_page": null,
         })
     };
-    // (40 + 10 + 2000) × 4 + 4000 × 7 USDT for a million tokens are 3.62 cents.
+    // (40 + 10 + 2000) × 4 + 4000 × 7 USDT per million tokens are 3.62 cents.
     let (right, wrong) = (
         write(dir.path(), "right.json", costs("3.62")),
         write(dir.path(), "wrong.json", costs("9.62")),
@@ -435,7 +436,7 @@ async fn reconcile_compares_classes_separately_and_costs_as_recorded() {
 }
 
 #[tokio::test]
-async fn reconcile_exits_with_65_and_the_position_of_an_unreadable_line() {
+async fn reconcile_exits_with_65_and_reports_the_position_of_an_unreadable_line() {
     let (world, dir) = (World::start().await, folder());
     let day = "2026-11-20";
     let typo = openai(day, 1, 0)
@@ -448,12 +449,12 @@ async fn reconcile_exits_with_65_and_the_position_of_an_unreadable_line() {
         (
             "typo.json",
             typo,
-            "data[0].results[0].output_tokens: it is missing; is it output_tokenz that was meant?",
+            "data[0].results[0].output_tokens: the field is missing; did you mean output_tokenz?",
         ),
         (
             "more.json",
             more.to_string(),
-            "has_more: is true, and the next page is missing",
+            "has_more is true, but the next page is missing",
         ),
         (
             "cut.json",
@@ -481,14 +482,14 @@ async fn reconcile_exits_with_65_and_the_position_of_an_unreadable_line() {
         &run(&world, "chat-vendor", &good, &["--export", &cut]).await,
         65,
     );
-    assert!(errors.contains("the export was cut off"), "{errors}");
+    assert!(errors.contains("it was cut off"), "{errors}");
     let config = config(&world, dir.path());
     let errors = complained(
         &run(&world, "chat-vendr", &good, &["--config", &config]).await,
         64,
     );
     assert!(errors.contains("did you mean chat-vendor?"), "{errors}");
-    // Exit code 1 means only drift. An unreachable gateway has its own exit code.
+    // Exit code 1 always means drift. If the gateway is unreachable, the exit code is another one.
     let away = ["--admin-url", "http://127.0.0.1:1"];
     complained(&run(&world, "chat-vendor", &good, &away).await, 69);
 }

@@ -1,5 +1,5 @@
-//! Redis dies, loses its data, or stops responding. There is no new spending (I13) and no lost charge (I7), and the
-//! gateway continues to run.
+//! Tests of a Redis that dies, loses its data, or stops responding. Meanwhile nothing new is spent (invariant I13), no
+//! charge is lost (invariant I7), and the gateway continues to run.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,17 +19,17 @@ use crate::{
     ledger::{self, acme, hold, is_sound, number, open, settlement},
 };
 
-/// A caller must be refused within this time while the ledger does not answer.
+/// While the ledger does not respond, a caller must be refused within this time.
 const SOON: Duration = Duration::from_secs(1);
 
-/// The cost in rubles of `chat_body("Привет")` at a well-behaved vendor.
+/// The cost of a call with `chat_body("Привет")`, in rubles, if the vendor reports the usual usage.
 const COST: &str = "0.0015";
 
 async fn over(url: &str) -> World {
     Setup::default().ledger(url).start().await
 }
 
-/// Checks that the call is soon refused with a `retry-after`, because the ledger is unreachable.
+/// Checks that the call is soon refused because the ledger is unreachable, with a `retry-after` header.
 async fn is_away(answering: impl Future<Output = Answer>) -> Answer {
     let requested = Instant::now();
     let answer = answering.await;
@@ -47,8 +47,8 @@ async fn is_away(answering: impl Future<Output = Answer>) -> Answer {
     answer
 }
 
-/// Starts a stream, kills the server in the middle of it, and checks that the stream ends normally. Returns its request
-/// number.
+/// Starts a stream, kills the Redis server in the middle of it, and checks that the stream ends normally. Returns its
+/// request number.
 async fn streams_past_its_death(server: &RedisServer, world: &World, key: &Key) -> String {
     let go_on = Arc::new(Notify::new());
     let res = half_read(world, key, &go_on).await;
@@ -59,7 +59,7 @@ async fn streams_past_its_death(server: &RedisServer, world: &World, key: &Key) 
     number
 }
 
-/// Starts a stream whose vendor waits in the middle, and reads up to there.
+/// Starts a stream whose vendor waits in the middle. Reads the stream up to its middle.
 async fn half_read(world: &World, key: &Key, go_on: &Arc<Notify>) -> Response<Incoming> {
     let go_on = Arc::clone(go_on);
     world
@@ -89,7 +89,7 @@ async fn call_is_refused_without_a_request_to_a_vendor_while_redis_is_down() {
     let server = RedisServer::start().await;
     let world = over(&server.url()).await;
     let known = world.key().await;
-    // The gateway has never looked up this key, so the key's record is not cached, and cannot be read now.
+    // The gateway has never looked up this key. So the record of the key is not cached, and cannot be read now.
     let unknown = world.another_key("acme", json!({})).await;
     assert_eq!(world.chat(&known, &chat_body("Привет")).await.status, 200);
     world.settled(&known).await;
@@ -128,7 +128,8 @@ async fn stream_finishes_while_redis_is_down_and_is_charged_once_afterwards() {
     is_sound(world.gateway.store()).await;
 }
 
-/// Repeats a call until it is served, and returns its request number. Each earlier attempt must be refused with 503.
+/// Repeats a call until it is served. Each earlier attempt must be refused with 503. Returns the request number of the
+/// served call.
 async fn served_again(world: &World, key: &Key) -> String {
     let answer = eventually("calls are served again", async || {
         let answer = world.chat(key, &chat_body("Привет")).await;
@@ -139,7 +140,7 @@ async fn served_again(world: &World, key: &Key) -> String {
     answer.await.number()
 }
 
-/// While Redis has no data, the gateway must not refuse keys as unknown, and must not drop a charge.
+/// While Redis has no data, the gateway must not refuse keys as unknown, and must not lose a charge.
 #[tokio::test]
 async fn no_call_is_served_from_a_redis_that_lost_its_data_until_the_data_is_restored() {
     let server = RedisServer::start_durable().await;
@@ -147,7 +148,7 @@ async fn no_call_is_served_from_a_redis_that_lost_its_data_until_the_data_is_res
     let key = world.key().await;
     assert_eq!(world.chat(&key, &chat_body("Привет")).await.status, 200);
     world.settled(&key).await;
-    // The gateway has never looked up this key, so its record is not cached.
+    // The gateway has never looked up this key, so the record of the key is not cached.
     let unknown = world.another_key("acme", json!({})).await;
     let go_on = Arc::new(Notify::new());
     let res = half_read(&world, &key, &go_on).await;
@@ -165,7 +166,7 @@ async fn no_call_is_served_from_a_redis_that_lost_its_data_until_the_data_is_res
     go_on.notify_one();
     ends_undisturbed(res).await;
     is_away(world.chat(&key, &chat_body("Привет"))).await;
-    // Operators get an error too, instead of an empty ledger.
+    // Operators get an error as well, and do not see an empty ledger.
     for (method, path) in [
         (Method::GET, "/admin/v1/accounts"),
         (Method::GET, "/admin/v1/accounts/acme"),
@@ -203,13 +204,13 @@ async fn restarted_gateway_on_an_empty_redis_starts_a_new_ledger() {
     assert_eq!(anew.receipt(&served).await["charged_rub"], COST);
     assert_eq!(anew.settled(&newcomer).await["balance_rub"], "0.9985");
     is_sound(anew.gateway.store()).await;
-    // The first gateway does not accept the new data set, even after another gateway uses it.
+    // The first gateway does not accept the new data set, even after another gateway has begun to use it.
     is_away(world.chat(&newcomer, &chat_body("Привет"))).await;
 }
 
 #[tokio::test]
 async fn gateway_started_while_redis_loads_its_data_waits_and_then_serves() {
-    // Redis needs one millisecond to load each entry.
+    // Redis is slowed down: it needs one millisecond to load each entry.
     let slowly = ["--key-load-delay", "1000"];
     let often = ["--loading-process-events-interval-bytes", "1024"];
     let server = RedisServer::start_with(&[slowly, often].concat()).await;
@@ -222,10 +223,10 @@ async fn gateway_started_while_redis_loads_its_data_waits_and_then_serves() {
     assert_eq!(world.chat(&key, &chat_body("Привет")).await.status, 200);
 }
 
-/// The outbox has all charges that Redis has not acknowledged. So a shutdown loses nothing and waits only for a limited
-/// time.
+/// The outbox contains all charges that Redis has not acknowledged. So a shutdown waits only for a limited time and
+/// loses nothing.
 #[tokio::test]
-async fn shutdown_without_redis_takes_bounded_time_and_the_next_start_charges() {
+async fn shutdown_without_redis_takes_bounded_time_and_loses_no_charge() {
     let server = RedisServer::start_durable().await;
     let world = Setup::default()
         .ledger(&server.url())
@@ -237,7 +238,8 @@ async fn shutdown_without_redis_takes_bounded_time_and_the_next_start_charges() 
     let World { gateway, dir, .. } = world;
     let reported = Instant::now();
     gateway.drain().await.unwrap();
-    // The shutdown waits at most five seconds for calls, and five for the ledger. A busy machine adds some time.
+    // The shutdown waits at most five seconds for calls, and five seconds for the ledger. A busy machine adds some
+    // time.
     let took = reported.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
 
@@ -253,8 +255,8 @@ async fn shutdown_without_redis_takes_bounded_time_and_the_next_start_charges() 
     assert_eq!(next.settled(&key).await["balance_rub"], "999.9985");
 }
 
-/// A shutdown waits at most `limits.drain_seconds` for charges to be acknowledged. It logs the unacknowledged charges,
-/// and the next start sends them.
+/// A shutdown waits at most `limits.drain_seconds` until the charges are acknowledged. It logs the charges that are
+/// not, and the next start sends them.
 #[tokio::test]
 async fn shutdown_with_unacknowledged_charges_takes_the_drain_time_and_logs_them() {
     const DRAIN: Duration = Duration::from_secs(2);
@@ -265,7 +267,7 @@ async fn shutdown_with_unacknowledged_charges_takes_the_drain_time_and_logs_them
     edge.vendor.script(polite);
     let secret = edge.key().await;
     let body = chat_body("Привет");
-    // This call makes the gateway cache the key's record.
+    // Because of this call, the gateway caches the record of the key.
     assert_eq!(edge.chat(&secret, &body).await.status, 200);
     edge.nothing_is_held().await;
     let go_on = Arc::new(Notify::new());
@@ -282,7 +284,7 @@ async fn shutdown_with_unacknowledged_charges_takes_the_drain_time_and_logs_them
     };
     let (answer, ()) = tokio::join!(edge.chat(&secret, &body), dying);
     assert_eq!(answer.status, 200, "{answer:?}");
-    edge.says("not settled yet", 1).await;
+    edge.says("a call is not settled yet", 1).await;
 
     let reported = Instant::now();
     edge.signal("-TERM");
@@ -326,11 +328,12 @@ async fn hold_requested_while_redis_was_suspended_does_not_remain() {
     let server = RedisServer::start_durable().await;
     let world = over(&server.url()).await;
     let key = world.key().await;
-    // The gateway caches the key's record for some seconds, so the next call fails only at its hold.
+    // The gateway caches the record of the key for some seconds, so the next call fails only when it requests its hold.
     assert_eq!(world.chat(&key, &chat_body("Привет")).await.status, 200);
     world.settled(&key).await;
     server.stop_signal();
-    // The hold was sent to Redis. When Redis continues, it makes the hold, unless it executed the release before.
+    // The request for the hold was sent to Redis. When Redis continues, it makes the hold, unless it has executed the
+    // gateway's release of the hold before.
     let late = is_away(world.chat(&key, &chat_body("Привет")))
         .await
         .number();
@@ -364,7 +367,7 @@ async fn hold_requested_while_redis_was_suspended_does_not_remain() {
     assert!(late.is_err(), "{late:?}");
 }
 
-/// I10: data that was acknowledged before the server died is still there after its restart.
+/// Invariant I10: data that was acknowledged before the server died still exists after the server's restart.
 #[tokio::test]
 async fn payments_and_keys_survive_a_redis_restart() {
     let server = RedisServer::start_durable().await;
@@ -392,7 +395,7 @@ async fn payments_and_keys_survive_a_redis_restart() {
     assert!(answer.headers.contains_key("retry-after"));
 
     server.restart().await;
-    // The refusal suggests repeating the request. The payment must be credited once.
+    // The refusal suggests a retry. The payment must be credited only once, however often the request is repeated.
     for _ in 0..2 {
         let paid = eventually("the payment is taken", async || {
             let answer = pay().await;
@@ -409,7 +412,7 @@ async fn payments_and_keys_survive_a_redis_restart() {
 /// A repeated RESERVE may arrive after its call was settled and its tombstone was deleted. The new hold must not be
 /// charged.
 #[tokio::test]
-async fn hold_that_is_repeated_after_its_call_was_settled_is_not_charged() {
+async fn reserve_command_repeated_after_its_call_was_settled_causes_no_second_charge() {
     let server = RedisServer::start().await;
     let ledger = ledger::over(&server).await;
     open(&ledger, 1000).await;

@@ -1,5 +1,5 @@
-//! Redis with replicas, behind Sentinels, or as a Cluster: the server that the ledger uses, the servers that it waits
-//! for, and what a failover may lose.
+//! Tests of Redis with replicas, behind Sentinels, or as a Cluster: which server the ledger uses, which servers it
+//! waits for, and what a failover may lose.
 
 use std::time::Duration;
 
@@ -23,15 +23,15 @@ use crate::{
     support::redis::{RedisCluster, RedisSentinels, RedisServer, eventually, slot_of},
 };
 
-/// A call that need not wait is answered within this time on a busy machine. Waiting for a suspended server takes
+/// On a busy machine, a call that need not wait is answered within this time. Waiting for a suspended server takes
 /// longer.
 const AT_ONCE: Duration = Duration::from_millis(400);
-/// A call whose server is unreachable must fail within this time.
+/// If the Redis server of a call is unreachable, the call must fail within this time.
 const IN_TIME: Duration = Duration::from_secs(1);
-/// Calls must be served again within this time after a failover.
+/// After a failover, calls must be served again within this time.
 const SOON: Duration = Duration::from_millis(1500);
 
-/// Creates an account with a key `key-<account>` and 1000 µ₽.
+/// Creates an account with 1000 µ₽ and with a key `key-<account>`.
 async fn opened(ledger: &RedisLedger, account: &str, digest: u8) -> AccountId {
     let id: AccountId = account.parse().unwrap();
     ledger.create_account(&id, account).await.unwrap();
@@ -41,14 +41,14 @@ async fn opened(ledger: &RedisLedger, account: &str, digest: u8) -> AccountId {
     id
 }
 
-/// A hold of 1 µ₽ in an account that [`opened`] has created.
+/// Returns a hold of 1 µ₽ in an account that [`opened`] has created.
 fn hold_in(account: &AccountId, n: u128) -> Hold {
     let mut hold = hold(n, &format!("key-{account}"), 1);
     hold.account = account.clone();
     hold
 }
 
-/// Requests a hold. Returns `Ok`, or the reason why the ledger is unavailable, and the time until the answer.
+/// Requests a hold. Returns `Ok`, or the reason why the ledger is unavailable, and the time until this response.
 async fn timed(ledger: &RedisLedger, hold: &Hold) -> (Result<(), String>, Duration) {
     let begin = Instant::now();
     let answer = match ledger.reserve(hold).await {
@@ -59,7 +59,7 @@ async fn timed(ledger: &RedisLedger, hold: &Hold) -> (Result<(), String>, Durati
     (answer, begin.elapsed())
 }
 
-/// The reason why the ledger was unavailable for this command.
+/// Returns the reason why the ledger was unavailable for this command.
 fn away<T: std::fmt::Debug>(answer: Result<T, LedgerError>) -> String {
     match answer {
         Err(LedgerError::Unavailable(cause)) => cause.to_string(),
@@ -74,9 +74,9 @@ async fn watched(ledger: &RedisLedger) -> Watch {
     .await
 }
 
-/// I10: a payment that was acknowledged to an operator is not lost together with the primary.
+/// Invariant I10: a payment that was acknowledged to an operator is not lost if the primary is lost.
 #[tokio::test]
-async fn payment_is_acknowledged_only_once_a_replica_has_it() {
+async fn payment_is_acknowledged_only_when_a_replica_has_it() {
     let primary = RedisServer::start().await;
     let replica = RedisServer::replica_of(&primary).await;
     let ledger = over(&primary).await;
@@ -84,17 +84,20 @@ async fn payment_is_acknowledged_only_once_a_replica_has_it() {
     let pay = async || ledger.enter(&acme(), &topup("second", 500)).await;
 
     replica.stop_signal();
-    // The repeated payment changes nothing, but is acknowledged only once a replica has the first payment.
+    // The repeated payment changes nothing, but it is acknowledged only when a replica has the first payment.
     for _ in 0..2 {
         match pay().await {
             Err(BookError::Unavailable(cause)) => {
                 let cause = cause.to_string();
-                assert!(cause.contains("no replica has it yet"), "{cause}");
+                assert!(
+                    cause.contains("no replica has acknowledged it yet"),
+                    "{cause}"
+                );
             }
             answer => panic!("{answer:?}"),
         }
     }
-    // Calls do not wait while an operator's payment waits for the replica.
+    // While an operator's payment waits for the replica, calls do not wait.
     let calls = async {
         for n in 1..=20 {
             let (answer, took) = timed(&ledger, &hold(n, "k1", 1)).await;
@@ -166,14 +169,14 @@ async fn ledger_check_distinguishes_a_redis_restart_from_lost_data() {
     }
 }
 
-/// A call may need lost data before the gateway's regular check detects the loss. Even then no key may be refused as
-/// unknown, and no charge may be dropped.
+/// If a call needs lost data, it may detect the loss before the gateway's regular check. Even then, no key may be
+/// refused as unknown, and no charge may be lost.
 #[tokio::test]
 async fn lost_data_is_detected_by_the_first_call_that_needs_it() {
     let server = RedisServer::start().await;
     open(&over(&server).await, 1000).await;
     for meets in 0..4 {
-        // A new connection, which has not noticed yet that Redis lost its data.
+        // This is a new connection, which has not detected yet that Redis has lost its data.
         let ledger = over(&server).await;
         let sys: Vec<String> = server.ask(&["HGETALL", "tg:sys"]).await.unwrap();
         server
@@ -229,7 +232,8 @@ async fn fails_over(gone: fn(&RedisServer)) {
     let ledger = over_url(&sentinels.url()).await;
     open(&ledger, 1000).await;
     ledger.reserve(&hold(1, "k1", 100)).await.unwrap();
-    // This entry is acknowledged only once a replica has it, so the replica also has everything written before.
+    // This entry is acknowledged only when a replica has it, so the replica also has everything that was written
+    // before.
     ledger.enter(&acme(), &topup("second", 500)).await.unwrap();
     assert_eq!(watched(&ledger).await, Watch::Same);
 
@@ -240,7 +244,7 @@ async fn fails_over(gone: fn(&RedisServer)) {
         assert!(took < IN_TIME, "{took:?}");
     }
     eventually("the replica is promoted", async || {
-        // The gateway keeps trying calls during the failover.
+        // During the failover, the gateway continues to try calls.
         let _ = ledger.reserve(&hold(2, "k1", 1)).await;
         (sentinels.primary().await == replica.port()).then_some(())
     })
@@ -294,7 +298,7 @@ async fn suspended_cluster_primary_delays_only_its_own_accounts() {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // The nodes that answer still have the same data set.
+    // The nodes that respond still have the same data set.
     assert_eq!(watched(&ledger).await, Watch::Same);
 
     gone.continue_signal();
@@ -306,7 +310,7 @@ async fn suspended_cluster_primary_delays_only_its_own_accounts() {
 }
 
 #[tokio::test]
-async fn failed_cluster_primary_does_not_delay_events_of_accounts_on_others() {
+async fn failed_cluster_primary_does_not_delay_events_of_accounts_on_other_primaries() {
     let cluster = RedisCluster::start(3, 0).await;
     let ledger = over_url(&cluster.url()).await;
     let of_feed = cluster.primary_of("feed");
@@ -316,7 +320,7 @@ async fn failed_cluster_primary_does_not_delay_events_of_accounts_on_others() {
         accounts.push(opened(&ledger, &cluster.account_on(*index), digest).await);
     }
     let before = ledger.gather().await.unwrap();
-    // This gateway emits an event on a node that dies before another gateway has read the event.
+    // This gateway emits an event on a node. The node dies before another gateway has read the event.
     let teller = over_url(&cluster.url()).await;
     teller.enter(&accounts[0], &topup("lost", 5)).await.unwrap();
     teller.enter(&accounts[1], &topup("told", 7)).await.unwrap();
@@ -326,7 +330,7 @@ async fn failed_cluster_primary_does_not_delay_events_of_accounts_on_others() {
         (last == before + 1).then_some(())
     })
     .await;
-    // The gateway that emitted the lost event makes a further entry.
+    // The gateway that has emitted the lost event now makes a further entry.
     teller
         .enter(&accounts[1], &topup("told too", 7))
         .await
@@ -371,7 +375,7 @@ async fn calls_continue_on_the_replica_of_a_failed_cluster_primary() {
     is_sound(&ledger).await;
 }
 
-/// Checks how the ledger follows the answers MOVED, ASK and TRYAGAIN.
+/// Checks how the ledger follows the Redis responses MOVED, ASK and TRYAGAIN.
 #[tokio::test]
 async fn account_is_charged_correctly_while_its_cluster_slot_moves() {
     let cluster = RedisCluster::start(3, 0).await;
@@ -402,10 +406,10 @@ async fn account_is_charged_correctly_while_its_cluster_slot_moves() {
     assert!(keys.len() > 3, "{keys:?}");
     source.migrate(target, &keys).await.unwrap();
 
-    // A command that needs only one Redis key finds that key on the node that has it.
+    // A command that needs only one Redis key finds it on the node that has it.
     let key = hold(1, "k1", 1).key;
     ledger.probe(&acme(), &key).await.unwrap();
-    // While the slot moves, a missing key may be on either node, so the call must fail.
+    // While the slot is moved, a missing key may be on either node, so the call must fail.
     let (answer, took) = timed(&ledger, &hold(2, "k1", 50)).await;
     assert!(answer.is_err() && took < IN_TIME, "{answer:?} {took:?}");
 
@@ -415,7 +419,7 @@ async fn account_is_charged_correctly_while_its_cluster_slot_moves() {
             node.ask::<String>(&words).await.unwrap();
         }
     };
-    // A command that may wait is repeated until the slot has moved.
+    // A command that may wait is repeated until the slot was moved.
     let (expired, ()) = join(ledger.expire(), end).await;
     assert_eq!(expired.unwrap(), 0);
     assert_eq!(cluster.primary_of("acme"), {
@@ -437,9 +441,9 @@ async fn account_is_charged_correctly_while_its_cluster_slot_moves() {
     is_sound(&ledger).await;
 }
 
-/// A receipt is searched first in the accounts that had calls on the receipt's day, and then in all accounts.
+/// A receipt is searched for first in the accounts that had calls on the receipt's day, and then in all accounts.
 #[tokio::test]
-async fn account_is_recorded_under_the_day_of_its_calls() {
+async fn redis_records_which_accounts_had_calls_on_a_day() {
     let server = RedisServer::start().await;
     let ledger = over(&server).await;
     open(&ledger, 1000).await;
@@ -460,7 +464,7 @@ async fn account_is_recorded_under_the_day_of_its_calls() {
     let ttl: i64 = server.ask(&["TTL", day]).await.unwrap();
     assert!(ttl > 399 * 24 * 3600, "{ttl}");
 
-    // The gateway records an account once a day. The receipts are found without that record, too.
+    // The gateway records once a day that an account had calls. Receipts are found without this record, too.
     server.ask::<i64>(&["DEL", day]).await.unwrap();
     let second = settle().await;
     assert_eq!(server.ask::<i64>(&["EXISTS", day]).await.unwrap(), 0);
@@ -494,7 +498,7 @@ async fn settings_of_every_redis_primary_are_checked() {
 }
 
 #[tokio::test]
-async fn redis_address_of_the_wrong_kind_is_refused_with_the_right_kind() {
+async fn redis_url_for_the_wrong_kind_of_server_is_refused_and_the_right_kind_is_named() {
     let cluster = RedisCluster::start(3, 0).await;
     let single = RedisServer::start().await;
     let one = cluster.nodes()[0].address();
@@ -515,10 +519,10 @@ async fn redis_address_of_the_wrong_kind_is_refused_with_the_right_kind() {
     }
 }
 
-/// The gateways of all tests log in as the Redis user of `deploy/redis.conf`. The rights of this user must be enough
-/// for every check.
+/// The gateways of all tests log in as the Redis user of `deploy/redis.conf`. This user must have the rights for every
+/// check.
 #[tokio::test]
-async fn documented_redis_user_can_run_all_checks() {
+async fn documented_redis_user_has_the_rights_for_all_server_checks() {
     let primary = RedisServer::start().await;
     let replica = RedisServer::replica_of(&primary).await;
     let cluster = RedisCluster::start(3, 0).await;

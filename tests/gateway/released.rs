@@ -1,6 +1,6 @@
-//! Ledgers, outboxes and exports that released versions wrote: this version reads them and continues.
+//! Tests that this version reads and continues ledgers, outboxes and exports that released versions have written.
 //!
-//! `fixtures/released/record` writes a folder per version, with that version's binary.
+//! `fixtures/released/record` writes one folder for each version, by running the binary of that version.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use crate::{
     usage_report::reported,
 };
 
-/// The folders of the released versions.
+/// Returns the folders of the released versions.
 fn released() -> Vec<PathBuf> {
     let folder = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -37,8 +37,8 @@ fn text(folder: &Path, name: &str) -> String {
     fs::read_to_string(folder.join(name)).unwrap()
 }
 
-/// The lines of an export about all accounts but `late`. The spending of a day or a month is left out, because it
-/// depends on the day of the export.
+/// Returns the lines of an export about all accounts except `late`. The spending of a day or a month is left out,
+/// because it depends on the day of the export.
 fn lasting(export: &str) -> Vec<Value> {
     let lines = export
         .lines()
@@ -72,7 +72,8 @@ async fn is_sound(world: &World) {
     assert_eq!(audit["breaches"], json!([]), "{audit}");
 }
 
-/// Checks that a gateway has the books of this export, and serves calls with the key of the version that wrote them.
+/// Checks that a gateway has the books of this export, and serves calls with the key that the released version has
+/// created.
 async fn continues(world: &World, folder: &Path, store: &str) {
     is_sound(world).await;
     let before = text(folder, &format!("{store}.jsonl"));
@@ -102,7 +103,7 @@ async fn continues(world: &World, folder: &Path, store: &str) {
 }
 
 #[tokio::test]
-async fn ledger_in_a_file_of_a_released_version_is_continued() {
+async fn gateway_continues_a_ledger_file_of_a_released_version() {
     for version in released() {
         let folder = folder();
         let file = folder.path().join("ledger.db");
@@ -114,9 +115,9 @@ async fn ledger_in_a_file_of_a_released_version_is_continued() {
     }
 }
 
-/// The end of a call in the outbox is booked, or refused if the record is older than a day.
+/// A settlement in the outbox is booked, but a settlement whose record is older than a day is refused.
 #[tokio::test]
-async fn ledger_in_redis_and_outbox_of_a_released_version_are_continued() {
+async fn gateway_continues_a_redis_ledger_and_an_outbox_of_a_released_version() {
     for version in released() {
         let server = RedisServer::start().await;
         for line in text(&version, "redis.txt").lines() {

@@ -1,4 +1,5 @@
-//! The gateway reloads its configuration while calls run: on SIGHUP, or because a file has changed.
+//! Tests of a gateway that reloads its configuration while calls are in flight: on SIGHUP, or because a file has
+//! changed.
 
 use std::{
     sync::{Arc, Mutex},
@@ -24,19 +25,19 @@ use crate::{
     replies::{read_until, rest},
 };
 
-/// The cost of `chat_body("Привет")`, in micro-rubles: nine tokens in, three out.
+/// The cost of a call with `chat_body("Привет")`, in micro-rubles: nine input tokens and three output tokens.
 const COST: i64 = 1500;
 const STREAMS: usize = 200;
 const RELOADS: usize = 10;
 
-/// The configuration with another price for the input of the first model. The price is 1 USDT at first.
+/// Returns the configuration with another input price for the first model. The original price is 1 USDT.
 fn priced(config: &str, usdt: usize) -> String {
     let with = |price: &str| format!("input = \"{price}\", cached_input = \"0.1\"");
     assert!(config.contains(&with("1")));
     config.replacen(&with("1"), &with(&usdt.to_string()), 1)
 }
 
-/// The configuration with these lines under `[limits]`.
+/// Returns the configuration with these lines in the section `[limits]`.
 fn limited(config: &str, lines: &str) -> String {
     config.replace("[tariff]", &format!("[limits]\n{lines}\n[tariff]"))
 }
@@ -71,7 +72,7 @@ async fn spent(edge: &Edge) -> i64 {
 }
 
 #[tokio::test]
-async fn ten_reloads_under_load_fail_no_call_and_change_no_running_calls_price() {
+async fn ten_reloads_under_load_fail_no_call_and_change_the_price_of_no_running_call() {
     let edge = Edge::start_with(|text| text).await;
     let key = edge.key().await;
     let held = Arc::new(Mutex::new(Vec::new()));
@@ -166,14 +167,18 @@ async fn reloaded_limits_apply_to_the_next_request_on_an_open_connection() {
 }
 
 #[tokio::test]
-async fn reload_names_settings_that_it_does_not_apply() {
+async fn reload_reports_settings_that_it_does_not_apply() {
     let edge = Edge::start_with(|text| text).await;
     let config = edge.config();
     let other = config
         .replace("[ledger]", "[ledger]\nhold = \"strict\"")
         .replacen("base_url", "language = \"en\"\nbase_url", 1);
     edge.reload(&other).await;
-    edge.says("changed in the file", 1).await;
+    edge.says(
+        "some of the changed settings take effect only after a restart",
+        1,
+    )
+    .await;
     let log = edge.log();
     assert!(
         log.contains("\"needs_restart\":\"language, ledger.hold\""),
@@ -181,22 +186,22 @@ async fn reload_names_settings_that_it_does_not_apply() {
     );
 }
 
-/// A gateway that checks its files for changes once a second.
+/// Starts a gateway that checks its files for changes every second.
 async fn watching() -> Edge {
     Edge::start_with(|text| format!("reload_poll_seconds = 1\n{text}")).await
 }
 
 #[tokio::test]
-async fn changed_configuration_is_reloaded_and_an_invalid_one_reported_once() {
+async fn changed_configuration_is_reloaded_and_an_invalid_one_is_reported_once() {
     let edge = watching().await;
     let config = edge.config();
     edge.configure(&priced(&config, 0));
-    edge.says("not reloaded: ", 1).await;
+    edge.says("configuration not reloaded: ", 1).await;
     assert!(edge.log().contains("above 0"));
     // The gateway checks the same invalid file twice more, and must not report the error again.
     sleep(Duration::from_millis(2500)).await;
     edge.configure(&config[..config.len() / 2]);
-    edge.says("not reloaded: ", 2).await;
+    edge.says("configuration not reloaded: ", 2).await;
     let catalog = get(&edge, "/v1/tollgate/models").await.json();
     assert_eq!(catalog["models"][0]["input_rub_mtok"], "100.00");
     edge.configure(&priced(&config, 2));

@@ -1,5 +1,5 @@
-//! Answers of a scripted vendor: usage with every class, streams, and streams that wait in the middle until the test
-//! lets them continue.
+//! Responses of a scripted vendor: usage with every rate class, streams, and streams that wait in the middle until the
+//! test lets them continue.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     ops::Op,
 };
 
-/// Token counts by class, under the names that receipts use.
+/// Token counts by rate class, under the names that receipts use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tokens {
     pub input: u64,
@@ -26,7 +26,8 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// The usage object of the format. Chat counts the cache inside the prompt, messages in addition to it.
+    /// Returns the usage object of the format. In the Chat Completions format, the prompt includes the cached tokens;
+    /// in the Messages format, it does not.
     pub fn usage(self, op: Op) -> Value {
         let prompt = self.input + self.cached_input + self.cache_write;
         match op {
@@ -45,7 +46,7 @@ impl Tokens {
     }
 }
 
-/// A usage without cached tokens.
+/// Returns a usage without cached tokens.
 pub fn usage(op: Op, input: u64, output: u64) -> Value {
     let tokens = Tokens {
         input,
@@ -55,7 +56,7 @@ pub fn usage(op: Op, input: u64, output: u64) -> Value {
     tokens.usage(op)
 }
 
-/// A plain answer with this text. If `usage` is null, the answer has no usage.
+/// Returns a plain response with this text. If `usage` is null, the response contains no usage.
 pub fn answer(op: Op, text: &str, usage: &Value) -> Value {
     let mut answer = match op {
         Op::Chat => json!({
@@ -76,7 +77,7 @@ pub fn answer(op: Op, text: &str, usage: &Value) -> Value {
     answer
 }
 
-/// The events of a stream that sends these words, and a usage with these counts.
+/// Returns the events of a stream that sends these words, and a usage with these counts.
 pub fn events(op: Op, words: &[&str], input: u64, output: u64) -> Vec<String> {
     match op {
         Op::Chat => chat_events(words, input, output),
@@ -84,7 +85,7 @@ pub fn events(op: Op, words: &[&str], input: u64, output: u64) -> Vec<String> {
     }
 }
 
-/// The number of events before the second word.
+/// Returns the number of events before the second word.
 pub const fn begun(op: Op) -> usize {
     match op {
         Op::Chat => 1,
@@ -146,13 +147,13 @@ fn messages_events(words: &[&str], input: u64, output: u64) -> Vec<String> {
         .collect()
 }
 
-/// A refusal with this status and text, as a vendor writes it.
+/// Returns a refusal with this status and text, in the form in which a vendor writes it.
 pub fn refusal(status: u16, text: &str) -> Reply {
     let error = json!({ "message": text, "type": "vendor_error", "code": null });
     Reply::json(status, &json!({ "type": "error", "error": error }))
 }
 
-/// A running stream: the client has read its first word, and the vendor waits before the second word.
+/// A stream in flight: the client has read its first word, and the vendor waits before the second word.
 pub struct Running {
     pub number: String,
     body: Incoming,
@@ -160,13 +161,13 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a stream whose usage is nine input and two output tokens.
+    /// Starts a stream whose usage is nine input tokens and two output tokens.
     pub async fn start(world: &World, op: Op, key: &Key, body: &Value) -> Self {
         let then = events(op, &["раз ", "два"], 9, 2);
         Self::start_with(world, op, key, body, Reply::stream(then)).await
     }
 
-    /// Starts a stream with this reply, which waits before its second word.
+    /// Starts a stream with this reply. The vendor waits before its second word.
     pub async fn start_with(world: &World, op: Op, key: &Key, body: &Value, reply: Reply) -> Self {
         let go = Arc::new(Notify::new());
         let reply = reply.with_step(begun(op), Step::Hold(Arc::clone(&go)));
@@ -180,7 +181,7 @@ impl Running {
         Self { number, body, go }
     }
 
-    /// Lets the vendor continue, and returns the rest of the stream.
+    /// Lets the vendor continue. Returns the rest of the stream.
     pub async fn finish(mut self) -> String {
         self.go.notify_one();
         rest(&mut self.body).await

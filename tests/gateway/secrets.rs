@@ -1,7 +1,8 @@
-//! Hardening, "Keys": searches the `debug` logs, answers and folders of all gateways in this binary for the operator's
-//! key, the vendor's key and any caller's key.
+//! Searches the `debug` logs, responses and folders of all gateways in this test binary for the operator's key, the
+//! vendor's key and any caller's key.
 //!
-//! `edge_headers` tests a vendor that repeats everything, with a gateway in a separate process.
+//! `edge_headers` makes the same search with a vendor that repeats everything, and with a gateway in a separate
+//! process.
 
 use std::{
     io,
@@ -20,17 +21,17 @@ use tracing_subscriber::{
 
 pub use crate::support::process::{ADMIN_KEY, BOT_TOKEN, VENDOR_KEY, WEBHOOK_SECRET};
 
-/// Beginning of the tokens that fake token endpoints issue.
+/// The beginning of the tokens that fake token endpoints issue.
 pub const TOKEN: &str = "login-token-Xb81kQ";
 
-/// A caller's key: `tg-` and 48 letters and digits.
+/// The form of a caller's key: `tg-` and 48 letters and digits.
 const KEY_BYTES: usize = 51;
 
-/// Secrets found in the log. The log writer stores them instead of panicking, because a panic would look like a fault
-/// of the code that logs.
+/// The secrets that were found in the log. The log writer stores them and does not panic, because a panic would look
+/// like a fault of the code that logs.
 static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// From now on every log line of this process is searched for secrets.
+/// From this call on, every log line of this process is searched for secrets.
 pub fn watch_the_log() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -43,7 +44,8 @@ pub fn watch_the_log() {
     });
 }
 
-/// Whether an answer contains a secret. A new key does not count in the answer that shows it to its operator.
+/// Returns whether a response contains a secret. A new key is not counted in the response that shows it to its
+/// operator.
 pub fn are_answered(headers: &HeaderMap, body: &[u8]) -> bool {
     let made = serde_json::from_slice::<Value>(body).unwrap_or_default();
     let body = String::from_utf8_lossy(body);
@@ -99,7 +101,7 @@ impl Drop for Folder {
     }
 }
 
-/// All files in a folder and its subfolders.
+/// Returns all files in a folder and its subfolders.
 pub fn files_in(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -140,7 +142,7 @@ fn secret_scan_finds_only_whole_secrets() {
         let cut = &secret[..secret.len() - 1];
         assert!(!has_secret(cut), "{cut}");
     }
-    // The displayed part of a key is not secret.
+    // The part of a key that is displayed is not secret.
     assert!(!has_secret(&key[..9]) && !has_secret("tg-") && !has_secret(""));
 
     let none = HeaderMap::new();

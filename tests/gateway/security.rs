@@ -1,4 +1,4 @@
-//! `SECURITY.md` names an existing test for each attack.
+//! Checks that `SECURITY.md` names an existing test for each attack.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ pub fn read(path: impl AsRef<Path>) -> Option<String> {
     std::fs::read_to_string(repository().join(path)).ok()
 }
 
-/// The names in backticks in a table row, each with the text before it.
+/// Returns the names in backticks in a table row, each with the text before it.
 pub fn named(row: &str) -> Vec<(&str, &str)> {
     let parts: Vec<_> = row.split('`').collect();
     parts
@@ -19,7 +19,7 @@ pub fn named(row: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Whether a test with this name exists: a file or a module with tests, or a function in one.
+/// Returns whether a test with this name exists: a file or a module with tests, or a test function in one.
 pub fn is_test(name: &str) -> bool {
     let segments: Vec<_> = name.split("::").filter(|part| *part != "tests").collect();
     (1..=segments.len()).any(|split| {

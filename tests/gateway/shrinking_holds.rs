@@ -1,7 +1,8 @@
-//! Holds that shrink during a call: the amounts that calls of a coding agent hold when they start, after the vendor has
-//! counted their input, and when they end.
+//! Tests of holds that shrink during a call: the amounts that calls of a coding agent hold at their start, after the
+//! vendor has counted their input, and at their end.
 //!
-//! `cargo test --test gateway holds_of_a_conversation_shrink_as_documented -- --nocapture` prints the numbers of `docs/prices.md`.
+//! `cargo test --test gateway holds_of_a_conversation_shrink_as_documented -- --nocapture` prints the numbers of
+//! `docs/prices.md`.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -13,7 +14,7 @@ use crate::{
     replies::{Running, Tokens},
 };
 
-/// The prices of a large model, at 104 ₽ for a USDT, and an output maximum of 32 000 tokens.
+/// The prices of a large model at 104 ₽ per USDT, and an output maximum of 32 000 tokens.
 const RATES: [&str; 4] = ["10", "0.25", "50", "12.5"];
 const OUTPUT_TOKENS_MAX: u64 = 32_000;
 
@@ -21,7 +22,7 @@ const fn rubles(count: i64) -> i64 {
     count * 1_000_000
 }
 
-/// The conversation of a coding agent. Each call sends the whole conversation.
+/// The conversation of a coding agent. Each call sends the complete conversation.
 #[derive(Clone)]
 struct Agent {
     turns: Vec<Value>,
@@ -29,7 +30,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Begins a conversation with a text of about `bytes` bytes. The vendor counts four bytes as a token.
+    /// Begins a conversation with a text of about `bytes` bytes. The vendor counts four bytes as one token.
     fn new(name: &str, bytes: usize) -> Self {
         let mut agent = Self {
             turns: Vec::new(),
@@ -46,13 +47,13 @@ impl Agent {
         self.tokens += text.len() as u64 / 4;
     }
 
-    /// Adds the vendor's last answer, and the file that the agent has read because of that answer.
+    /// Adds the vendor's last response, and the file that the agent has read because of that response.
     fn goes_on(&mut self) {
         self.say("assistant", "раз два");
         self.say("user", &"The file does not exist.\n".repeat(80));
     }
 
-    /// The body of the next call. Like Claude Code, the agent sets `cache_control` on its last turn.
+    /// Returns the body of the next call. Like Claude Code, the agent sets `cache_control` on its last turn.
     fn body(&self) -> Value {
         let mut turns = self.turns.clone();
         let last = turns.last_mut().unwrap();
@@ -65,7 +66,7 @@ impl Agent {
     }
 }
 
-/// A stream whose first event has the usage `first`, and whose next to last event has the usage `last`.
+/// Returns a stream whose first event has the usage `first`, and whose next to last event has the usage `last`.
 fn stream(first: Tokens, last: Tokens) -> Reply {
     let usage = |tokens: Tokens| tokens.usage(Op::Messages);
     let event = |event: Value| {
@@ -89,7 +90,7 @@ fn stream(first: Tokens, last: Tokens) -> Reply {
     Reply::stream(events.map(event))
 }
 
-/// The stream of a vendor that has 98 % of the input in its cache, and reports that in its first event.
+/// Returns the stream of a vendor that has 98 % of the input in its cache and reports this in the first event.
 fn honest(tokens: u64) -> Reply {
     let counted = Tokens {
         input: 4,
@@ -123,8 +124,8 @@ async fn start_with(edit: &str, of_model: &str) -> World {
         .await
 }
 
-/// The receipt of a finished call. The vendor waits between its first usage count and its last, so that the hold can
-/// shrink.
+/// Makes a call to its end, and returns its receipt. The vendor waits between its first usage count and its last, so
+/// that the hold can shrink.
 async fn called(world: &World, key: &Key, body: &Value, reply: Reply) -> Value {
     let running = Running::start_with(world, Op::Messages, key, body, reply).await;
     let number = running.number.clone();
@@ -134,7 +135,7 @@ async fn called(world: &World, key: &Key, body: &Value, reply: Reply) -> Value {
     receipt
 }
 
-/// The amounts on a receipt that were held at the start and at the end.
+/// Returns the amounts on a receipt that were held at the start and at the end of the call.
 fn held(receipt: &Value) -> (i64, i64) {
     let first = micro(&receipt["held_rub"]);
     let last = &receipt["held_at_end_rub"];
@@ -174,7 +175,7 @@ async fn holds_of_a_conversation_shrink_as_documented() {
     assert!(micro(&second["charged_rub"]) <= at_end, "{second}");
 }
 
-/// Prints a row of the table of `docs/prices.md`.
+/// Prints one row of the table in `docs/prices.md`.
 fn row(what: &str, receipt: &Value) {
     let (first, last) = held(receipt);
     let [first, last] = [first, last].map(|micro| micro as f64 / 1e6);
@@ -239,7 +240,7 @@ async fn twenty_agents_run_side_by_side_on_a_thousand_rubles() {
 }
 
 #[tokio::test]
-async fn early_usage_count_is_trusted_once_proved_and_not_after_it_was_exceeded() {
+async fn vendors_first_input_count_lowers_a_hold_only_after_its_earlier_counts_proved_correct() {
     let world = start("").await;
     let key = world.key_with("acme", "9000", json!({})).await;
     let mut calls = 0;
@@ -267,7 +268,7 @@ async fn early_usage_count_is_trusted_once_proved_and_not_after_it_was_exceeded(
     };
     assert!(!call(honest).await, "not proved yet");
     assert!(call(honest).await);
-    // The vendor's first count was too low, and the account pays the difference from its free money.
+    // The vendor's first count was too low. The account pays the difference from its free money.
     assert!(call(guess).await, "believed once too often");
     assert!(!call(honest).await, "not any more");
     assert!(!call(honest).await);

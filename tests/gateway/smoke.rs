@@ -1,9 +1,9 @@
-//! One call in each format, through the whole gateway.
+//! Makes one call in each format through the complete gateway.
 
 use crate::harness::{World, chat_body, messages_body};
 
 #[tokio::test]
-async fn a_call_is_answered_and_charged_in_both_formats() {
+async fn a_chat_call_and_a_messages_call_are_answered_and_charged() {
     let world = World::start().await;
     let key = world.key().await;
     let chat = world.chat(&key, &chat_body("Привет")).await;
@@ -13,7 +13,8 @@ async fn a_call_is_answered_and_charged_in_both_formats() {
     );
     let messages = world.messages(&key, &messages_body("Привет")).await;
     assert_eq!(messages.json()["content"][0]["text"], "Вы написали: Привет");
-    // Each call has 9 input and 3 output tokens: 9 × 100 + 3 × 200 µ₽, and ten times that for `messages`.
+    // Each call has 9 input tokens and 3 output tokens. It costs 9 × 100 + 3 × 200 µ₽ with the model `chat`, and ten
+    // times that with `messages`.
     assert_eq!(world.receipt(&chat.number()).await["charged_rub"], "0.0015");
     assert_eq!(
         world.receipt(&messages.number()).await["charged_rub"],

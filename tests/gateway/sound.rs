@@ -1,4 +1,4 @@
-//! docs/prices.md: audio and images in chat completions, for a model that has prices for them.
+//! Tests of audio and images in chat completions (docs/prices.md), for a model that has prices for them.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -10,7 +10,8 @@ use crate::{
     replies::answer,
 };
 
-/// Prices of a million tokens: 3200 ₽ for audio input, 6400 ₽ for audio output, 3000 ₽ for generated images.
+/// Returns a setup with these prices of a million tokens: 3200 ₽ for audio input, 6400 ₽ for audio output, 3000 ₽ for
+/// generated images.
 fn priced() -> Setup {
     Setup::default().edit(
         "cache_write = \"0.5\" }",
@@ -18,10 +19,10 @@ fn priced() -> Setup {
     )
 }
 
-/// A WAV file of 100 ms of silence (24 kHz, 16 bits), in base64.
+/// Returns a WAV file with 100 ms of silence (24 kHz, 16 bits), in base64.
 pub fn sound() -> String {
-    // The beginning of the file: "RIFF....WAVEfmt " with 16 bytes of format, and "data" with a length of 4800 bytes. It
-    // has 48 bytes, so that its base64 text and that of the remaining samples can be concatenated.
+    // This is the beginning of the file: "RIFF....WAVEfmt " with 16 bytes of format, and "data" with a length of 4800
+    // bytes. It has 48 bytes, a multiple of three, so its base64 text can be followed by that of the remaining samples.
     let head = "UklGRuQSAABXQVZFZm10IBAAAAABAAEAwF0AAIC7AAACABAAZGF0YcASAAAAAAAA";
     format!("{head}{}", "A".repeat(4797 / 3 * 4))
 }
@@ -45,7 +46,7 @@ fn spoken(modality: &str) -> Value {
 const INPUT_AUDIO: &str = "messages[0].content[1].input_audio";
 
 #[tokio::test]
-async fn unpriced_audio_or_image_field_is_refused_by_name() {
+async fn unpriced_audio_or_image_field_is_refused_and_named() {
     refuses(
         Op::Chat,
         INPUT_AUDIO,
@@ -121,7 +122,7 @@ async fn audio_of_unknown_duration_is_refused() {
 }
 
 #[tokio::test]
-async fn sound_is_never_sent_to_a_messages_vendor() {
+async fn audio_is_never_sent_to_a_messages_vendor() {
     let world = Setup::default()
         .edit(
             "cache_write = \"5\" }",

@@ -1,4 +1,5 @@
-//! The hold of a large document covers what it may cost, and the caller sees the usage that is charged.
+//! Tests that the hold of a large document covers what the document may cost, and that the caller sees the charged
+//! usage.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use crate::{
     replies::answer,
 };
 
-/// A file of 8 MB that begins like a PDF, but whose pages the gateway cannot count.
+/// Returns a file of 8 MB that begins like a PDF. The gateway cannot count its pages.
 fn large_pdf() -> Value {
     let mut file = b"%PDF-1.7\n".to_vec();
     file.extend((0..8_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8));
@@ -20,8 +21,8 @@ fn large_pdf() -> Value {
 }
 
 #[tokio::test]
-async fn ten_large_documents_at_once_cause_no_loss_on_a_balance_for_ten_texts() {
-    // A document of this size may fill the whole context window, and then the vendor bills the whole window.
+async fn ten_concurrent_calls_with_large_documents_cause_no_loss_if_the_balance_is_too_small() {
+    // A document of this size may fill the complete context window. The vendor then bills for the complete window.
     const WINDOW: u64 = 1_000_000;
     let limit = "output_tokens_max = 4000\ninput_tokens_max = 1000000";
     let world = Setup::default()
@@ -38,8 +39,8 @@ async fn ten_large_documents_at_once_cause_no_loss_on_a_balance_for_ten_texts() 
         chat_body("x"),
         json!({ "messages": [{ "role": "user", "content": content }] }),
     );
-    // The first account can pay for ten texts. The second account can pay for one full context window, which costs a
-    // hundred rubles.
+    // The money of the first account covers ten texts. The money of the second account covers one full context window,
+    // which costs a hundred rubles.
     for (account, rubles, accepted_max) in [("texts", "1", 0), ("one", "150", 1)] {
         let key = world.key_with(account, rubles, json!({})).await;
         let calls = (0..10).map(|_| world.chat(&key, &body));

@@ -1,5 +1,5 @@
-//! Specification 5; docs/decisions.md, "Names" and the rows 401 and 403: which keys may call, and how other keys are
-//! refused.
+//! Tests of specification section 5, and of docs/decisions.md, "Names" and the rows 401 and 403: which keys may make
+//! calls, and how other keys are refused.
 
 use http::Method;
 use serde_json::json;
@@ -18,7 +18,7 @@ async fn patch(world: &World, path: &str, body: serde_json::Value) {
     assert_eq!(answer.status, 200, "{path}: {answer:?}");
 }
 
-/// A key that has just expired.
+/// Creates a key that has just expired.
 async fn expired(world: &World, account: &str) -> Key {
     world.key_with(account, "10", json!({})).await;
     let secret = SecretKey::generate();
@@ -74,7 +74,7 @@ async fn key_is_accepted_as_bearer_or_x_api_key_or_both_if_equal() {
     }
 }
 
-/// A client that is also configured with a vendor's own key sends both.
+/// A client that is also configured with a vendor's key sends both keys.
 #[tokio::test]
 async fn key_is_accepted_next_to_a_credential_of_another_service() {
     let world = World::start().await;
@@ -102,7 +102,7 @@ async fn key_is_accepted_next_to_a_credential_of_another_service() {
 }
 
 #[tokio::test]
-async fn missing_or_differing_keys_and_other_schemes_are_401() {
+async fn call_without_exactly_one_valid_key_in_a_supported_scheme_is_refused_with_401() {
     let world = World::start().await;
     let key = world.key().await;
     let other = world.another_key("acme", json!({})).await;
@@ -174,7 +174,7 @@ async fn a_key_whose_ceiling_is_exhausted_is_refused_with_401() {
 }
 
 #[tokio::test]
-async fn a_key_of_an_account_without_funds_or_suspended_is_refused_with_401() {
+async fn a_key_of_an_account_that_is_suspended_or_without_funds_is_refused_with_401() {
     let world = World::start().await;
     let empty = world.key_with("a", "0", json!({})).await;
     refused_with_401("empty", &world, &empty, "account_empty", "баланс").await;

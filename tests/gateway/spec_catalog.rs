@@ -1,4 +1,4 @@
-//! Specification 2.6, 4.3 and 9: the public catalog of models and prices.
+//! Tests of specification sections 2.6, 4.3 and 9: the public catalog of models and prices.
 
 use http::{Method, StatusCode};
 use rust_decimal::{Decimal, RoundingStrategy};
@@ -27,7 +27,7 @@ async fn catalog(world: &World) -> Value {
     answer.json()
 }
 
-/// A setup without an exchange rate, because nothing listens at the address of the rate source.
+/// Returns a setup without an exchange rate, because no server listens at the address of the rate source.
 fn without_a_rate() -> Setup {
     Setup::default().edit(
         "fixed = \"100\"",
@@ -93,7 +93,7 @@ async fn catalog_rate_is_usdt_times_exchange_rate_times_multiplier_rounded_up() 
             assert!(decimal(shown).scale() <= 6, "{shown}");
         }
     }
-    // The smallest price is rounded to an amount above zero.
+    // The smallest price is rounded up to an amount above zero.
     let smallest = decimal(&catalog["models"][0]["cached_input_rub_mtok"]);
     assert_eq!(smallest, Decimal::new(1, 6));
 }

@@ -1,4 +1,4 @@
-//! Specification 2.1, 2.2 and 4.1: the chat-completions operation.
+//! Tests of specification sections 2.1, 2.2 and 4.1: the chat-completions operation.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -14,14 +14,14 @@ fn turns() -> Value {
     json!([{ "role": "user", "content": "x" }])
 }
 
-/// A chat request with these messages.
+/// Returns a Chat Completions request with these messages.
 fn of(messages: Value) -> Value {
     let mut body = json!({ "model": "chat" });
     body["messages"] = messages;
     body
 }
 
-/// A valid chat request with this field added.
+/// Returns a valid Chat Completions request with this additional field.
 fn also(name: &str, value: Value) -> Value {
     let mut body = of(turns());
     body[name] = value;
@@ -53,7 +53,7 @@ async fn messages_is_a_required_array_that_is_not_empty() {
 }
 
 #[tokio::test]
-async fn role_is_required_and_must_be_known() {
+async fn message_role_is_required_and_must_be_known() {
     let bodies = [
         of(json!([{ "content": "x" }])),
         of(json!([{ "role": null, "content": "x" }])),
@@ -65,7 +65,7 @@ async fn role_is_required_and_must_be_known() {
 }
 
 #[tokio::test]
-async fn the_content_of_a_turn_is_required_text() {
+async fn message_content_is_required_and_must_be_text() {
     let bodies = [
         of(json!([{ "role": "user" }])),
         of(json!([{ "role": "user", "content": null }])),
@@ -94,13 +94,13 @@ async fn max_tokens_may_be_absent_or_1() {
 }
 
 #[tokio::test]
-async fn stream_is_a_boolean() {
+async fn stream_field_must_be_a_boolean() {
     let bodies = [json!("true"), json!(1), json!({})].map(|value| also("stream", value));
     refuses(Op::Chat, "stream", bodies).await;
 }
 
 #[tokio::test]
-async fn without_stream_or_with_false_the_answer_is_json() {
+async fn answer_is_json_if_stream_is_absent_or_false() {
     let world = World::start().await;
     let key = world.key().await;
     for body in [of(turns()), also("stream", json!(false))] {
@@ -111,7 +111,7 @@ async fn without_stream_or_with_false_the_answer_is_json() {
 }
 
 #[tokio::test]
-async fn every_role_reaches_the_model_with_the_turns_in_order() {
+async fn messages_of_all_roles_reach_the_model_in_order() {
     let world = World::start().await;
     let key = world.key().await;
     let turns = json!([
@@ -165,7 +165,7 @@ async fn an_answer_has_every_field_that_the_specification_requires() {
 }
 
 #[tokio::test]
-async fn a_reply_that_reaches_max_tokens_finishes_with_length() {
+async fn a_reply_that_reaches_max_tokens_has_the_finish_reason_length() {
     let world = World::start().await;
     let key = world.key().await;
     let body = with(chat_body("раз два три"), json!({ "max_tokens": 2 }));
@@ -186,8 +186,8 @@ async fn answer_may_contain_the_vendors_full_model_name() {
 async fn output_includes_reasoning_and_is_charged_with_it() {
     let world = World::start().await;
     let key = world.key().await;
-    // 80 of the 90 output tokens are reasoning. Most vendors count reasoning inside `completion_tokens`, one vendor
-    // counts it in addition.
+    // 80 of the 90 output tokens are reasoning. Most vendors include reasoning in `completion_tokens`; one vendor
+    // counts it in addition to them.
     for (completion, total) in [(90, 100), (10, 100)] {
         let usage = json!({
             "prompt_tokens": 10, "completion_tokens": completion, "total_tokens": total,
@@ -205,7 +205,7 @@ async fn output_includes_reasoning_and_is_charged_with_it() {
 }
 
 #[tokio::test]
-async fn a_streamed_answer_is_events_that_add_up_to_the_reply_and_end_with_done() {
+async fn events_of_a_streamed_answer_add_up_to_the_reply_and_end_with_done() {
     let world = World::start().await;
     let key = world.key().await;
     let body = with(chat_body("раз два"), json!({ "stream": true }));

@@ -1,4 +1,4 @@
-//! Specification 2.3, 2.4 and 4.2: the messages operation.
+//! Tests of specification sections 2.3, 2.4 and 4.2: the messages operation.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -14,21 +14,21 @@ fn turns() -> Value {
     json!([{ "role": "user", "content": "x" }])
 }
 
-/// A messages request with these messages.
+/// Returns a Messages request with these messages.
 fn of(messages: Value) -> Value {
     let mut body = json!({ "model": "messages", "max_tokens": 100 });
     body["messages"] = messages;
     body
 }
 
-/// A valid messages request with this field added or replaced.
+/// Returns a valid Messages request in which this field is added or replaced.
 fn also(name: &str, value: Value) -> Value {
     let mut body = of(turns());
     body[name] = value;
     body
 }
 
-/// A valid messages request without this field.
+/// Returns a valid Messages request without this field.
 fn without(name: &str) -> Value {
     let mut body = of(turns());
     body.as_object_mut().unwrap().remove(name);
@@ -88,7 +88,7 @@ async fn messages_is_a_required_array_that_is_not_empty() {
 }
 
 #[tokio::test]
-async fn role_is_required_and_must_be_known() {
+async fn message_role_is_required_and_must_be_known() {
     let bodies = [
         of(json!([{ "content": "x" }])),
         of(json!([{ "role": 1, "content": "x" }])),
@@ -99,7 +99,7 @@ async fn role_is_required_and_must_be_known() {
 }
 
 #[tokio::test]
-async fn the_content_of_a_turn_is_required_text() {
+async fn message_content_is_required_and_must_be_text() {
     let bodies = [
         of(json!([{ "role": "user" }])),
         of(json!([{ "role": "user", "content": null }])),
@@ -109,7 +109,7 @@ async fn the_content_of_a_turn_is_required_text() {
 }
 
 #[tokio::test]
-async fn stream_is_a_boolean_and_false_by_default() {
+async fn stream_field_must_be_a_boolean_and_is_false_by_default() {
     let bodies = [json!("true"), json!(1)].map(|value| also("stream", value));
     refuses(Op::Messages, "stream", bodies).await;
 
@@ -123,7 +123,7 @@ async fn stream_is_a_boolean_and_false_by_default() {
 }
 
 #[tokio::test]
-async fn both_roles_reach_the_model_with_the_turns_in_order() {
+async fn user_and_assistant_turns_reach_the_model_in_order() {
     let world = World::start().await;
     let key = world.key().await;
     let turns = json!([
@@ -139,7 +139,7 @@ async fn both_roles_reach_the_model_with_the_turns_in_order() {
 }
 
 #[tokio::test]
-async fn the_version_header_is_required() {
+async fn anthropic_version_header_is_required() {
     let world = World::start().await;
     let key = world.key().await;
     let (bearer, url) = (bearer(&key), world.url("/v1/messages"));
@@ -160,7 +160,7 @@ async fn the_version_header_is_required() {
 }
 
 #[tokio::test]
-async fn any_nonempty_version_is_accepted_and_forwarded() {
+async fn any_nonempty_anthropic_version_header_is_accepted_and_forwarded() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);
@@ -205,7 +205,7 @@ async fn an_answer_has_every_field_that_the_specification_requires() {
 }
 
 #[tokio::test]
-async fn a_reply_that_reaches_max_tokens_stops_with_max_tokens() {
+async fn a_reply_that_reaches_max_tokens_has_the_stop_reason_max_tokens() {
     let world = World::start().await;
     let key = world.key().await;
     let body = with(messages_body("раз два три"), json!({ "max_tokens": 2 }));
@@ -215,7 +215,7 @@ async fn a_reply_that_reaches_max_tokens_stops_with_max_tokens() {
 }
 
 #[tokio::test]
-async fn a_streamed_answer_is_events_that_add_up_to_the_reply() {
+async fn events_of_a_streamed_answer_add_up_to_the_reply() {
     let world = World::start().await;
     let key = world.key().await;
     let body = with(messages_body("раз два"), json!({ "stream": true }));

@@ -1,4 +1,4 @@
-//! A key's spending and latest receipts, as the page at `/usage` shows them.
+//! Tests of a key's spending and its latest receipts, as the page at `/usage` shows them.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -23,8 +23,8 @@ async fn own_json(world: &World, key: &Key, path: &str) -> Value {
     answer.json()
 }
 
-/// Makes calls in two sessions with the key, and calls with a sibling key in between. Returns the request numbers of
-/// the first key's calls, latest first.
+/// Makes calls with the key in two sessions, and calls with a second key of the same account in between. Returns the
+/// request numbers of the first key's calls, latest first.
 async fn busy(world: &World, key: &Key, sibling: &Key) -> Vec<String> {
     let mut numbers = Vec::new();
     for (n, session) in ["night", "night", "day", ""].into_iter().enumerate() {
@@ -84,7 +84,7 @@ async fn agrees(world: &World) {
     let charges: Vec<_> = report["models"].as_array().unwrap().iter().collect();
     assert!(charges.is_sorted_by_key(|row| -micro(&row["charged_rub"])));
 
-    // With every page size, the list has each call of the key once, latest first, and no call of the sibling key.
+    // With every page size, the list contains each call of the key once, latest first, and no call of the second key.
     for (filter, wanted) in [
         ("", (0..8).collect()),
         ("&model=chat", vec![1, 3, 5, 7]),
@@ -116,19 +116,19 @@ async fn agrees(world: &World) {
 }
 
 #[tokio::test]
-async fn key_sees_the_same_sums_and_receipts_as_operators_in_memory() {
+async fn key_in_a_memory_ledger_sees_the_same_sums_and_receipts_as_operators() {
     agrees(&World::start().await).await;
 }
 
 #[tokio::test]
-async fn key_sees_the_same_sums_and_receipts_as_operators_in_sqlite() {
+async fn key_in_a_sqlite_ledger_sees_the_same_sums_and_receipts_as_operators() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
     agrees(&Setup::default().ledger(&url).start().await).await;
 }
 
 #[tokio::test]
-async fn key_sees_the_same_sums_and_receipts_as_operators_in_redis() {
+async fn key_in_a_redis_ledger_sees_the_same_sums_and_receipts_as_operators() {
     let server = RedisServer::start().await;
     agrees(&Setup::default().ledger(&server.url()).start().await).await;
 }
@@ -184,7 +184,7 @@ async fn usage_endpoint_refuses_a_misspelt_parameter_and_requires_a_key() {
 
 /// A key that has made no call gets a report with empty sums.
 #[tokio::test]
-async fn a_key_without_calls_has_empty_sums() {
+async fn a_key_without_calls_has_zero_usage_and_no_receipts() {
     let world = World::start().await;
     let key = world.key().await;
     let report = own_json(&world, &key, "usage?days=7").await;

@@ -1,5 +1,5 @@
-//! Decisions, "Status table": the gateway's own refusals. `spec_auth` tests the rows 401 and 403, `limits` the row 429,
-//! and `status_vendor` the failures of vendors.
+//! Tests of the gateway's own refusals (docs/decisions.md, "Status table"). `spec_auth` tests the rows 401 and 403,
+//! `limits` the row 429, and `status_vendor` the failures of vendors.
 
 use std::io::Write as _;
 
@@ -83,10 +83,10 @@ async fn duplicate_field_is_400_however_it_is_escaped() {
 }
 
 #[tokio::test]
-async fn untranslatable_field_is_400_and_named() {
+async fn untranslatable_field_is_refused_with_400_and_named() {
     let world = World::start().await;
     let key = world.key().await;
-    // The field `n` requests several answers, which the messages format does not support.
+    // The field `n` requests several responses, which the Messages format does not support.
     let body = with(Op::Chat.body("x"), json!({ "model": "messages", "n": 2 }));
     let answer = world.chat(&key, &body).await;
     let text = refused("n", &answer, 400, INVALID, "");
@@ -119,7 +119,7 @@ async fn an_unknown_path_is_404() {
 }
 
 #[tokio::test]
-async fn wrong_method_is_405_with_the_allowed_ones() {
+async fn wrong_method_is_refused_with_405_and_the_allowed_methods() {
     let world = World::start().await;
     for (path, allow) in [
         ("/v1/chat/completions", "POST"),
@@ -159,7 +159,7 @@ async fn body_that_arrives_too_slowly_is_408() {
 }
 
 #[tokio::test]
-async fn body_that_is_too_large_is_413_whether_declared_or_not() {
+async fn body_that_is_too_large_is_413_whether_or_not_its_length_is_declared() {
     let world = limits("body_bytes_max = 1000").start().await;
     let key = world.key().await;
     let large = "x".repeat(1001);
@@ -259,7 +259,7 @@ async fn gzip_body_is_decompressed_and_limited_by_its_decompressed_size() {
 }
 
 #[tokio::test]
-async fn more_than_64_header_lines_are_431() {
+async fn request_with_more_than_64_header_lines_is_refused_with_431() {
     let world = World::start().await;
     let many: String = (0..65).map(|n| format!("x-{n}: x\r\n")).collect();
     for op in BOTH {
@@ -268,7 +268,7 @@ async fn more_than_64_header_lines_are_431() {
 }
 
 #[tokio::test]
-async fn headers_of_more_than_32_kb_are_431() {
+async fn request_with_headers_of_more_than_32_kb_is_refused_with_431() {
     let world = World::start().await;
     let large = format!("x-large: {}\r\n", "x".repeat(33 * 1024));
     for op in BOTH {
@@ -290,7 +290,7 @@ async fn unknown_model_is_503_and_not_retryable() {
         let body = with(op.body("x"), json!({ "model": "chta" }));
         let answer = op.call(&world, &key, &body).await;
         let text = refused("chta", &answer, 503, NOT_FOUND, "model_not_found");
-        assert!(text.contains("Похожая: «chat»"), "{text}");
+        assert!(text.contains("Похожее имя: «chat»"), "{text}");
     }
     assert!(world.vendor.received().is_empty());
 }
@@ -312,7 +312,7 @@ async fn model_without_a_current_price_is_503() {
 }
 
 #[tokio::test]
-async fn unreachable_ledger_is_503_and_no_call_is_served() {
+async fn calls_are_refused_with_503_while_the_ledger_is_unreachable() {
     let redis = RedisServer::start().await;
     let world = Setup::default().ledger(&redis.url()).start().await;
     let key = world.key().await;
@@ -326,7 +326,7 @@ async fn unreachable_ledger_is_503_and_no_call_is_served() {
 }
 
 #[tokio::test]
-async fn overload_is_503_until_a_running_answer_has_ended() {
+async fn overload_is_refused_with_503_until_a_call_in_flight_has_ended() {
     let world = limits("in_flight_max = 1").start().await;
     let key = world.key().await;
     for op in BOTH {

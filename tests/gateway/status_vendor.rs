@@ -1,5 +1,5 @@
-//! Decisions, "Status table": the gateway's answer to the caller if the vendor fails. Such calls cost the caller
-//! nothing.
+//! Tests of what the gateway returns to the caller if a vendor fails (docs/decisions.md, "Status table"). Such calls
+//! cost the caller nothing.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::{
     replies::{answer, events, refusal, usage},
 };
 
-/// Lets the vendor answer with `reply`, and checks that both operations are refused with this status, type and code,
-/// plain and streamed. Returns the text.
+/// Makes the vendor respond with `reply`. Checks that both operations are refused with this status, type and code,
+/// plain and streamed. Returns the text of the refusal.
 async fn reported(what: &str, reply: Reply, status: u16, kind: &str, code: &str) -> String {
     let world = World::start().await;
     let key = world.key().await;
@@ -39,7 +39,7 @@ async fn reported(what: &str, reply: Reply, status: u16, kind: &str, code: &str)
 }
 
 #[tokio::test]
-async fn status_400_413_or_422_of_a_vendor_is_returned_with_its_text() {
+async fn status_400_or_413_or_422_of_a_vendor_is_returned_with_its_text() {
     for status in [400, 413, 422] {
         let reply = refusal(status, "max_tokens: 99 is more than 64");
         let text = reported("refused", reply, status, INVALID, "").await;
@@ -74,7 +74,8 @@ async fn status_409_or_451_of_a_vendor_and_flagged_input_are_returned_without_a_
     }
 }
 
-/// Coding agents shorten the conversation if they find this code, or these words at the beginning of the message.
+/// If coding agents find the code `context_length_exceeded`, or the words of `LONG` at the beginning of the message,
+/// they shorten the conversation.
 #[tokio::test]
 async fn error_message_of_a_vendor_reaches_the_caller_from_any_json_shape() {
     const LONG: &str = "prompt is too long: 201234 tokens > 200000 maximum";
@@ -114,8 +115,8 @@ async fn error_message_of_a_vendor_reaches_the_caller_from_any_json_shape() {
     }
 }
 
-/// Error texts that Claude Code 2.1.332 searches for, to retry without what caused the error. Some must be at the
-/// beginning of the message.
+/// Error texts that Claude Code 2.1.332 searches for, in order to retry without the part that caused the error. Some of
+/// them must be at the beginning of the message.
 const ACTED_ON: [&str; 40] = [
     "prompt is too long: 210000 tokens > 200000 maximum",
     "Input is too long.",
@@ -160,7 +161,7 @@ const ACTED_ON: [&str; 40] = [
 ];
 
 #[tokio::test]
-async fn phrases_that_clients_search_for_in_errors_are_kept() {
+async fn error_phrases_that_clients_search_for_are_kept() {
     let world = World::start().await;
     let key = world.key().await;
     for text in ACTED_ON {
@@ -174,11 +175,11 @@ async fn phrases_that_clients_search_for_in_errors_are_kept() {
                     error["message"].as_str().unwrap(),
                     answer.headers["x-request-id"].to_str().unwrap(),
                 );
-                // The message is one line: the vendor's text, the gateway's text, and at the end the request number.
+                // The message is one line: the vendor's text, then the gateway's text, then the request number.
                 assert!(message.starts_with(&format!("{text} — ")), "{message}");
                 assert!(message.ends_with(&format!(" ({number})")), "{message}");
                 assert!(!message.contains('\n'), "{message}");
-                // `error.vendor` has the vendor's text alone, for clients that search for it.
+                // The field `error.vendor` contains only the vendor's text, for clients that search in it.
                 assert_eq!(error["vendor"], json!({ "message": text }));
                 assert_eq!(error["type"], INVALID);
             }
@@ -186,10 +187,10 @@ async fn phrases_that_clients_search_for_in_errors_are_kept() {
     }
 }
 
-/// Clients recognise a request beyond the context window by this code, so the refusal must have it whichever vendor
+/// Clients recognise a request beyond the context window by this code. So the refusal must have it, whichever vendor
 /// refuses.
 #[tokio::test]
-async fn request_beyond_the_context_window_has_its_own_code() {
+async fn request_beyond_the_context_window_has_its_own_error_code() {
     let world = World::start().await;
     let key = world.key().await;
     for (text, code) in [
@@ -233,7 +234,7 @@ async fn vendor_error_text_is_scrubbed_of_keys_addresses_and_organisations() {
 }
 
 #[tokio::test]
-async fn vendor_refusal_of_the_gateways_key_is_503_and_never_401() {
+async fn vendor_refusal_of_the_gateways_key_becomes_503_and_never_401() {
     for status in [401, 402, 403] {
         let reply = refusal(status, "Incorrect API key provided: sk-proj-AbC123");
         let text = reported("our key", reply, 503, API, "vendor_unavailable").await;
@@ -246,7 +247,7 @@ async fn vendor_refusal_of_the_gateways_key_is_503_and_never_401() {
 }
 
 #[tokio::test]
-async fn rate_limit_of_a_vendor_is_429_with_the_vendors_wait() {
+async fn rate_limit_of_a_vendor_becomes_429_with_the_vendors_retry_after() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -269,7 +270,7 @@ async fn rate_limit_of_a_vendor_is_429_with_the_vendors_wait() {
 }
 
 #[tokio::test]
-async fn a_vendor_that_could_not_answer_is_503() {
+async fn status_404_or_408_or_5xx_of_a_vendor_becomes_503() {
     for status in [404, 408, 500, 502, 503, 504, 529] {
         let reply = refusal(status, "engine-7 of org-XyZ123 is down");
         let text = reported(&status.to_string(), reply, 503, API, "vendor_unavailable").await;
@@ -278,7 +279,7 @@ async fn a_vendor_that_could_not_answer_is_503() {
 }
 
 #[tokio::test]
-async fn a_vendor_that_cannot_be_reached_is_503() {
+async fn call_gets_503_if_its_vendor_cannot_be_reached() {
     let world = vendors_at("127.0.0.1:1", "").start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -289,7 +290,7 @@ async fn a_vendor_that_cannot_be_reached_is_503() {
 }
 
 #[tokio::test]
-async fn answer_that_is_an_html_page_is_502() {
+async fn html_page_in_place_of_a_vendors_answer_becomes_502() {
     for kind in ["text/html", "application/octet-stream", ""] {
         let page = Step::Send(Bytes::from_static(b"<html>maintenance</html>"));
         let reply = Reply::raw(200, kind, vec![page]);
@@ -299,7 +300,7 @@ async fn answer_that_is_an_html_page_is_502() {
 }
 
 #[tokio::test]
-async fn redirect_of_a_vendor_is_502_and_is_never_followed() {
+async fn redirect_of_a_vendor_becomes_502_and_is_never_followed() {
     for status in [301, 302, 307, 308] {
         let reply = refusal(status, "moved").header("location", "/v1/elsewhere");
         reported("redirect", reply, 502, API, "vendor_broken").await;
@@ -307,7 +308,7 @@ async fn redirect_of_a_vendor_is_502_and_is_never_followed() {
 }
 
 #[tokio::test]
-async fn invalid_or_incomplete_json_is_502() {
+async fn vendor_answer_with_invalid_or_incomplete_json_becomes_502() {
     let world = World::start().await;
     let key = world.key().await;
     let send = |text: &'static str| Step::Send(Bytes::from_static(text.as_bytes()));
@@ -328,7 +329,7 @@ async fn invalid_or_incomplete_json_is_502() {
 }
 
 #[tokio::test]
-async fn json_other_than_an_object_is_502() {
+async fn vendor_answer_that_is_json_but_not_an_object_becomes_502() {
     for text in ["[]", "[null,null]", "null", "7", "\"x\""] {
         let world = World::start().await;
         let key = world.key().await;
@@ -345,7 +346,7 @@ async fn json_other_than_an_object_is_502() {
 }
 
 #[tokio::test]
-async fn json_in_place_of_a_stream_or_a_stream_in_place_of_json_is_502() {
+async fn json_in_place_of_a_stream_or_a_stream_in_place_of_json_becomes_502() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -376,8 +377,8 @@ async fn vendor_error_with_status_200_is_still_an_error() {
 }
 
 #[tokio::test]
-async fn vendor_that_accepts_a_request_and_sends_nothing_is_504() {
-    // Nothing accepts these connections: they wait in the listener's queue, so the gateway gets no answer.
+async fn call_gets_504_if_its_vendor_accepts_the_request_and_sends_nothing() {
+    // The listener never accepts these connections. They wait in its queue, so the gateway gets no response.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let world = vendors_at(&address, "first_byte_seconds = 1\nplain_seconds = 1")
@@ -396,7 +397,7 @@ async fn vendor_that_accepts_a_request_and_sends_nothing_is_504() {
 }
 
 #[tokio::test]
-async fn vendor_that_stops_sending_within_a_plain_answer_is_504() {
+async fn call_gets_504_if_its_vendor_stops_sending_within_a_plain_answer() {
     let world = vendors("idle_seconds = 1").start().await;
     let key = world.key().await;
     let never = Step::Hold(Arc::new(Notify::new()));
@@ -408,7 +409,7 @@ async fn vendor_that_stops_sending_within_a_plain_answer_is_504() {
     cost_nothing("falls silent", &world, &key, &answer).await;
 }
 
-/// If the first event contains an error, the caller gets a refusal, even if the event also has content or usage.
+/// If the first event contains an error, the caller gets a refusal, even if the event also contains content or usage.
 #[tokio::test]
 async fn stream_that_begins_with_an_error_costs_nothing() {
     let world = World::start().await;

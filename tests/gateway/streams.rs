@@ -1,4 +1,5 @@
-//! Specification 6: streams between a caller and a vendor of the same format are forwarded unchanged, event by event.
+//! Tests that streams between a caller and a vendor of the same format are forwarded unchanged, event by event
+//! (specification section 6).
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ fn streamed(body: Value) -> Value {
     with(body, json!({ "stream": true }))
 }
 
-/// Requests a stream with usage, because the gateway would otherwise remove the usage from the vendor's stream.
+/// Requests a stream with usage. Otherwise the gateway would remove the usage from the vendor's stream.
 fn with_usage(body: Value) -> Value {
     with(
         streamed(body),
@@ -63,14 +64,14 @@ async fn a_stream_reaches_the_client_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn each_event_is_delivered_before_the_next_one_is_made() {
+async fn each_stream_event_is_delivered_before_the_vendor_makes_the_next() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
         let reported = events(op, &["раз ", "два ", "три"], 9, 3);
         let go = Arc::new(Notify::new());
-        // The vendor sends each event only after the client has read the previous one. It sends the first event with
-        // the head.
+        // The vendor sends each event only after the client has read the previous event. It sends the first event
+        // together with the head.
         let steps: Vec<Step> = reported
             .iter()
             .flat_map(|event| {
@@ -105,7 +106,7 @@ async fn each_event_is_delivered_before_the_next_one_is_made() {
     }
 }
 
-/// The error event has the vendor's format, which may differ from the caller's.
+/// The error event has the format of the vendor, which may differ from the caller's format.
 #[tokio::test]
 async fn error_as_the_first_event_has_an_error_status_and_costs_nothing() {
     let world = World::start().await;
@@ -134,7 +135,7 @@ async fn error_as_the_first_event_has_an_error_status_and_costs_nothing() {
 }
 
 #[tokio::test]
-async fn usage_is_always_requested_but_its_chunk_removed_unless_the_client_requested_it() {
+async fn usage_is_always_requested_but_its_chunk_is_removed_unless_the_client_requested_it() {
     let world = World::start().await;
     let key = world.key().await;
     let reported = events(Op::Chat, &["раз"], 9, 1);
@@ -165,7 +166,7 @@ async fn usage_is_always_requested_but_its_chunk_removed_unless_the_client_reque
         let other = options.and_then(|options| options.get("include_obfuscation").cloned());
         let sent = sent["stream_options"].get("include_obfuscation").cloned();
         assert_eq!(sent, other);
-        // The usage was nevertheless read: 9 × 100 + 1 × 200 µ₽.
+        // The gateway has read the usage nevertheless: the charge is 9 × 100 + 1 × 200 µ₽.
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["charged_rub"], "0.0011", "{receipt}");
         assert_eq!(receipt["estimated"], false, "{receipt}");
@@ -220,7 +221,7 @@ async fn chat_stream_ends_with_done_even_if_its_vendor_omits_it() {
     assert!(events.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
 }
 
-/// Returns the error in the last event of a failed stream. Checks the event's format, that its text ends with the
+/// Returns the error in the last event of a failed stream. Checks the format of the event, that its text ends with the
 /// request number, and that no event reports a normal end.
 fn error_event(op: Op, text: &str, number: &str) -> Value {
     assert!(!text.contains("[DONE]"), "{text}");
@@ -275,7 +276,7 @@ async fn vendor_error_inside_a_stream_becomes_an_error_event_without_the_vendors
             let answer = op.call(&world, &key, &streamed(op.body("x"))).await;
             let text = answer.text();
             assert_eq!(answer.status, 200, "{op:?}");
-            // The gateway forwards nothing of the vendor's error event, wherever the vendor cuts it.
+            // The gateway forwards no part of the vendor's error event, wherever the vendor cuts the event.
             let ours = text
                 .strip_prefix(&before)
                 .unwrap_or_else(|| panic!("{text}"));

@@ -1,4 +1,4 @@
-//! TLS for callers: protocols, timeouts, and a certificate that is replaced while connections are open.
+//! Tests of TLS for callers: protocols, timeouts, and a certificate that is replaced while connections are open.
 
 use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -34,11 +34,12 @@ use crate::{
     proxies::Authority,
 };
 
-/// The gateway's timeouts are one second here; a busy machine adds some time.
+/// The maximum time until a connection must have ended. The gateway's timeouts in these tests are one second, and a
+/// busy machine adds some time.
 const SOON: Duration = Duration::from_secs(15);
 const BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 
-/// The section `[tls]` with these files.
+/// Returns the section `[tls]` with these files.
 fn section(certificate: &Path, key: &Path) -> String {
     format!(
         "[tls]\ncertificate_file = \"{}\"\nkey_file = \"{}\"\n",
@@ -55,7 +56,7 @@ fn over_tls(setup: Setup, authority: &Authority) -> Setup {
     setup.edit("[admin]", &format!("{}[admin]", of(authority)))
 }
 
-/// Connects with a TLS client that trusts this authority and offers these protocols and TLS versions.
+/// Connects with a TLS client that trusts this authority, and offers these protocols and TLS versions.
 async fn connect(
     to: SocketAddr,
     trusted: &Authority,
@@ -81,7 +82,7 @@ async fn connect(
         .await
 }
 
-/// The request in the form of HTTP/1.1: its target is only the path, and it has a `host` header.
+/// Returns the request in the form of HTTP/1.1: its target is only the path, and it has a `host` header.
 fn of_path(req: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
     let (mut parts, body) = req.into_parts();
     parts.uri = parts.uri.path().parse().unwrap();
@@ -90,7 +91,7 @@ fn of_path(req: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
     Request::from_parts(parts, body)
 }
 
-/// Starts an HTTP/1.1 client on this connection. `tasks` gets a task that polls the connection.
+/// Starts an HTTP/1.1 client on this connection. The task that polls the connection is added to `tasks`.
 async fn speak_http1(
     stream: TlsStream<TcpStream>,
     tasks: &mut JoinSet<()>,
@@ -151,8 +152,8 @@ async fn http1_and_h2_work_over_tls_1_2_and_1_3() {
     assert!(connect(to, &authority, &["gopher"], &BOTH).await.is_err());
 }
 
-/// A client that closes its side with `close_notify` gets its answer. If `close_notify` is missing, an attacker may
-/// have cut the request.
+/// A client that closes its sending side with `close_notify` gets its response. Without `close_notify`, an attacker may
+/// have cut off the request.
 #[tokio::test]
 async fn tls_client_that_closes_its_sending_side_gets_its_answer() {
     let authority = Authority::new();
@@ -259,11 +260,14 @@ async fn certificate_is_renewed_without_closing_connections() {
     assert_eq!(get_root(&mut open).await, 200);
     assert!(connect(edge.address, &second, &[], &BOTH).await.is_err());
 
-    // The key of the new certificate is written later. Until then the two files do not match, and the gateway uses the
-    // old ones.
+    // The key of the new certificate is written later than the certificate. Until then the two files do not match, and
+    // the gateway uses the old ones.
     install(&second, "vendor.pem", &certificate);
-    edge.says("not reloaded: ", 1).await;
-    assert!(edge.log().contains("is not the key of the certificate"));
+    edge.says("configuration not reloaded: ", 1).await;
+    assert!(
+        edge.log()
+            .contains("is not the private key of the certificate")
+    );
     assert!(connect(edge.address, &first, &[], &BOTH).await.is_ok());
     install(&second, "vendor.key", &key);
     edge.says("reloaded", 1).await;
@@ -272,7 +276,7 @@ async fn certificate_is_renewed_without_closing_connections() {
     assert_eq!(get_root(&mut open).await, 200);
 }
 
-/// The errors or warnings that `check` reports for a `[tls]` section, each with its field.
+/// Returns the errors or warnings that `check` reports for a section `[tls]`, each with its field.
 fn returned(tls: &str, base_url: &str) -> Vec<(String, String)> {
     let vendor = SocketAddr::from(([127, 0, 0, 1], 9));
     let text = crate::harness::config_text(vendor, "memory:", "outbox.db")
@@ -317,7 +321,7 @@ fn error_about_a_certificate_names_the_mistake() {
             section(&certificate, &other.path("vendor.key")),
             good,
             "tls.key_file",
-            "not the key",
+            "not the private key",
         ),
         (
             section(&certificate, &certificate),

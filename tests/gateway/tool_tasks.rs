@@ -1,6 +1,7 @@
-//! Tasks with tools over several turns, at strict chat vendors. Some vendors refuse a call unless it has the reasoning
-//! that led to it, or the signature that the vendor gave it. No vendor accepts a tool name of more than 64 characters.
-//! The callers speak other formats, and send back what they received.
+//! Tests of tasks with tools over several turns, at strict Chat Completions vendors. Some vendors refuse a conversation
+//! if an earlier tool call comes back without the reasoning that led to it, or without the signature that the vendor
+//! has given it. No vendor accepts a tool name of more than 64 characters. The callers speak other formats, and send
+//! back what they have received.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::{Received, Reply};
@@ -12,26 +13,26 @@ use crate::{
     responses,
 };
 
-/// The number of calls in a task. The vendor answers each call except the last with two tool calls.
+/// The number of model calls in a task. The vendor answers each of them except the last with two tool calls.
 const TURNS: usize = 5;
-/// A tool name of 82 characters, which the messages format allows but chat vendors do not.
+/// A tool name of 82 characters. The Messages format allows it, but Chat Completions vendors do not.
 const TOOL: &str =
     "mcp__plugin_a-rather-long-plugin-name_its-server-of-tools__a_tool_with_a_long_name";
 
 /// The state that a vendor requires to be sent back with its earlier turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Vendor {
-    /// Reasoning text in the field with this name.
+    /// Reasoning as text, in the field with this name.
     Thinks(&'static str),
-    /// Reasoning in `reasoning_details`, with a signature.
+    /// Reasoning in the field `reasoning_details`, with a signature.
     Proves,
     /// A signature on the first tool call of each turn.
     Signs,
 }
 
 impl Vendor {
-    /// The fields that the vendor's message for this turn has in addition to its tool calls. The next request must have
-    /// them too.
+    /// Returns the fields that the vendor's message for this turn has in addition to its tool calls. The next request
+    /// must contain them.
     fn reasoning(self, turn: usize) -> Value {
         let thought = format!("thought {turn} \"ж\"\n");
         match self {
@@ -119,7 +120,7 @@ impl Vendor {
     }
 }
 
-/// The shortened name of the tool, which the gateway sends to the vendor.
+/// Returns the shortened name of the tool, which the gateway sends to the vendor.
 fn short() -> String {
     let hash = TOOL.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -127,7 +128,7 @@ fn short() -> String {
     format!("{}-{hash:016x}", &TOOL[..47])
 }
 
-/// Splits a message into the deltas of a stream.
+/// Splits a complete message into the deltas of a stream.
 fn in_pieces(message: &Value) -> Vec<Value> {
     let mut deltas = Vec::new();
     let detail = &message["reasoning_details"][0];
@@ -171,16 +172,16 @@ fn in_pieces(message: &Value) -> Vec<Value> {
     deltas
 }
 
-/// A caller, by its format. It sends back the content that it receives.
+/// A caller of one format, which sends back the content that it receives.
 #[derive(Clone, Debug)]
 enum Caller {
-    /// Sends messages requests, with these fields added.
+    /// Sends Messages requests that have these additional fields.
     Messages(Value),
     Responses(Value),
 }
 
 impl Caller {
-    /// The body of the next call: the first question, followed by these turns.
+    /// Returns the body of the next call: the first question, followed by these turns.
     fn body(&self, turns: &[Value], model: &str, stream: bool) -> Value {
         let schema = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
         let names = [TOOL, "get_time"];
@@ -204,7 +205,7 @@ impl Caller {
         }
     }
 
-    /// Makes a call, and returns the blocks or the items of its answer.
+    /// Makes a call. Returns the blocks or the items of its response.
     async fn ask(&self, world: &World, key: &Key, body: &Value) -> Vec<Value> {
         let answer = match self {
             Self::Messages(_) => Op::Messages.call(world, key, body).await,
@@ -234,8 +235,8 @@ impl Caller {
             .clone()
     }
 
-    /// The messages with the tools' results that follow the answer in the next request. `None` if the answer called no
-    /// tool.
+    /// Returns the messages with the tools' results that follow the response in the next request. Returns `None` if the
+    /// response calls no tool.
     fn results(&self, parts: &[Value]) -> Option<Vec<Value>> {
         let (kind, id) = match self {
             Self::Messages(_) => ("tool_use", "id"),
@@ -266,7 +267,7 @@ impl Caller {
     }
 }
 
-/// The content blocks of a streamed messages answer.
+/// Returns the content blocks of a streamed Messages response.
 fn blocks(text: &str) -> Value {
     let mut blocks: Vec<Value> = Vec::new();
     let mut input = String::new();
@@ -308,7 +309,7 @@ fn callers() -> Vec<Caller> {
 }
 
 #[tokio::test]
-async fn tool_task_of_five_turns_works_on_vendors_that_require_their_state_back() {
+async fn tool_task_of_five_turns_works_with_vendors_whose_state_must_be_sent_back() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in [
@@ -334,7 +335,7 @@ async fn tool_task_of_five_turns_works_on_vendors_that_require_their_state_back(
                     assert_eq!(shown, requested && thinks, "{what}: turn {turn}");
                     turns.extend(results.into_iter().flatten());
                 }
-                // The conversation continues at another vendor, which must not receive the first vendor's state.
+                // The conversation continues at another vendor, which must not receive the state of the first vendor.
                 world.vendor.script(tollgate::demo::script::polite);
                 let body = caller.body(&turns, "messages", stream);
                 caller.ask(&world, &key, &body).await;

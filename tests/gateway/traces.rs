@@ -1,5 +1,5 @@
-//! Spans as a collector receives them: their content, the callers' traces that they join, and a collector that does not
-//! respond, which must not delay calls.
+//! Tests of the spans that a collector receives: their content, the callers' traces that they join, and a collector
+//! that does not respond, which must not delay calls.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -21,14 +21,14 @@ use crate::{
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// A collector that accepts every export.
+/// Starts a collector that accepts every export.
 async fn collector() -> ScriptedVendor {
     let collector = ScriptedVendor::start().await.unwrap();
     collector.script(|_| Reply::json(200, &json!({})));
     collector
 }
 
-/// A gateway that exports its spans to this collector.
+/// Starts a gateway that exports its spans to this collector.
 async fn traced(collector: &str) -> World {
     let section = format!(
         "[traces]\nurl = \"http://{collector}/v1/traces\"\n\
@@ -37,7 +37,7 @@ async fn traced(collector: &str) -> World {
     Setup::default().edit("[ledger]", &section).start().await
 }
 
-/// The spans in the exports that a collector received.
+/// Returns the spans in the exports that a collector has received.
 fn spans_in(received: &[Received]) -> Vec<Value> {
     let mut spans = Vec::new();
     for one in received {
@@ -51,13 +51,13 @@ fn spans_in(received: &[Received]) -> Vec<Value> {
     spans
 }
 
-/// Stops the gateway, and returns all spans that the collector has received.
+/// Stops the gateway. Returns all spans that the collector has received.
 async fn spans(world: World, collector: &ScriptedVendor) -> Vec<Value> {
     world.gateway.drain().await.unwrap();
     spans_in(&collector.received())
 }
 
-/// The span of a request, and the spans of its attempts at vendors.
+/// Returns the span of a request, and the spans of the request's attempts at vendors.
 fn of_call<'s>(spans: &'s [Value], answer: &Answer) -> (&'s Value, Vec<&'s Value>) {
     let is_its = |span: &&Value| attribute(span, "tollgate.request_number") == answer.number();
     let requests: Vec<_> = spans.iter().filter(is_its).collect();
@@ -71,7 +71,7 @@ fn of_call<'s>(spans: &'s [Value], answer: &Answer) -> (&'s Value, Vec<&'s Value
     (request, attempts)
 }
 
-/// The value of a span's attribute, of any type; null if the span does not have the attribute.
+/// Returns the value of a span's attribute, of any type; null if the span does not have the attribute.
 fn attribute(span: &Value, key: &str) -> Value {
     let attributes = span["attributes"].as_array().unwrap();
     let found = attributes.iter().find(|attribute| attribute["key"] == key);
@@ -200,8 +200,7 @@ async fn call_and_vendor_attempt_are_separate_spans() {
     assert_nothing_is_told(&collector, &key);
 }
 
-/// Checks that the exports contain no secrets and no content of calls. The only secret sent is the header for the
-/// collector itself.
+/// Checks that the exports contain no content of calls, and no secret except the header for the collector itself.
 fn assert_nothing_is_told(collector: &ScriptedVendor, key: &Key) {
     let received = collector.received();
     assert!(!received.is_empty());
@@ -339,9 +338,9 @@ async fn permanently_rejected_batch_of_spans_is_dropped_and_counted() {
 
 #[tokio::test]
 async fn hanging_trace_collector_delays_neither_calls_nor_shutdown() {
-    /// The spans of this many calls exceed the queue plus one batch.
+    /// This number of calls makes more spans than fit into the queue and one batch.
     const CALLS: usize = 2_700;
-    // Nothing accepts these connections: the kernel completes them, but no process reads from them.
+    // The listener never accepts these connections: the kernel completes them, but no process reads from them.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let world = traced(&silent.local_addr().unwrap().to_string()).await;
     let key = world.key().await;

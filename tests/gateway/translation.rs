@@ -1,5 +1,5 @@
-//! Translation through the whole gateway, in both directions: cases that need more than a pure function, errors,
-//! charges, token counts, and conversations that are translated there and back.
+//! Tests of translation through the complete gateway, in both directions: cases that need more than a pure function,
+//! errors, charges, token counts, and conversations that are translated there and back.
 
 use std::{io::ErrorKind, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use tollgate_layers::{
     model::Dialect,
     sse::{Event, Splitter},
     translate::{
-        self, Origin, chat, messages,
+        self, Origin, Translator,
         wire::{AnswerCx, CacheCx, RequestCx},
     },
 };
@@ -32,11 +32,11 @@ use crate::{
     replies::{Tokens, answer, begun, events, read_until, refusal, rest, told_cost},
 };
 
-/// Pairs of formats: the caller's format and the vendor's.
+/// Pairs of formats: the caller's format, and the vendor's format.
 const WAYS: [(Op, Op); 2] = [(Op::Chat, Op::Messages), (Op::Messages, Op::Chat)];
 
-/// A body in the format `caller` for a model whose vendor has the format `vendor`. A streamed request also requests
-/// usage.
+/// Returns a body in the format `caller` for a model whose vendor has the format `vendor`. A streamed request also
+/// requests usage.
 fn requested(caller: Op, vendor: Op, stream: bool) -> Value {
     let body = with(
         caller.body("x"),
@@ -48,7 +48,7 @@ fn requested(caller: Op, vendor: Op, stream: bool) -> Value {
     }
 }
 
-/// Makes a call in the caller's format. The vendor of the other format answers with `reply`.
+/// Makes a call in the caller's format. The vendor of the other format responds with `reply`.
 async fn returned(world: &World, key: &Key, way: (Op, Op), stream: bool, reply: Reply) -> Answer {
     let (caller, vendor) = way;
     world.vendor.script(move |_| reply.clone());
@@ -57,7 +57,7 @@ async fn returned(world: &World, key: &Key, way: (Op, Op), stream: bool, reply: 
         .await
 }
 
-/// The data of each event of a stream, without pings and without the time of the translation.
+/// Returns the data of each event of a stream, without pings and without the time of the translation.
 fn spoken(text: &str) -> Vec<Value> {
     text.split_terminator("\n\n")
         .filter_map(|event| {
@@ -77,7 +77,7 @@ fn spoken(text: &str) -> Vec<Value> {
 #[derive(Debug, Default, PartialEq)]
 struct Heard {
     text: String,
-    /// The arguments of all tool calls, concatenated.
+    /// The arguments of all tool calls, one after another.
     arguments: String,
     stop: Value,
     usage: Value,
@@ -127,7 +127,7 @@ const fn stop(caller: Op) -> &'static str {
     }
 }
 
-/// Checks that `usage` has every count of `expected`.
+/// Checks that `usage` contains every count of `expected`.
 fn counts(what: &str, usage: &Value, expected: &Value) {
     for (name, count) in expected.as_object().unwrap() {
         match count {
@@ -137,7 +137,7 @@ fn counts(what: &str, usage: &Value, expected: &Value) {
     }
 }
 
-/// A chunk of a chat stream.
+/// Returns a chunk of a Chat Completions stream.
 fn chunk(choices: Value, usage: Value) -> String {
     let chunk = json!({
         "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_790_000_000,
@@ -150,7 +150,7 @@ fn delta(delta: Value, finish: Value) -> Value {
     json!([{ "index": 0, "delta": delta, "finish_reason": finish }])
 }
 
-/// An event of a messages stream.
+/// Returns an event of a Messages stream.
 fn event(data: Value) -> String {
     format!(
         "event: {}\ndata: {data}\n\n",
@@ -158,7 +158,7 @@ fn event(data: Value) -> String {
     )
 }
 
-/// A reply with a stream in frames of this size, which may end anywhere in an event.
+/// Returns a reply with a stream in frames of this size. A frame may end anywhere in an event.
 fn in_pieces(text: &str, size: usize) -> Reply {
     let steps = text
         .as_bytes()
@@ -197,7 +197,7 @@ async fn messages_body_reaches_a_messages_vendor_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn translated_refusal_of_the_gateways_key_is_503_for_the_caller() {
+async fn translated_refusal_of_the_gateways_key_becomes_503_for_the_caller() {
     let world = World::start().await;
     let key = world.key().await;
     for way in WAYS {
@@ -215,7 +215,7 @@ async fn translated_refusal_of_the_gateways_key_is_503_for_the_caller() {
 }
 
 #[tokio::test]
-async fn html_page_in_place_of_a_translated_answer_is_502() {
+async fn html_page_in_place_of_a_translated_answer_becomes_502() {
     let world = World::start().await;
     let key = world.key().await;
     for way in WAYS {
@@ -234,7 +234,7 @@ async fn html_page_in_place_of_a_translated_answer_is_502() {
 }
 
 #[tokio::test]
-async fn input_unknown_at_the_start_of_a_translated_stream_is_zero_until_its_end() {
+async fn unknown_input_count_is_reported_as_zero_until_the_end_of_a_translated_stream() {
     let world = World::start().await;
     let key = world.key().await;
     let way = (Op::Messages, Op::Chat);
@@ -381,7 +381,7 @@ async fn translated_usage_is_charged_whatever_the_choices_contain() {
             let answer = returned(&world, &key, (caller, Op::Chat), false, reply).await;
             match caller {
                 Op::Chat => assert_eq!(answer.json(), reported, "{what}"),
-                // The vendor's answer has usage but no content. The caller's answer is the same.
+                // The vendor's response contains usage but no content. So does the caller's response.
                 Op::Messages => assert_eq!(answer.json()["content"], json!([]), "{what}"),
             }
             let receipt = world.receipt(&answer.number()).await;
@@ -390,7 +390,7 @@ async fn translated_usage_is_charged_whatever_the_choices_contain() {
         }
     }
 
-    // One event has an invalid value in one of these fields, which changes neither the answer nor the charge.
+    // In one event, one of these fields has an invalid value. This changes neither the response nor the charge.
     for odd in [
         json!({ "delta": "x" }),
         json!({ "delta": [] }),
@@ -469,7 +469,7 @@ async fn events_are_read_in_any_valid_sse_notation() {
 }
 
 #[tokio::test]
-async fn translated_stream_is_the_same_in_any_split() {
+async fn translated_stream_is_the_same_in_any_split_of_the_vendors_bytes() {
     let world = World::start().await;
     let key = world.key().await;
     let words = ["при", "вет 🦀", " \"\\\n", "日本"];
@@ -492,7 +492,7 @@ async fn translated_stream_is_the_same_in_any_split() {
     }
 }
 
-/// A length that exceeds any line buffer that might seem large enough.
+/// A length that exceeds any line buffer of a plausible size.
 const LONG: usize = 300 * 1024;
 
 #[tokio::test]
@@ -595,7 +595,7 @@ async fn long_image_in_a_request_is_delivered_complete() {
 async fn compressed_answer_of_a_vendor_is_an_error() {
     let world = World::start().await;
     let key = world.key().await;
-    // A body that begins like a gzip file and continues with invalid data.
+    // The body begins like a gzip file and continues with invalid data.
     let packed = Bytes::from_static(b"\x1f\x8b\x08\0\0\0\0\0\0\x03\xab\x56\x4a\x2d\n\n\x2a\x2a");
     for way in WAYS {
         for (stream, kind) in [(false, "application/json"), (true, "text/event-stream")] {
@@ -612,7 +612,7 @@ async fn compressed_answer_of_a_vendor_is_an_error() {
 }
 
 #[tokio::test]
-async fn json_in_place_of_a_stream_is_an_error_status() {
+async fn json_in_place_of_a_stream_is_answered_with_an_error_status() {
     let world = World::start().await;
     let key = world.key().await;
     for way in WAYS {
@@ -655,10 +655,10 @@ async fn json_in_place_of_a_stream_is_an_error_status() {
 }
 
 #[tokio::test]
-async fn each_event_is_forwarded_before_the_next_event_arrives() {
+async fn translated_stream_event_is_forwarded_before_the_next_event_arrives() {
     let world = World::start().await;
     let key = world.key().await;
-    // For each event of the vendor: the text that the caller must have received before the vendor sends its next event.
+    // For each event of the vendor: the text that the caller must have received before the vendor sends the next event.
     let of_messages = &[
         Some("\"role\":\"assistant\""),
         None,
@@ -695,7 +695,7 @@ async fn each_event_is_forwarded_before_the_next_event_arrives() {
         world
             .vendor
             .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
-        // The gateway sends the head of its answer together with the first event.
+        // The gateway sends the head of its response together with the first event.
         holds[0].notify_one();
         let body = requested(caller, vendor, true);
         let res = world.send(caller.request(&world, &key, &body)).await;
@@ -751,8 +751,8 @@ async fn keep_alive_of_a_vendor_reaches_the_caller() {
     }
 }
 
-/// First the size of the vendor's answer if the gateway read all of it. Then the most that the vendor may have sent
-/// while the client does not read, mainly into the kernel's socket buffers.
+/// `ENDLESS` is the size of the vendor's response if the gateway read all of it. `ON_THE_WAY_MAX` is the most that the
+/// vendor may have sent while the client does not read, mainly into the kernel's socket buffers.
 const ENDLESS: usize = 256 << 20;
 const ON_THE_WAY_MAX: usize = 100 << 20;
 /// If the gateway takes no bytes from the vendor for this time, it has stopped reading.
@@ -768,7 +768,7 @@ async fn vendor_is_not_read_while_the_client_does_not_read() {
             Op::Chat => ("chat", "/v1"),
             Op::Messages => ("messages", ""),
         };
-        // The `#` turns the scripted vendor's address, which follows on that line, into a comment.
+        // The address of the scripted vendor follows on this line. The `#` turns it into a comment.
         let world = Setup::default()
             .edit(
                 &format!("format = \"{format}\"\nurl = \""),
@@ -786,7 +786,7 @@ async fn vendor_is_not_read_while_the_client_does_not_read() {
         let taken = standstill.await.unwrap();
         assert!(taken < ON_THE_WAY_MAX, "{caller:?}: {taken} bytes taken");
 
-        // The client continues to read, and gets every word that the vendor has sent.
+        // The client continues to read, and receives every word that the vendor has sent.
         let answer = whole(res).await;
         let words = talker.join_next().await.unwrap().unwrap();
         let seen = answer.body.iter().filter(|byte| **byte == b'~').count();
@@ -872,7 +872,7 @@ async fn client_that_disconnects_after_the_last_translated_event_pays_in_full() 
     }
 }
 
-/// Recorded answers of vendors, by format and file extension, except recordings of errors.
+/// Returns the recorded responses of vendors, by format and file extension, except recordings of errors.
 fn recorded(op: Op, ending: &str) -> Vec<(String, String)> {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gateway/fixtures");
     let begin = format!("{}-", op.model());
@@ -892,7 +892,7 @@ fn recorded(op: Op, ending: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Whether an event is a chunk that has only the usage.
+/// Returns whether an event is a chunk that contains only the usage.
 fn usage_alone(event: &str) -> bool {
     let data = event.trim_end().strip_prefix("data: ");
     let chunk: Value = data
@@ -902,7 +902,7 @@ fn usage_alone(event: &str) -> bool {
 }
 
 #[tokio::test]
-async fn recorded_answers_pass_unchanged_between_equal_formats() {
+async fn recorded_answers_are_forwarded_unchanged_between_equal_formats() {
     let world = World::start().await;
     let key = world.key_with("rich", "1000000", json!({})).await;
     for op in BOTH {
@@ -939,8 +939,8 @@ async fn recorded_answers_pass_unchanged_between_equal_formats() {
             let mut body = body(true);
             body.as_object_mut().unwrap().remove("stream_options");
             let text = op.call(&world, &key, &body).await.text();
-            // The caller's stream has a cost comment only if the caller requested usage, or if its format always has
-            // usage.
+            // The caller's stream has a cost comment only if the caller requested usage, or if the caller's format
+            // always contains usage.
             let events = match op {
                 Op::Chat => text,
                 Op::Messages => told_cost(&text).0,
@@ -989,7 +989,7 @@ async fn error_disguised_as_an_answer_is_detected_in_translated_calls() {
     }
 }
 
-/// Checks that a stream has its first word, and then the error event of the caller's format.
+/// Checks that a stream contains its first word, and then the error event of the caller's format.
 fn failed(what: &str, caller: Op, text: &str, number: &str) {
     let reported = spoken(text);
     let error = reported.last().unwrap();
@@ -1017,7 +1017,7 @@ fn failed(what: &str, caller: Op, text: &str, number: &str) {
         text.contains("раз") && !text.contains("два"),
         "{what}: {text}"
     );
-    // A failed stream must not have an event that reports a normal end.
+    // A failed stream must not contain an event that reports a normal end.
     for end in [
         "[DONE]",
         "message_stop",
@@ -1109,7 +1109,7 @@ async fn stream_that_cannot_be_translated_counts_as_a_vendor_failure() {
         assert_eq!(receipt["end"], "vendor_cut", "{what}: {receipt}");
         assert_eq!(receipt["estimated"], true, "{what}: {receipt}");
     }
-    // A stream that has only its end marker is an error for the caller.
+    // A stream that contains only its end marker is an error for the caller.
     let reply = Reply::stream(["data: [DONE]\n\n".to_owned()]);
     let way = (Op::Messages, Op::Chat);
     let world = World::start().await;
@@ -1119,7 +1119,7 @@ async fn stream_that_cannot_be_translated_counts_as_a_vendor_failure() {
     cost_nothing("no answer", &world, &unpaid, &answer).await;
 }
 
-/// The vendor's answer with this usage, plain or streamed.
+/// Returns the vendor's response with this usage, plain or streamed.
 fn used(vendor: Op, tokens: Tokens, stream: bool) -> Reply {
     let usage = tokens.usage(vendor);
     if !stream {
@@ -1204,7 +1204,7 @@ async fn count(world: &World, headers: &[(&str, &str)], body: &Value) -> Answer 
 
 const VERSION: (&str, &str) = ("anthropic-version", "2026-10-21");
 
-/// The body of a token-counting request, which needs no output maximum.
+/// Returns the body of a token-counting request, which needs no output maximum.
 fn counted(model: &str) -> Value {
     json!({ "model": model, "system": "Be brief.", "messages": [{ "role": "user", "content": "привет" }] })
 }
@@ -1321,7 +1321,8 @@ async fn token_counting_is_refused_for_the_same_reasons_as_calls() {
     }
 }
 
-/// A conversation in the chat format that must be the same after it was translated to the other format and back.
+/// Returns a conversation in the Chat Completions format that must be unchanged after a translation to the other format
+/// and back.
 fn chat_conversation() -> Value {
     let call = |id: &str, name: &str, arguments: Value| {
         json!({ "id": id, "type": "function",
@@ -1376,7 +1377,8 @@ fn chat_conversation() -> Value {
     })
 }
 
-/// A conversation in the messages format that must be the same after it was translated to the other format and back.
+/// Returns a conversation in the Messages format that must be unchanged after a translation to the other format and
+/// back.
 fn messages_conversation() -> Value {
     let text = |text: &str| json!({ "type": "text", "text": text });
     let source =
@@ -1493,13 +1495,12 @@ fn answer_translated_there_and_back_is_unchanged() {
                 "completion_tokens_details": { "reasoning_tokens": 3 },
             },
         });
-        let there = messages::answer(
-            reported.to_string().as_bytes(),
-            &Origin::default(),
-            &ANSWER_CX,
-        )
-        .unwrap();
-        let back = chat::answer(&there, &ANSWER_CX).unwrap();
+        let there = Translator::to_messages(Format::Chat, Origin::default(), ANSWER_CX, true)
+            .answer(reported.to_string().as_bytes())
+            .unwrap();
+        let back = Translator::to_chat(Format::Messages, Origin::default(), ANSWER_CX, true)
+            .answer(&there)
+            .unwrap();
         assert_eq!(parsed(&back), reported);
     }
 
@@ -1521,8 +1522,12 @@ fn answer_translated_there_and_back_is_unchanged() {
             "usage": { "input_tokens": 9, "cache_creation_input_tokens": 5, "cache_read_input_tokens": 7,
                 "output_tokens": 5, "output_tokens_details": { "thinking_tokens": 3 } },
         });
-        let there = chat::answer(reported.to_string().as_bytes(), &ANSWER_CX).unwrap();
-        let back = messages::answer(&there, &Origin::default(), &ANSWER_CX).unwrap();
+        let there = Translator::to_chat(Format::Messages, Origin::default(), ANSWER_CX, true)
+            .answer(reported.to_string().as_bytes())
+            .unwrap();
+        let back = Translator::to_messages(Format::Chat, Origin::default(), ANSWER_CX, true)
+            .answer(&there)
+            .unwrap();
         let mut back = parsed(&back);
         let first = back["content"].get_mut(0);
         if let Some(signature) = first.and_then(|block| block.get_mut("signature")) {
@@ -1546,12 +1551,12 @@ fn translated(reported: &[u8], mut each: impl FnMut(&Event, &mut BytesMut)) -> B
 }
 
 fn to_messages(reported: &[u8]) -> BytesMut {
-    let mut stream = messages::Events::new(Origin::default(), ANSWER_CX);
+    let mut stream = Translator::to_messages(Format::Chat, Origin::default(), ANSWER_CX, false);
     translated(reported, |event, out| stream.event(event, out).unwrap())
 }
 
 fn to_chat(reported: &[u8]) -> BytesMut {
-    let mut stream = chat::Events::new(ANSWER_CX);
+    let mut stream = Translator::to_chat(Format::Messages, Origin::default(), ANSWER_CX, false);
     translated(reported, |event, out| stream.event(event, out).unwrap())
 }
 

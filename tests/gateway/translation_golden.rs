@@ -1,7 +1,7 @@
-//! Requests as real tools send them, and the gateway's translations of them. Each file
-//! `fixtures/golden/DIRECTION/NAME.in.json` has its translation in `NAME.out.json`.
+//! Compares the gateway's translations of requests by real tools with stored translations. Each request is in a file
+//! `fixtures/golden/DIRECTION/NAME.in.json`, and its translation in `NAME.out.json`.
 //!
-//! `UPDATE_GOLDEN=1` overwrites the expected translations. After that, check every difference.
+//! With `UPDATE_GOLDEN=1`, the test overwrites the stored translations. Check every difference afterwards.
 
 use std::{fs, path::Path};
 
@@ -15,7 +15,7 @@ use tollgate_layers::{
     },
 };
 
-/// The output maximum that the gateway sets if a request has none.
+/// The output maximum that the gateway sets if a request contains none.
 const OUTPUT_TOKENS: u64 = 4000;
 
 #[test]
@@ -73,7 +73,7 @@ fn translated(name: &str, requested: &[u8], caller: Format, vendor: Format) -> V
     let ceiling = ["max_completion_tokens", "max_tokens"]
         .iter()
         .find_map(|field| fields[field].as_u64());
-    // How thinking is requested from the vendor depends on the model.
+    // The field with which the gateway requests thinking depends on the vendor's model.
     let dialect = Dialect::default().thinking(if name.contains("budget") {
         Thinking::Budget
     } else {
@@ -90,7 +90,7 @@ fn translated(name: &str, requested: &[u8], caller: Format, vendor: Format) -> V
     serde_json::from_slice(&became).unwrap()
 }
 
-/// The paths at which two values differ.
+/// Returns the paths at which two values differ.
 fn differences(expected: &Value, became: &Value) -> String {
     let mut found = Vec::new();
     differ("", expected, became, &mut found);

@@ -1,5 +1,5 @@
-//! Decisions, "Money": the gateway refuses a request that the vendor would bill at a rate which the model does not
-//! have. If the model has the rate, the hold, the charge and the receipt use it.
+//! Tests of requests that the vendor would bill at a rate that the model does not have (docs/decisions.md, "Money").
+//! The gateway refuses them. If the model has the rate, the hold, the charge and the receipt use it.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::{
     replies::{Tokens, answer},
 };
 
-/// Models with a price for cache writes of one hour, which is four times the price for five minutes.
+/// Returns a setup whose models have a price for cache writes of one hour: four times the price for five minutes.
 fn with_an_hour() -> Setup {
     Setup::default()
         .edit(
@@ -25,8 +25,8 @@ fn with_an_hour() -> Setup {
         )
 }
 
-/// A body with one part for each of these cache lifetimes. For an empty lifetime, the part has a `cache_control`
-/// without a `ttl`.
+/// Returns a body with one part for each of these cache lifetimes. For an empty lifetime, the part has a
+/// `cache_control` without a `ttl`.
 fn marked(op: Op, lifetimes: &[&str]) -> Value {
     let parts: Vec<_> = lifetimes
         .iter()
@@ -44,7 +44,7 @@ fn marked(op: Op, lifetimes: &[&str]) -> Value {
     )
 }
 
-/// Posts the body of a call to another path that accepts such bodies, like the token-counting path.
+/// Posts the body of a call to another path that accepts such bodies, for example the token-counting path.
 async fn posted(world: &World, op: Op, key: &Key, path: &str, body: &Value) -> Answer {
     let mut headers = vec![
         ("x-api-key", key.secret.as_str()),
@@ -63,7 +63,7 @@ const ESTIMATE: &str = "/v1/tollgate/estimate";
 const COUNT: &str = "/v1/messages/count_tokens";
 
 #[tokio::test]
-async fn cache_lifetime_without_a_price_is_refused_by_name() {
+async fn cache_lifetime_without_a_price_is_refused_and_its_field_is_named() {
     for op in BOTH {
         let ttl = "messages[0].content[0].cache_control.ttl";
         refuses(
@@ -82,7 +82,7 @@ async fn cache_lifetime_without_a_price_is_refused_by_name() {
             [with(op.body("x"), tools)],
         )
         .await;
-        // One of the two lifetimes has no price, so the request is refused.
+        // One of the two cache lifetimes has no price, so the request is refused.
         let second = "messages[0].content[1].cache_control.ttl";
         refuses(op, second, [marked(op, &["", "1h"])]).await;
     }
@@ -113,7 +113,7 @@ async fn default_cache_lifetimes_are_forwarded_unchanged() {
 }
 
 #[tokio::test]
-async fn estimate_and_token_count_are_refused_if_the_call_would_be() {
+async fn estimate_and_token_count_are_refused_if_the_call_would_be_refused() {
     let world = World::start().await;
     let key = world.key().await;
     for (op, path) in [
@@ -172,7 +172,7 @@ async fn one_hour_cache_write_is_held_and_charged_at_its_own_rate() {
             assert_eq!(receipt.pointer(count_of), Some(&json!(400)), "{receipt}");
             assert_eq!(receipt["price"], reported["price"]);
             assert_eq!(receipt["held_rub"], reported["hold_rub"]);
-            // Rubles per million tokens equal micro-rubles per token.
+            // Rubles per million tokens are equal to micro-rubles per token.
             let rate = |class: &str| micro(&model[class]) / 1_000_000;
             let charge = 3 * rate("input_rub_mtok")
                 + 5 * rate("cached_input_rub_mtok")
@@ -207,8 +207,8 @@ async fn each_cache_lifetime_is_charged_by_the_vendors_count() {
         );
         serde_json::from_str(&usage).unwrap()
     };
-    // The vendor reports the lifetimes of all cache writes, of some, or of none. Writes without a reported lifetime are
-    // charged at the most expensive requested lifetime.
+    // The vendor reports the lifetimes of all cache writes, of some, or of none. Cache writes without a reported
+    // lifetime are charged at the most expensive lifetime that was requested.
     for (creation, five, hour) in [
         (
             r#","cache_creation":{"ephemeral_5m_input_tokens":300,"ephemeral_1h_input_tokens":100}"#,
@@ -245,7 +245,7 @@ async fn each_cache_lifetime_is_charged_by_the_vendors_count() {
             + 7 * rate("/price/output");
         assert_eq!(micro(&receipt["charged_rub"]), charge, "{receipt}");
     }
-    // A price for one hour does not apply to another lifetime.
+    // The price for one hour does not apply to another lifetime.
     for op in BOTH {
         let before = world.vendor.received().len();
         let answer = op.call(&world, &key, &marked(op, &["2h"])).await;
@@ -302,7 +302,7 @@ async fn rate_of_one_hour_cache_writes_is_shown_only_if_configured() {
     );
     assert_eq!(page.matches(&shown).count(), 1, "{page}");
 
-    // Without the new price, the catalog is the same as that of the usual configuration.
+    // Without the additional price, the catalog is the same as with the usual configuration.
     let mut known = catalog.clone();
     let model = known["models"][1].as_object_mut().unwrap();
     model.remove("cache_write_1h_rub_mtok").unwrap();
@@ -317,14 +317,14 @@ async fn rate_of_one_hour_cache_writes_is_shown_only_if_configured() {
     );
 }
 
-/// A chat body whose hold counts this number of input tokens: 512 for the call, 8 for its message, and one for each 1.5
-/// bytes of text.
+/// Returns a chat body whose hold counts this number of input tokens: 512 for the call, 8 for its message, and one for
+/// each 1.5 bytes of text.
 fn held_as(tokens: usize) -> Value {
     Op::Chat.body(&"x".repeat((tokens - 520) / 2 * 3))
 }
 
 #[tokio::test]
-async fn call_longer_than_the_priced_input_is_refused_with_both_numbers() {
+async fn call_with_more_input_than_has_a_price_is_refused_with_its_length_and_the_maximum() {
     let setup = Setup::default().edit(
         "output_tokens_max = 4000\nroutes = [ { vendor = \"chat-vendor\"",
         "output_tokens_max = 4000\ninput_tokens_priced_max = 1000\nroutes = [ { vendor = \"chat-vendor\"",
@@ -348,11 +348,11 @@ async fn call_longer_than_the_priced_input_is_refused_with_both_numbers() {
     }
     assert_eq!(world.vendor.received().len(), received);
     assert_eq!(world.account(&key).await["held_rub"], "0.00");
-    // A token-counting request is free, so the input limit does not apply to it.
+    // A token-counting request is free, so the limit on input does not apply to it.
     let count = with(long, json!({ "max_tokens": null }));
     let answer = posted(&world, Op::Messages, &key, COUNT, &count).await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    // The model `messages` has no input limit.
+    // The model `messages` has no limit on input.
     let long = Op::Messages.body(&"x".repeat(30_000));
     assert_eq!(world.messages(&key, &long).await.status, 200);
 }

@@ -1,4 +1,4 @@
-//! A new process replaces a running gateway: no call is refused, and no stream is cut.
+//! Tests in which a new process replaces a running gateway: no call is refused, and no stream is cut.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -36,13 +36,13 @@ use crate::{
     support::process::{Log, Start, TOLLGATE, addresses, signal, with_secrets},
 };
 
-/// A process must start or stop within this time, even on a busy machine.
+/// The maximum time until a process has started or stopped, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The cost of a call with `chat_body("Привет")`, in micro-rubles.
 const COST: i64 = 1500;
 const STREAMS: usize = 20;
 
-/// The addresses of both listeners: for callers, and for operators.
+/// Returns the addresses of both listeners: for callers, and for operators.
 pub(crate) fn both(
     (callers, operators): (SocketAddr, Option<SocketAddr>),
 ) -> (SocketAddr, SocketAddr) {
@@ -62,7 +62,7 @@ async fn admin(to: SocketAddr, method: Method, path: &str, body: Option<Value>) 
     answer
 }
 
-/// Creates an account `acme` with money, and returns the secret of its key.
+/// Creates an account `acme` with money and a key. Returns the secret of the key.
 pub(crate) async fn funded_key(to: SocketAddr) -> String {
     let account = json!({ "id": "acme", "name": "acme" });
     admin(to, Method::POST, "/admin/v1/accounts", Some(account)).await;
@@ -114,7 +114,7 @@ impl Vendor {
     }
 }
 
-/// Opens streams, each on its own connection, and reads the first word of each.
+/// Opens streams, each on a separate connection, and reads the first word of each.
 async fn begin_streams(to: SocketAddr, key: &str) -> Vec<Incoming> {
     let client = client();
     let mut streams = Vec::new();
@@ -135,7 +135,7 @@ async fn finish_streams(streams: Vec<Incoming>) {
     }
 }
 
-/// Makes calls one after the other, each on a new connection, until the test stops the loop.
+/// Makes calls one after another, each on a new connection, until the test stops the loop.
 struct Caller {
     done: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
@@ -182,7 +182,7 @@ impl Caller {
         caller
     }
 
-    /// Waits until this many more calls are done.
+    /// Waits until this number of further calls are done.
     async fn goes_on(&self, more: usize) {
         let (begun, until) = (Instant::now(), self.done.load(Ordering::SeqCst) + more);
         while self.done.load(Ordering::SeqCst) < until {
@@ -192,7 +192,7 @@ impl Caller {
         }
     }
 
-    /// Ends the calls. Returns the number of answered calls, and the failures of the others.
+    /// Stops the calls. Returns the number of answered calls, and the failures of the others.
     async fn stop(mut self) -> (usize, Vec<String>) {
         self.stop.store(true, Ordering::SeqCst);
         while self.tasks.join_next().await.is_some() {}
@@ -201,7 +201,7 @@ impl Caller {
     }
 }
 
-/// Checks that exactly this many calls were charged, each once, and that the audit finds no breach.
+/// Checks that exactly this number of calls was charged, each once, and that the audit finds no breach.
 async fn books_balance(to: SocketAddr, calls: usize) {
     let begun = Instant::now();
     let account = loop {
@@ -264,16 +264,16 @@ async fn new_process_takes_calls_while_the_old_one_finishes_its_streams() {
     assert_eq!(old.ended().await.code(), Some(0));
     caller.goes_on(20).await;
     let (calls, failures) = caller.stop().await;
-    // When a socket closes, the kernel resets the connections in its queue, unless net.ipv4.tcp_migrate_req is set. So
-    // one call may fail after it has connected, but no connection may be refused.
+    // When a socket is closed, the kernel resets the connections in its queue, unless net.ipv4.tcp_migrate_req is set.
+    // So one call may fail after it has connected, but no connection may be refused.
     let refused = |failure: &String| !failure.starts_with("connecting false");
     assert!(!failures.iter().any(refused), "{failures:?}");
     assert!(failures.len() <= 1, "{failures:?}");
     books_balance(operators, calls + STREAMS).await;
 }
 
-/// A Python program that opens two sockets and prints their ports. For each line that it reads, it starts a gateway on
-/// these sockets and prints the process id. The line is the path of the gateway's log.
+/// A Python program that opens two sockets and prints their ports. Each line that it reads is the path of a log file.
+/// For each line, it starts a gateway on these sockets with this log, and prints the process id.
 const SUPERVISOR: &str = r#"
 import fcntl, os, signal, socket, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -294,7 +294,7 @@ for line in sys.stdin:
     print(pid, flush=True)
 "#;
 
-/// Opens the gateway's sockets and passes them to each process, as systemd does with a socket unit.
+/// Opens the gateway's sockets, and passes them to each gateway process, as systemd does with a socket unit.
 struct Supervisor {
     child: Child,
     input: ChildStdin,
@@ -343,7 +343,7 @@ impl Supervisor {
 impl Drop for Supervisor {
     fn drop(&mut self) {
         for pid in &self.started {
-            // Kills the processes that have not ended.
+            // This kills the processes that have not ended.
             let mut kill = Command::new("kill");
             let _ = kill
                 .args(["-KILL", &pid.to_string()])
@@ -355,7 +355,7 @@ impl Drop for Supervisor {
     }
 }
 
-/// The sockets stay open from one process to the next: connections wait in the kernel until the new process can open
+/// The sockets stay open from one process to the next. Connections wait in the kernel until the new process can open
 /// the ledger's file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_on_inherited_sockets_wait_until_the_new_process_has_opened_the_ledger() {

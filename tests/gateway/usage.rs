@@ -1,4 +1,5 @@
-//! Decisions, "Money": a vendor's usage is not trusted, and usage beyond a hold is charged as far as there is money.
+//! Tests of vendors' usage reports (docs/decisions.md, "Money"): the gateway does not trust them, and charges usage
+//! beyond a hold as far as the account has money.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -12,7 +13,7 @@ use crate::{
 
 const TEXT: &str = "Это ответ, за который поставщик ничего разумного не насчитал.";
 
-/// The names of the input and output counts in this format's usage.
+/// Returns the names of the input and output counts in the usage of this format.
 const fn counts(op: Op) -> (&'static str, &'static str) {
     match op {
         Op::Chat => ("prompt_tokens", "completion_tokens"),
@@ -20,7 +21,7 @@ const fn counts(op: Op) -> (&'static str, &'static str) {
     }
 }
 
-/// Usage reports that no honest vendor sends.
+/// Returns usage reports that no honest vendor sends.
 fn nonsense(op: Op) -> Vec<Value> {
     let (input, output) = counts(op);
     let mut all = vec![Value::Null, json!({}), json!("x"), json!([])];
@@ -46,7 +47,7 @@ fn nonsense(op: Op) -> Vec<Value> {
     all
 }
 
-/// The token counts that a receipt has charged.
+/// Returns the token counts that were charged, from a receipt.
 fn charged(receipt: &Value) -> Tokens {
     let count = |class: &str| receipt["usage"][class].as_u64().expect("a count");
     Tokens {
@@ -58,7 +59,7 @@ fn charged(receipt: &Value) -> Tokens {
 }
 
 #[tokio::test]
-async fn implausible_usage_is_cut_or_estimated_and_flagged() {
+async fn implausible_usage_is_flagged_and_reduced_or_replaced_by_an_estimate() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -130,7 +131,7 @@ async fn answer_reports_the_charged_usage() {
 }
 
 #[tokio::test]
-async fn cached_tokens_that_contradict_the_prompt_are_flagged() {
+async fn cached_tokens_that_contradict_the_prompt_count_are_flagged() {
     let world = World::start().await;
     let key = world.key().await;
     for details in [
@@ -199,13 +200,13 @@ async fn usage_repeated_in_a_stream_is_charged_once_by_its_last_value() {
     assert_eq!(receipt["charged_rub"], "0.0023", "{receipt}");
 }
 
-/// The hold counts these 3000 bytes as 2000 tokens, but the vendor may count up to 3000.
+/// Returns a body whose 3000 bytes of text the hold counts as 2000 tokens. The vendor may count up to 3000 tokens.
 fn dense() -> Value {
     Op::Chat.body(&"x".repeat(3000))
 }
 
-/// A gateway whose vendor reports 3000 input and 100 output tokens, which cost 320 000 µ₽. Also returns the amount that
-/// such a call holds.
+/// Starts a gateway whose vendor reports 3000 input tokens and 100 output tokens, which cost 320 000 µ₽. Also returns
+/// the amount that such a call holds.
 async fn dense_world() -> (World, i64) {
     let world = World::start().await;
     let reported = answer(Op::Chat, TEXT, &usage(Op::Chat, 3000, 100));
@@ -215,7 +216,7 @@ async fn dense_world() -> (World, i64) {
     let receipt = world.receipt(&answer.number()).await;
     let held = micro(&receipt["held_rub"]);
     assert!(held < 320_000, "{receipt}");
-    // The account has enough money, so it also pays the part of the cost beyond the hold.
+    // The account has enough money, so it also pays the part of the cost that exceeds the hold.
     assert_eq!(micro(&receipt["charged_rub"]), 320_000, "{receipt}");
     assert_eq!(receipt["loss_rub"], "0.00", "{receipt}");
     assert_eq!(receipt["estimated"], false, "{receipt}");
@@ -223,7 +224,7 @@ async fn dense_world() -> (World, i64) {
 }
 
 #[tokio::test]
-async fn usage_above_the_hold_is_charged_from_free_money_and_else_is_a_loss() {
+async fn cost_above_the_hold_is_charged_from_free_money_and_the_rest_is_a_loss() {
     let (world, held) = dense_world().await;
     let funds = held + 10_000;
     let poor = world.key_with("poor", &rubles(funds), json!({})).await;

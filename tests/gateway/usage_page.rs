@@ -1,4 +1,4 @@
-//! `GET /usage`: the page on which the holder of a key sees its spending.
+//! Tests of the page at `GET /usage`, on which the holder of a key sees the key's spending.
 
 use http::Method;
 
@@ -28,7 +28,7 @@ async fn page(world: &World, accept_language: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn usage_page_uses_the_browsers_or_the_configured_language() {
+async fn usage_page_uses_the_language_of_the_browser_or_else_the_configured_one() {
     let world = World::start().await;
     let english_world = top("language = \"en\"").start().await;
     for (world, accept, english) in [
@@ -53,7 +53,8 @@ async fn usage_page_uses_the_browsers_or_the_configured_language() {
     }
 }
 
-/// All tags of a page. Checks that they are nested correctly. `input` has no end tag, so it is treated like `meta`.
+/// Returns all tags of a page. Checks that they are nested correctly. `input` has no end tag, so it is treated like
+/// `meta`.
 fn tags_of(html: &str) -> Vec<String> {
     let plain = html.replace("<input ", "<meta ");
     tags(&plain)

@@ -1,4 +1,4 @@
-//! Reports for operators: usage, exports and audits, from the admin API and from the commands.
+//! Tests of reports for operators: usage, exports and audits, from the admin API and from the commands.
 
 use std::{
     collections::BTreeMap,
@@ -47,14 +47,14 @@ pub async fn tollgate(world: &World, args: &[&str], input: &str) -> Output {
     tokio::task::spawn_blocking(run).await.unwrap()
 }
 
-/// The standard output of a command. Checks its exit code.
+/// Checks the exit code of a command. Returns its standard output.
 pub fn reported(output: &Output, code: i32) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{output:?}: {errors}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The standard error of a command. Checks its exit code.
+/// Checks the exit code of a command. Returns its standard error.
 pub fn complained(output: &Output, code: i32) -> String {
     assert_eq!(reported(output, code), "");
     String::from_utf8(output.stderr.clone()).unwrap()
@@ -87,7 +87,7 @@ async fn usage(world: &World, query: &str) -> Value {
 }
 
 #[tokio::test]
-async fn further_rate_classes_have_columns_if_a_call_used_them() {
+async fn further_rate_classes_have_columns_in_the_usage_report_if_a_call_used_them() {
     let world = with_rules().start().await;
     let key = world.key().await;
     let plain = Op::Chat.call(&world, &key, &Op::Chat.body("Привет")).await;
@@ -151,7 +151,7 @@ async fn further_rate_classes_have_columns_if_a_call_used_them() {
     assert_eq!(all["rows"][0]["usage"].get("classes"), None, "{all}");
 }
 
-/// The expected sums of a report: calls, input, output and charge of these receipts, grouped by these fields.
+/// Returns the expected sums of a report: calls, input, output and charge of these receipts, grouped by these fields.
 fn sums(receipts: &[Value], group: &[&str]) -> BTreeMap<Vec<String>, [i64; 4]> {
     let mut sums = BTreeMap::new();
     for receipt in receipts {
@@ -170,7 +170,7 @@ fn sums(receipts: &[Value], group: &[&str]) -> BTreeMap<Vec<String>, [i64; 4]> {
     sums
 }
 
-/// The rows of a report: the values of the grouping fields, and the sums.
+/// Returns the rows of a report: the values of the grouping fields, and the sums.
 fn rows(answer: &Value, group: &[&str]) -> Vec<(Vec<String>, [i64; 4])> {
     let rows = answer["rows"].as_array().unwrap().iter();
     rows.map(|row| {
@@ -192,7 +192,7 @@ fn row_sums(row: &Value) -> [i64; 4] {
 }
 
 #[tokio::test]
-async fn usage_is_the_sum_of_the_receipts_however_it_is_grouped() {
+async fn usage_report_equals_the_sum_of_the_receipts_in_every_grouping() {
     let world = World::start().await;
     let (_, receipts) = busy(&world).await;
     assert_eq!(receipts.len(), 12);
@@ -221,9 +221,18 @@ async fn usage_is_the_sum_of_the_receipts_however_it_is_grouped() {
     }
     let unnamed = usage(&world, "").await;
     assert_eq!(unnamed, usage(&world, "?group=account,key,model").await);
+    // A request with several groups, separated by semicolons, returns the same reports as one request for each group.
+    for of in ["", "&account=acme"] {
+        let several = usage(&world, &format!("?group=day;model,key;session{of}")).await;
+        let mut each = Vec::new();
+        for group in ["day", "model,key", "session"] {
+            each.push(usage(&world, &format!("?group={group}{of}")).await);
+        }
+        assert_eq!(several, json!({ "reports": each }));
+    }
 }
 
-/// Percentiles come from a histogram, so they are at least the exact value, and at most one eighth higher.
+/// Percentiles come from a histogram. So they are at least the exact value, and at most one eighth higher.
 #[tokio::test]
 async fn durations_in_the_usage_report_agree_with_receipts() {
     let world = World::start().await;
@@ -245,7 +254,7 @@ async fn durations_in_the_usage_report_agree_with_receipts() {
 }
 
 #[tokio::test]
-async fn usage_is_filtered_by_account_key_model_and_time() {
+async fn usage_report_can_be_filtered_by_account_and_key_and_model_and_time() {
     let world = World::start().await;
     let (keys, receipts) = busy(&world).await;
     let (second, beta) = (&keys[1].id, &keys[2].id);
@@ -283,14 +292,18 @@ async fn usage_is_filtered_by_account_key_model_and_time() {
     for (query, status, says) in [
         ("account=nobody", 404, "no account nobody"),
         ("key=nothing", 404, "no key nothing"),
-        (of_another.as_str(), 400, "key: is a key of another account"),
+        (
+            of_another.as_str(),
+            400,
+            "key: does not belong to account acme",
+        ),
         (
             "acount=acme",
             400,
             "acount: unknown parameter; this call takes account, key, model,",
         ),
         ("group=week", 400, "group: must be a comma-separated list"),
-        ("session=a%20b", 400, "session: an id is"),
+        ("session=a%20b", 400, "session: an id must have"),
         (
             "endpoint=chat",
             400,
@@ -300,7 +313,7 @@ async fn usage_is_filtered_by_account_key_model_and_time() {
         (
             "since=2026-01-31&until=2026-01-31",
             400,
-            "until: must be after since",
+            "until: must be later than the parameter since",
         ),
     ] {
         let path = format!("/admin/v1/usage?{query}");
@@ -315,7 +328,7 @@ async fn usage_is_filtered_by_account_key_model_and_time() {
 }
 
 #[tokio::test]
-async fn admin_request_refuses_parameters_that_it_does_not_have() {
+async fn admin_request_with_an_unknown_parameter_is_refused() {
     let world = World::start().await;
     world.key().await;
     for path in [
@@ -333,9 +346,9 @@ async fn admin_request_refuses_parameters_that_it_does_not_have() {
     }
 }
 
-/// Tested in every store, because each store saves sessions in its own way.
+/// This is tested in every store, because each store saves sessions in its own way.
 #[tokio::test]
-async fn usage_is_added_up_by_session() {
+async fn usage_report_can_be_grouped_by_session() {
     let (server, folder) = (RedisServer::start().await, folder());
     let file = format!("sqlite:{}", folder.path().join("books.db").display());
     for ledger in ["memory:", &file, &server.url()] {
@@ -348,7 +361,7 @@ async fn usage_is_added_up_by_session() {
         for (session, key, calls) in [
             (Some("s-2"), 0, 2),
             (Some("s-1"), 0, 1),
-            // Another account has a session of the same name.
+            // Another account has a session with the same name.
             (Some("s-1"), 1, 3),
             (None, 1, 2),
         ] {
@@ -361,7 +374,7 @@ async fn usage_is_added_up_by_session() {
                     let answer = op.post(&world, &headers, body).await;
                     let mut receipt = world.receipt(&answer.number()).await;
                     assert_eq!(receipt["session"].as_str(), session, "{ledger}");
-                    // Receipts without a session are summed under an empty session.
+                    // Receipts without a session are summed under an empty session name.
                     receipt["session"] = session.unwrap_or_default().into();
                     receipts.push(receipt);
                 }
@@ -418,9 +431,10 @@ async fn usage_is_added_up_by_session() {
     }
 }
 
-/// The endpoint of a call is the caller's, whatever format the vendor speaks. Tested in every store.
+/// The endpoint in a usage report is the path that the caller used, whatever format the vendor speaks. This is tested
+/// in every store.
 #[tokio::test]
-async fn usage_is_added_up_by_endpoint() {
+async fn usage_report_can_be_grouped_by_endpoint() {
     const MODEL: &str = "[[model]]\nid = \"chat\"";
     let vectors = format!(
         "[[model]]\nid = \"vectors\"\nfamily = \"Test\"\nkind = \"embedding\"\n\
@@ -502,8 +516,8 @@ async fn usage_is_added_up_by_endpoint() {
     }
 }
 
-/// A group's usage is the sum that the books have charged to the group, whichever keys belonged to it at the time.
-/// Tested in every store.
+/// The usage of a group is the sum of what the books have charged to the group, whichever keys belonged to it at the
+/// time. This is tested in every store.
 #[tokio::test]
 async fn usage_by_group_equals_the_spending_of_the_groups() {
     let (server, folder) = (RedisServer::start().await, folder());
@@ -610,7 +624,7 @@ async fn usage_by_group_equals_the_spending_of_the_groups() {
 }
 
 #[tokio::test]
-async fn estimates_are_counted_separately_from_calls() {
+async fn usage_report_counts_calls_with_estimated_usage_separately() {
     let world = World::start().await;
     let key = world.key().await;
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
@@ -692,7 +706,7 @@ async fn usage_command_prints_exact_csv_and_reports_an_empty_result() {
     assert_eq!(complained(&nobody, 1), "error: no account nobody\n");
 }
 
-/// The lines of an export from the admin API.
+/// Returns the lines of an export from the admin API.
 async fn exported(world: &World, query: &str) -> Vec<Value> {
     let path = format!("/admin/v1/export{query}");
     let answer = world.admin(Method::GET, &path, None).await;
@@ -817,7 +831,7 @@ async fn export_can_be_audited_offline_while_calls_run() {
         let to_stdout = reported(&tollgate(&world, &["export"], "").await, 0);
         assert_eq!(to_stdout.lines().count(), export.lines().count());
 
-        // One receipt charges a micro-ruble more than its usage costs.
+        // The export is edited: one receipt charges a micro-ruble more than its usage costs. The audit must find this.
         let charged = receipts[0]["charged_rub"].as_str().unwrap();
         let number = receipts[0]["number"].as_str().unwrap();
         let more = tollgate_layers::money::MicroRub::new(micro(&receipts[0]["charged_rub"]) + 1);
@@ -844,14 +858,16 @@ async fn export_can_be_audited_offline_while_calls_run() {
             "{text}"
         );
 
-        // The export lacks its last line.
+        // This copy of the export lacks its last line, so the audit must refuse it.
         let lines: Vec<&str> = export.lines().collect();
         let cut = lines[..lines.len() - 1].join("\n");
         let found = tollgate(&world, &["audit", "--export", "-"], &cut).await;
         let text = complained(&found, 65);
         let line = lines.len();
         assert!(
-            text.starts_with(&format!("error: -: line {line}: the end is missing")),
+            text.starts_with(&format!(
+                "error: -: line {line}: the export has no end line"
+            )),
             "{text}"
         );
 
@@ -904,7 +920,7 @@ async fn export_file_is_readable_only_by_its_owner() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// The admin API's reports for every grouping.
+/// Returns the admin API's reports for every grouping.
 async fn reports(world: &World) -> Vec<Value> {
     let mut reports = Vec::new();
     for query in [
@@ -945,7 +961,7 @@ async fn usage_report_is_the_same_before_and_after_the_roll_up() {
     let later = reports(&world).await;
     assert!(later[0]["total"]["calls"] == 13, "{later:?}");
 
-    // The audit reports a stored sum that is wrong. After that the sum is computed again.
+    // The audit reports a stored sum that is wrong. After that, the sum is computed again.
     let clean = tollgate(&world, &["audit"], "").await;
     reported(&clean, 0);
     spoil_sums(&ledger, Scope::Days).await;
@@ -956,12 +972,12 @@ async fn usage_report_is_the_same_before_and_after_the_roll_up() {
     );
     assert_ne!(reports(&world).await, later);
     let rebuilt = reported(&tollgate(&world, &["usage", "--rebuild"], "").await, 0);
-    assert!(rebuilt.contains("computed again"), "{rebuilt}");
+    assert!(rebuilt.contains("being rebuilt"), "{rebuilt}");
     reported(&tollgate(&world, &["audit"], "").await, 0);
     assert_eq!(reports(&world).await, later);
 }
 
-/// The receipts of all accounts, from all pages.
+/// Returns the receipts of all accounts, from all pages.
 async fn all_receipts(world: &World, query: &str) -> Vec<String> {
     let (mut numbers, mut after) = (Vec::new(), String::new());
     loop {
@@ -978,8 +994,8 @@ async fn all_receipts(world: &World, query: &str) -> Vec<String> {
     }
 }
 
-/// Two accounts call in turn. The list has the calls in the order in which they were charged. Calls charged in the same
-/// millisecond are ordered by account.
+/// Two accounts make calls in turn. The list has the calls in the order in which they were charged. Calls charged in
+/// the same millisecond are ordered by account.
 async fn receipts_of_all(world: &World) {
     let (_, mut receipts) = busy(world).await;
     let key = world.another_key("acme", json!({})).await;
@@ -1008,19 +1024,19 @@ async fn receipts_of_all(world: &World) {
 }
 
 #[tokio::test]
-async fn latest_receipts_in_memory_include_all_accounts() {
+async fn latest_receipts_in_memory_include_those_of_all_accounts() {
     receipts_of_all(&World::start().await).await;
 }
 
 #[tokio::test]
-async fn latest_receipts_in_sqlite_include_all_accounts() {
+async fn latest_receipts_in_sqlite_include_those_of_all_accounts() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
     receipts_of_all(&Setup::default().ledger(&url).start().await).await;
 }
 
 #[tokio::test]
-async fn latest_receipts_in_redis_include_all_accounts() {
+async fn latest_receipts_in_redis_include_those_of_all_accounts() {
     let server = RedisServer::start().await;
     receipts_of_all(&Setup::default().ledger(&server.url()).start().await).await;
 }

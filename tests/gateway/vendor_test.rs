@@ -1,5 +1,5 @@
-//! `tollgate vendor test` and `tollgate check --live` call a vendor, and report its answer, the cost, and what to
-//! correct.
+//! Tests of `tollgate vendor test` and `tollgate check --live`, which call a vendor and report its response, the cost,
+//! and what to correct.
 
 use std::process::{Command, Output};
 
@@ -15,8 +15,8 @@ use crate::{
     support::process::{TOLLGATE, with_secrets},
 };
 
-/// Runs a command with a gateway's configuration that has this vendor, and these lines for its `chat` vendor. Returns
-/// exit code, output and error output.
+/// Runs a command with a configuration that has this vendor, and these lines for its `chat` vendor. Returns the exit
+/// code, the output and the error output.
 async fn run(vendor: &ScriptedVendor, lines: &str, args: &[&str]) -> (Option<i32>, String, String) {
     let dir = TempDir::new().unwrap();
     let name = "name = \"chat-vendor\"\n";
@@ -94,7 +94,7 @@ async fn vendor_test_makes_and_prices_a_plain_call_and_a_stream() {
 }
 
 #[tokio::test]
-async fn live_check_calls_every_vendor() {
+async fn check_command_calls_every_vendor_only_with_the_option_live() {
     let vendor = polite().await;
     let (code, printed, errors) = run(&vendor, "", &["check"]).await;
     assert_eq!(code, Some(0), "{errors}");
@@ -111,13 +111,13 @@ async fn live_check_calls_every_vendor() {
 #[tokio::test]
 async fn failed_vendor_test_states_what_to_fix() {
     for (status, words, advice) in [
-        (401, "Incorrect API key", "check key or login"),
+        (401, "Incorrect API key", "check the vendor's key or login"),
         (402, "Insufficient balance", "top up the account"),
-        (403, "no access", "allow the key the model"),
+        (403, "no access", "allow the key to call the model"),
         (
             404,
             "no such model",
-            "check url, path and the route's model \"vendor-chat-1\"",
+            "check the vendor's url and path, and the route's model \"vendor-chat-1\"",
         ),
         (429, "slow down", "raise the limit"),
         (400, "unknown field", "check the model's fields"),
@@ -136,9 +136,12 @@ async fn failed_vendor_test_states_what_to_fix() {
     for (lines, advice) in [
         (
             "login = { kind = \"command\", command = [\"false\"] }",
-            "check login",
+            "check the vendor's login",
         ),
-        ("proxy = \"http://127.0.0.1:1\"", "check url, proxy"),
+        (
+            "proxy = \"http://127.0.0.1:1\"",
+            "check the vendor's url and proxy",
+        ),
     ] {
         let (code, _, errors) = run(&vendor, lines, &["vendor", "test", "chat-vendor"]).await;
         assert_eq!(code, Some(1), "{errors}");

@@ -1,4 +1,4 @@
-//! Decisions, "Vendors": the vendor to which a call is sent, if its model has several.
+//! Tests of which vendor a call is sent to if its model has several vendors (docs/decisions.md, "Vendors").
 
 use futures_util::future::join_all;
 use http::Method;
@@ -16,7 +16,7 @@ use crate::{
     replies::refusal,
 };
 
-/// Makes this many calls, `at_a_time` of them concurrently.
+/// Makes this number of calls, `at_a_time` of them concurrently.
 async fn calls(fleet: &Fleet, key: &Key, count: usize, at_a_time: usize) {
     let body = chat_body("x");
     for _ in 0..count / at_a_time {
@@ -92,7 +92,7 @@ async fn vendor_with_the_lowest_priority_number_is_called_first_whatever_the_wei
     assert_eq!([0, 1].map(|n| fleet.requested(n)), [0, 20]);
 }
 
-/// The body of turn number `turn` of this conversation.
+/// Returns the body of turn number `turn` of this conversation.
 fn turn(conversation: usize, turn: usize) -> Value {
     let mut messages =
         vec![json!({ "role": "user", "content": format!("conversation {conversation}") })];
@@ -143,7 +143,7 @@ async fn conversation_of_a_sticky_model_stays_with_its_vendor() {
             begins.len()
         );
     }
-    // If a conversation's vendor fails, the conversation continues at the other vendor.
+    // If the vendor of a conversation fails, the conversation continues at the other vendor.
     fleet.vendor(1).script(|_| refusal(500, "x"));
     for conversation in 0..CONVERSATIONS {
         let answer = fleet.world.chat(&key, &turn(conversation, 3)).await;

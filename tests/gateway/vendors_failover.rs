@@ -1,5 +1,5 @@
-//! Decisions, "Vendors": if a vendor fails before the first byte, the next route answers under the same request number
-//! and the same hold, and the call is charged once.
+//! Tests of failover (docs/decisions.md, "Vendors"): if a vendor fails before the first byte, the next route answers
+//! under the same request number and the same hold, and the call is charged once.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ use crate::{
     support::redis::free_port,
 };
 
-/// A failure of the first vendor: its name, and the vendor's answer to an operation, plain or streamed. `None` if an
-/// answer of that kind cannot fail in this way.
+/// A failure of the first vendor: its name, and the vendor's response to an operation, plain or streamed. The response
+/// is `None` if such a response cannot fail in this way.
 type Failure = (&'static str, fn(Op, bool) -> Option<Reply>);
 
 fn never() -> Step {
@@ -99,7 +99,8 @@ const FAILURES: [Failure; 19] = [
     }),
 ];
 
-/// Checks that vendor 0 answered after the other vendor had failed, and that only the answer of vendor 0 is charged.
+/// Checks that vendor 0 has answered after the other vendor had failed, and that only the response of vendor 0 is
+/// charged.
 async fn second_answered(what: &str, fleet: &Fleet, op: Op, key: &Key, answer: &Answer) {
     assert_eq!(answer.status, 200, "{what}: {answer:?}");
     assert!(
@@ -176,8 +177,8 @@ async fn each_vendor_gets_the_request_with_its_own_model_name_and_format() {
 }
 
 #[tokio::test]
-async fn next_vendor_may_have_another_format() {
-    // One vendor speaks the caller's format and fails, and the next vendor speaks the other format.
+async fn after_a_failure_the_next_vendor_may_have_another_format() {
+    // One vendor speaks the caller's format and fails. The next vendor speaks the other format.
     let routes = "{ vendor = \"chat-vendor\", model = \"vendor-chat-1\" }";
     let other = "{ vendor = \"messages-vendor\", model = \"vendor-messages-1\" }";
     let own_first =
@@ -247,7 +248,7 @@ async fn after_the_first_byte_no_other_vendor_is_tried() {
 }
 
 #[tokio::test]
-async fn error_caused_by_the_caller_is_returned_by_the_first_vendor_without_a_retry() {
+async fn error_caused_by_the_caller_is_returned_without_trying_the_next_vendor() {
     for status in [400, 413, 422] {
         for op in BOTH {
             let fleet = Fleet::pair("").await;
@@ -289,7 +290,7 @@ async fn empty_answer_counts_as_a_failure_and_the_next_vendor_is_tried() {
     }
 }
 
-/// The caller received the head of the answer before the stream ended, so no other vendor can be tried.
+/// The caller received the head of the response before the stream ended, so no other vendor can be tried.
 #[tokio::test]
 async fn stream_without_content_ends_with_an_error_and_costs_nothing() {
     let world = World::start().await;
@@ -312,7 +313,8 @@ async fn stream_without_content_ends_with_an_error_and_costs_nothing() {
 
 #[tokio::test]
 async fn if_all_vendors_fail_the_most_informative_error_is_returned_free_of_charge() {
-    // Columns: the statuses of two vendors, in either order; the status, type and code of the caller's answer.
+    // The columns are: the statuses of two vendors, in either order, and the status, type and code of the response to
+    // the caller.
     for (one, other, status, kind, code) in [
         (500, 429, 429, LIMIT, "vendor_rate_limit"),
         (401, 500, 503, API, "vendor_unavailable"),
@@ -375,12 +377,12 @@ async fn failing_requests_of_one_caller_do_not_open_the_only_vendors_breaker() {
         let poisoned = with(op.body("poison"), json!({ "stream": true }));
         let (poisoned, well) = (&poisoned, &op.body("x"));
         for _ in 0..3 {
-            // This many failures in a row would open a breaker that counted all of them.
+            // If a breaker counted all failures, this number of failures in a row would open it.
             for _ in 0..12 {
                 let answer = op.call(&world, poisonous, poisoned).await;
                 assert!(answer.status != 200 || answer.text().contains("\"error\""));
             }
-            // Further failing calls run at the same time as the calls of the other callers.
+            // Further failing calls are made at the same time as the calls of the other callers.
             let poisoning = join_all((0..20).map(|_| op.call(&world, poisonous, poisoned)));
             let calling = join_all(others.iter().map(|key| op.call(&world, key, well)));
             let (_, answers) = tokio::join!(poisoning, calling);
@@ -394,7 +396,8 @@ async fn failing_requests_of_one_caller_do_not_open_the_only_vendors_breaker() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recovered_vendor_is_used_immediately() {
     const CALLERS: usize = 4;
-    /// A recovered vendor must be used within a quarter of a second; a busy machine adds some time.
+    /// The maximum time until a vendor that has recovered is used: a quarter of a second, plus the delays of a busy
+    /// machine.
     const FOUND_WITHIN: Duration = Duration::from_millis(900);
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
     let world = vendors_at(&address.to_string(), "").start().await;
@@ -415,7 +418,7 @@ async fn recovered_vendor_is_used_immediately() {
         }
     };
     let revival = async {
-        // After this time a breaker that doubles its interval would wait for more than two seconds.
+        // In this time, a breaker that doubles its interval would reach a wait of more than two seconds.
         tokio::time::sleep(Duration::from_millis(3_500)).await;
         let vendor = ScriptedVendor::start_at(address).await.unwrap();
         back.set(Instant::now()).unwrap();
@@ -431,7 +434,7 @@ async fn recovered_vendor_is_used_immediately() {
 }
 
 #[tokio::test]
-async fn rate_limited_vendor_is_avoided_for_its_retry_after() {
+async fn rate_limited_vendor_is_avoided_during_its_retry_after_time() {
     let fleet = Fleet::pair("").await;
     let key = fleet.world.key().await;
     let began = Instant::now();
@@ -475,7 +478,7 @@ async fn vendor_without_a_free_slot_is_skipped() {
             .world
             .send(op.request(&fleet.world, &key, &body))
             .await;
-        // The stream counts as running at vendor 1 until it ends, so the calls until then go to vendor 0.
+        // The stream counts as in flight at vendor 1 until it ends, so until then the calls go to vendor 0.
         for _ in 0..3 {
             assert_eq!(op.call(&fleet.world, &key, &op.body("x")).await.status, 200);
         }
@@ -495,7 +498,7 @@ async fn vendor_without_a_free_slot_is_skipped() {
     }
 }
 
-/// A gateway whose vendors have two API keys each, `one` and `two`.
+/// Starts a gateway whose vendors have two API keys each, `one` and `two`.
 async fn two_keys() -> (World, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let secrets = ["one", "two"].map(|name| {
@@ -511,7 +514,7 @@ async fn two_keys() -> (World, tempfile::TempDir) {
     (world, dir)
 }
 
-/// The number of requests that the vendor received with key `one`, and with key `two`.
+/// Returns how many requests the vendor received with key `one`, and how many with key `two`.
 fn shown(world: &World) -> (usize, usize) {
     let of = |name: &str| {
         let received = world.vendor.received();
@@ -540,7 +543,7 @@ async fn several_vendor_keys_are_used_in_turn() {
 }
 
 #[tokio::test]
-async fn refused_or_limited_vendor_key_is_skipped_without_failing_calls() {
+async fn refused_or_rate_limited_vendor_key_is_skipped_and_no_call_fails() {
     for status in [401, 402, 403, 429] {
         for op in BOTH {
             let (world, _dir) = two_keys().await;
@@ -601,7 +604,7 @@ async fn read_request(socket: &mut TcpStream) -> bool {
 
 /// A vendor may close an idle connection at the moment when the gateway sends the next request on it.
 #[tokio::test]
-async fn reused_connection_that_ends_without_a_byte_is_replaced_under_the_same_hold() {
+async fn call_keeps_its_hold_if_a_reused_connection_closes_before_any_response_byte() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let body = answer(Op::Chat, "да", &usage(Op::Chat, 9, 1)).to_string();
@@ -611,7 +614,7 @@ async fn reused_connection_that_ends_without_a_byte_is_replaced_under_the_same_h
     vendor.spawn(async move {
         let mut connections = JoinSet::new();
         loop {
-            // The vendor answers one request on each connection, and closes the connection when the second one arrives.
+            // On each connection, the vendor answers one request, and closes the connection when a second one arrives.
             let (mut socket, _) = listener.accept().await.unwrap();
             let reply = reply.clone();
             connections.spawn(async move {

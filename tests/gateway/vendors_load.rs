@@ -1,5 +1,5 @@
-//! Vendors under load: a vendor that is killed, a vendor whose thousand streams stall, and a vendor that sends more
-//! than the clients read.
+//! Tests of vendors under load: a vendor that is killed, a vendor whose thousand streams stall, and a vendor that sends
+//! more than the clients read.
 
 use std::{
     process::Command,
@@ -32,7 +32,7 @@ async fn vendor_killed_under_load_fails_no_plain_call() {
     let mut fleet = Fleet::start(Setup::default(), 2, |_| String::new(), |_| String::new()).await;
     let key = fleet.world.key().await;
     let killed = fleet.others.pop().unwrap();
-    // Each vendor takes 20 ms per call, so some calls are running when the vendor is killed.
+    // A call takes 20 ms at each vendor, so some calls are in flight when the vendor is killed.
     let slow = |received: &tollgate::demo::vendor::Received| {
         let reply = tollgate::demo::script::polite(received);
         reply.with_step(0, Step::Wait(Duration::from_millis(20)))
@@ -54,7 +54,7 @@ async fn vendor_killed_under_load_fails_no_plain_call() {
         .await;
         let before = killed.received().len();
         drop(killed);
-        // Meanwhile the breaker tests the dead vendor once, without success.
+        // Meanwhile, the breaker tests the dead vendor once, without success.
         sleep(Duration::from_millis(2_500)).await;
         over.store(true, Ordering::Relaxed);
         before
@@ -69,7 +69,7 @@ async fn vendor_killed_under_load_fails_no_plain_call() {
         assert_eq!(answer.status, 200, "{answer:?}");
         assert!(!answer.failed);
     }
-    // All calls cost the same, and each was charged once, whichever vendor answered.
+    // All calls cost the same. Each was charged once, whichever vendor answered it.
     let receipt = fleet.world.receipt(&answers[0].number()).await;
     let spent = micro(&fleet.world.settled(&key).await["spent_rub"]);
     let calls = i64::try_from(answers.len()).unwrap();
@@ -77,7 +77,7 @@ async fn vendor_killed_under_load_fails_no_plain_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn vendor_killed_under_load_cuts_only_started_streams() {
+async fn vendor_killed_under_load_interrupts_only_streams_that_had_started() {
     const CALLERS: usize = 20;
     let mut fleet = Fleet::start(Setup::default(), 2, |_| String::new(), |_| String::new()).await;
     let key = fleet.world.key().await;
@@ -133,8 +133,8 @@ async fn vendor_killed_under_load_cuts_only_started_streams() {
     fleet.world.settled(&key).await;
 }
 
-/// Whether this process runs only this test. If it runs others, runs the test in a child process with the highest limit
-/// of open files, because each stream needs four sockets.
+/// Returns whether this process runs only this test. If it runs other tests, too, runs this test in a child process
+/// with the highest limit of open files, because each stream needs four sockets.
 fn alone(test: &str) -> bool {
     const ALONE: &str = "TOLLGATE_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -165,7 +165,7 @@ fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-/// Resident memory of this process, in KiB.
+/// Returns the resident memory of this process, in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -176,12 +176,12 @@ fn resident() -> u64 {
         .unwrap()
 }
 
-/// Opens this many streams, and reads the first word of each.
+/// Opens this number of streams, and reads the first word of each.
 async fn open(world: &World, key: &Key, count: usize) -> Vec<Response<Incoming>> {
     let mut streams = Vec::new();
     for op in BOTH {
         let body: Value = with(op.body("x"), json!({ "stream": true }));
-        // Opens 25 streams at a time, because the queue of the listener is short.
+        // The streams are opened 25 at a time, because the queue of the listener is short.
         for _ in 0..count / 2 / 25 {
             let opened = (0..25).map(|_| async {
                 let mut res = world.send(op.request(world, key, &body)).await;
@@ -229,7 +229,7 @@ fn thousand_stalled_streams_use_little_and_constant_memory() {
         assert_eq!(world.vendor.open(), 1000);
         let each = after.saturating_sub(before) / 900;
         assert!(each <= KIB_PER_STREAM_MAX, "{each} KiB for each stream");
-        // During this time the gateway sends pings, which must not need memory.
+        // During this time, the gateway sends pings, which must not need memory.
         sleep(Duration::from_secs(11)).await;
         let grown = resident().saturating_sub(after);
         assert!(
@@ -256,8 +256,8 @@ fn data_that_a_slow_client_does_not_read_stays_at_the_vendor() {
     const STREAMS: usize = 50;
     const EVENT_BYTES: usize = 60_000;
     const EVENTS: usize = 500;
-    // Bound for the memory of a stream. It includes the buffers of hyper, of the scripted vendor and of the client,
-    // which are all in this process, but not the kernel's socket buffers.
+    // The bound on the memory of a stream. It includes the buffers of hyper, of the scripted vendor and of the client,
+    // which are all in this process, but not the socket buffers of the kernel.
     const KIB_PER_STREAM_MAX: u64 = 3 * 1024;
     runtime().block_on(async {
         let world = Setup::default()
@@ -274,7 +274,7 @@ fn data_that_a_slow_client_does_not_read_stays_at_the_vendor() {
             } else {
                 Op::Chat
             };
-            // Every event shares the same bytes, so the vendor itself needs no memory for them.
+            // All events share the same bytes, so the vendor itself needs no memory for them.
             let reported = events(op, &["x".repeat(EVENT_BYTES).as_str()], 9, 2);
             let word = begun(op) - 1;
             let mut steps: Vec<Step> = reported[..word]
@@ -292,7 +292,7 @@ fn data_that_a_slow_client_does_not_read_stays_at_the_vendor() {
         });
         let before = resident();
         let streams = open(&world, &key, STREAMS).await;
-        // A complete stream has 30 MB. The gateway must store only a small part of it.
+        // A complete stream has 30 MB. The gateway may store only a small part of it.
         let mut last = 0;
         eventually("nothing moves any more", async || {
             let now = resident();

@@ -1,4 +1,5 @@
-//! Webhooks: every event reaches every receiver, signed and in order, whatever fails at the gateway or at the receiver.
+//! Tests of webhooks: every event reaches every receiver, signed and in order, whatever fails at the gateway or at the
+//! receiver.
 
 use std::{
     collections::BTreeSet,
@@ -28,7 +29,7 @@ use crate::{
     support::{config::edited, process::Start},
 };
 
-/// A request that the receiver has received.
+/// A webhook request that the receiver has received.
 #[derive(Clone, Debug)]
 pub(crate) struct Post {
     at: Instant,
@@ -49,7 +50,7 @@ impl Post {
     }
 }
 
-/// The answer of the test's receiver to a webhook.
+/// The response of the test's receiver to a webhook.
 #[derive(Clone, Debug)]
 pub(crate) enum Say {
     Status(u16, &'static str),
@@ -106,7 +107,7 @@ impl Hook {
         self.posts().iter().map(Post::number).collect()
     }
 
-    /// The configuration section for this receiver.
+    /// Returns the configuration section for this receiver.
     pub(crate) fn section(&self, name: &str, more: &str) -> String {
         let port = self.port;
         format!(
@@ -200,7 +201,7 @@ async fn receiver(world: &World, name: &str) -> Value {
     all.iter().find(|one| one["name"] == name).unwrap().clone()
 }
 
-/// Verifies a webhook with the Python code that `docs/events.md` shows.
+/// Verifies the signature of a webhook with the Python code that `docs/events.md` shows.
 fn verify(post: &Post) -> bool {
     let page = include_str!("../../docs/events.md");
     let code = page.split("```python\n").nth(1).unwrap();
@@ -264,10 +265,10 @@ async fn each_event_is_posted_in_order_and_signed() {
     assert_eq!(state["to"], "127.0.0.1");
 }
 
-/// An operator may mistype a number, so that it is the number of another customer's event. That event must not be sent
-/// to this receiver.
+/// An operator may mistype an event's number, and thereby name an event of another customer. That event must not be
+/// sent to this receiver.
 #[tokio::test]
-async fn filtered_event_cannot_be_replayed_to_a_receiver() {
+async fn event_excluded_by_a_receivers_filter_cannot_be_replayed_to_it() {
     let hook = Hook::start().await;
     let world = world(&hook.section("crm", "accounts = [\"beta\"]\n")).await;
     open(&world).await;
@@ -287,7 +288,7 @@ async fn filtered_event_cannot_be_replayed_to_a_receiver() {
 }
 
 #[tokio::test]
-async fn rejected_event_is_sent_again_before_later_ones() {
+async fn event_that_a_receiver_rejected_is_sent_again_before_later_events() {
     let hook = Hook::start().await;
     let mut failures = 2;
     hook.script(move |_| {
@@ -309,7 +310,7 @@ async fn rejected_event_is_sent_again_before_later_ones() {
 }
 
 #[tokio::test]
-async fn receiver_that_sends_retry_after_gets_no_event_until_then() {
+async fn receiver_that_sends_retry_after_gets_no_event_during_that_time() {
     let hook = Hook::start().await;
     let mut first = true;
     hook.script(move |_| match std::mem::take(&mut first) {
@@ -375,7 +376,7 @@ async fn redirect_of_a_webhook_receiver_is_not_followed() {
 }
 
 #[tokio::test]
-async fn webhook_to_a_host_name_of_this_machine_is_refused() {
+async fn webhook_to_localhost_by_name_is_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let section = format!(
@@ -420,7 +421,7 @@ async fn receiver_that_hangs_delays_neither_calls_nor_other_receivers() {
     let world = world(&sections).await;
     let key = world.key().await;
     cheap(&world.vendor);
-    // The receiver accepts the connection for the first event, and never answers it.
+    // The receiver accepts the connection for the first event, and never answers on it.
     slow.has(1).await;
     quick.has(1).await;
     alert(&world, json!(["999.9", "999", "995"])).await;
@@ -444,7 +445,7 @@ async fn receiver_that_hangs_delays_neither_calls_nor_other_receivers() {
     );
 }
 
-/// Makes a call, and repeats it while Redis does not answer in time, as on a busy machine.
+/// Makes a call. While Redis does not respond in time, as on a busy machine, repeats the call.
 async fn all_of(world: &World, key: &Key, body: &Value) {
     loop {
         let answer = world.chat(key, body).await;
@@ -456,7 +457,7 @@ async fn all_of(world: &World, key: &Key, body: &Value) {
     }
 }
 
-/// Two gateways share a ledger, and only one of them sends webhooks at a time.
+/// Two gateways share a ledger. Only one of them sends webhooks at a time.
 #[tokio::test]
 async fn each_alert_level_crossed_by_500_parallel_calls_is_delivered_once() {
     let (server, hook) = (RedisServer::start().await, Hook::start().await);
@@ -485,7 +486,7 @@ async fn each_alert_level_crossed_by_500_parallel_calls_is_delivered_once() {
     let ids: BTreeSet<String> = hook.posts().iter().map(|post| post.id.clone()).collect();
     assert_eq!((ids.len(), hook.posts().len()), (3, 3));
 
-    // The first gateway stops, and the other gateway sends the webhooks from now on.
+    // The first gateway stops. From now on, the other gateway sends the webhooks.
     one.gateway.drain().await.unwrap();
     alert(&other, json!(["899"])).await;
     for _ in 0..10 {
@@ -495,10 +496,10 @@ async fn each_alert_level_crossed_by_500_parallel_calls_is_delivered_once() {
     assert_eq!(posts[3].json()["data"]["level_rub"], "899.00");
 }
 
-/// The gateway that sends webhooks is killed. The other gateway sends them once the first gateway's right to send has
-/// expired.
+/// The gateway that sends webhooks is killed. The other gateway sends them when the leader lease of the first gateway
+/// has expired.
 #[tokio::test]
-async fn another_gateway_continues_the_deliveries_of_a_killed_one() {
+async fn another_gateway_continues_the_deliveries_of_a_killed_gateway() {
     let (server, hook) = (RedisServer::start().await, Hook::start().await);
     let start = async || {
         let setup = setup(&hook.section("crm", ""));
@@ -508,7 +509,7 @@ async fn another_gateway_continues_the_deliveries_of_a_killed_one() {
     open(&one).await;
     pay(&one, "a").await;
     hook.has(1).await;
-    // If the stopped gateway was the one that sent webhooks, the other gateway must first notice that it has stopped.
+    // If the stopped gateway was the one that sent webhooks, the other gateway must first detect that it has stopped.
     drop(one);
     pay(&other, "b").await;
     hook.has(2).await;
@@ -517,7 +518,8 @@ async fn another_gateway_continues_the_deliveries_of_a_killed_one() {
     assert_eq!(hook.numbers(), [1, 2, 3]);
 }
 
-/// A failover may lose events that a replica did not have. Later events get the same numbers, and must be sent.
+/// A failover may lose events that the replica did not have. Later events get the same numbers, and must be sent
+/// nevertheless.
 #[tokio::test]
 async fn event_that_reuses_the_number_of_a_lost_event_is_sent() {
     let (server, hook) = (RedisServer::start().await, Hook::start().await);
@@ -541,7 +543,7 @@ async fn event_that_reuses_the_number_of_a_lost_event_is_sent() {
         (last().await == after + 3).then_some(())
     })
     .await;
-    // The receiver's filter excludes the events read so far, so they were skipped.
+    // The filter of the receiver excludes these three events. During this pause, the gateway reads and skips them.
     tokio::time::sleep(Duration::from_secs(1)).await;
     for number in 1..=3 {
         let place = format!("{}-0", after + number);
@@ -562,7 +564,7 @@ async fn event_that_reuses_the_number_of_a_lost_event_is_sent() {
     assert_eq!(hook.has(2).await[1].number(), after + 1);
 }
 
-/// A gateway in another process, which the test calls.
+/// A gateway in a separate process, which the test calls.
 struct Outside {
     address: std::net::SocketAddr,
     admin: std::net::SocketAddr,
@@ -595,7 +597,7 @@ impl Outside {
     }
 }
 
-/// Kills the gateway again and again while events wait for their receiver.
+/// Kills the gateway repeatedly while events wait for their receiver.
 #[tokio::test]
 async fn gateway_killed_between_charge_and_event_delivery_loses_no_event() {
     let (vendor, hook) = (ScriptedVendor::start().await.unwrap(), Hook::start().await);
@@ -650,8 +652,8 @@ async fn gateway_killed_between_charge_and_event_delivery_loses_no_event() {
         let last = returned["last"].as_u64().unwrap();
         assert!(outside.call(&key).await, "round {round}");
         if round % 2 == 0 {
-            // In every second round the gateway is killed only after the event was emitted, when it may be on its way
-            // to the receiver.
+            // In every second round, the gateway is killed only after the event was emitted, when the event may be on
+            // its way to the receiver.
             let path = format!("/admin/v1/events?after={last}&wait=20");
             let returned = outside.operate(Method::GET, &path, json!({})).await;
             assert_ne!(returned["events"], json!([]), "round {round}");

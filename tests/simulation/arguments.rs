@@ -1,23 +1,23 @@
-//! The command line: the simulation's own flags, and the flags of Rust's usual test harness, which `cargo test` passes
-//! to every test binary.
+//! The command line of the simulation. It accepts the simulation's own flags, and those of Rust's usual test harness,
+//! which `cargo test` passes to every test binary.
 
 use std::{num::NonZero, thread::available_parallelism};
 
 use crate::{plan::Kind, random::seed, world::Sabotage};
 
-/// The parsed options.
+/// The parsed options of the command line.
 #[derive(Debug)]
 pub(crate) struct Arguments {
     pub(crate) mode: Mode,
-    /// The first seed of a run of many seeds; by default the value of `TOLLGATE_SEED`.
+    /// The first seed, if many seeds are run. The default is the value of `TOLLGATE_SEED`.
     pub(crate) from: u64,
     pub(crate) seeds: Option<u64>,
     pub(crate) threads: usize,
     pub(crate) trace: bool,
     pub(crate) sabotage: Option<Sabotage>,
-    /// If set, runs only seeds with faults of this kind.
+    /// If set, only seeds with faults of this kind are run.
     pub(crate) kind: Option<Kind>,
-    /// If set, runs only seeds with leases (`true`), or only seeds without leases (`false`).
+    /// If set, only seeds with leases (`true`) or only seeds without leases (`false`) are run.
     pub(crate) leases: Option<bool>,
     /// The file to which the results of `--regions` are written.
     pub(crate) keep: Option<String>,
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
 /// The runs that the command line requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// No run is requested: the command line names other tests, or only requests a list of tests.
+    /// Nothing is run, because the command line names other tests, or only requests a list of tests.
     Nothing,
     One(u64),
     Regions,

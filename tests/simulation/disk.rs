@@ -1,6 +1,6 @@
-//! The disks of the gateways' outboxes. A line is first in the process's memory, then in the system's cache, then on
-//! the disk. A crash of the process keeps the lines in the system's cache; a power cut keeps only the lines on the
-//! disk. A line is either complete or lost.
+//! Simulates the disks of the gateways' outboxes. A line of an outbox is first in the memory of the process, then in
+//! the cache of the system, then on the disk. A crash of the process keeps the lines in the cache; a power cut keeps
+//! only the lines on the disk. A line is either complete or lost.
 
 use std::{
     sync::{Arc, Mutex},
@@ -21,18 +21,18 @@ use crate::{
     world::{Sim, lock},
 };
 
-/// The disk of one gateway's machine.
+/// The disk of the machine on which one gateway runs.
 #[derive(Debug, Default)]
 pub(crate) struct Disk(Mutex<Platter>);
 
 #[derive(Debug, Default)]
 struct Platter {
-    /// The number of the process that may write now. Writes of earlier processes, which are dead, are ignored.
+    /// The number of the process that may write now. Earlier processes are dead, and their writes are ignored.
     process: u32,
     lines: Vec<Stored>,
-    /// The number of lines on the disk, which survive a power cut.
+    /// The number of lines on the disk. These lines survive a power cut.
     synced: usize,
-    /// The outbox has permitted the disk to delete calls that were acknowledged before this time, in Unix milliseconds.
+    /// The outbox has allowed the disk to delete calls that were acknowledged before this time, in Unix milliseconds.
     forgotten_ms: u64,
     syncs: u64,
 }
@@ -40,12 +40,12 @@ struct Platter {
 #[derive(Debug)]
 struct Stored {
     line: CallStep,
-    /// The time at which the line reaches the system's cache.
+    /// The time at which the line reaches the cache of the system.
     written: Ms,
 }
 
 impl Disk {
-    /// Kills the process at `now`. The next process reads the remaining lines.
+    /// Kills the process at `now`. The next process reads the lines that remain.
     pub(crate) fn crash(&self, now: Ms, power: bool, fate: &mut Random) {
         let mut platter = lock(&self.0);
         let written = platter
@@ -68,13 +68,13 @@ impl Disk {
         platter.process += 1;
     }
 
-    /// The number of the process that may write now.
+    /// Returns the number of the process that may write now.
     pub(crate) fn process(&self) -> u32 {
         lock(&self.0).process
     }
 }
 
-/// The log of an outbox, on the disk of the gateway's machine.
+/// The log of an outbox, which is on the disk of the gateway's machine.
 pub(crate) struct SimLog {
     pub(crate) sim: Arc<Sim>,
     pub(crate) gateway: usize,
@@ -86,7 +86,7 @@ impl SimLog {
         &self.sim.disks[self.gateway]
     }
 
-    /// The time until a line reaches the system's cache.
+    /// Returns the time until a line reaches the cache of the system.
     fn delay(&self, line: &CallStep) -> Ms {
         let (slowest, kind) = match line {
             CallStep::Intent { .. } => (self.sim.plan.disk.write_ms_max, 0),
@@ -122,7 +122,7 @@ impl Log for SimLog {
         if platter.process != self.process {
             return;
         }
-        // A line does not reach the system's cache before an earlier line.
+        // A line cannot reach the cache of the system before an earlier line does.
         let before = platter.lines.last().map_or(0, |stored| stored.written);
         platter.lines.push(Stored {
             line,

@@ -1,5 +1,5 @@
-//! A gateway's process: the real layer, settler and outbox over a simulated ledger, disk and vendor, together with the
-//! loops that a gateway runs around them.
+//! A gateway's process in the simulation: the real layer, settler and outbox, with a simulated ledger, disk and vendor.
+//! The process runs the same loops as a real gateway.
 
 use std::{
     future::poll_fn,
@@ -41,7 +41,7 @@ use crate::{
 
 /// The interval at which the gateway checks whether its ledger is still on the same server.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
-/// The interval of sweeps of expired holds.
+/// The interval at which the gateway sweeps expired holds.
 pub(crate) const EXPIRE_EVERY: Duration = Duration::from_secs(5);
 
 type Front = Reserve<Vendor, GatewayLedger, ByTheToken>;
@@ -68,7 +68,7 @@ struct Status {
 }
 
 impl Process {
-    /// Starts a process with the outbox that the previous process left, after waiting for the ledger.
+    /// Waits for the ledger, and starts a process with the outbox that the previous process has left.
     pub(crate) async fn start(sim: &Arc<Sim>, gateway: usize) -> Self {
         let number = sim.disks[gateway].process();
         let life = Life::default();
@@ -155,14 +155,14 @@ impl Process {
             .spawn(client(Arc::clone(&self.sim), self.front.clone(), plan));
     }
 
-    /// Kills the gateway: none of its tasks continues, and dropping them has no effect.
+    /// Kills the gateway: none of its tasks continues, and dropping the tasks has no effect.
     pub(crate) fn crash(mut self) {
         self.find_panics();
         self.life.end();
         self.tasks.abort_all();
     }
 
-    /// Whether all calls are settled on the ledger's current server.
+    /// Returns whether all calls are settled on the ledger's current server.
     pub(crate) fn is_idle(&self) -> bool {
         self.settler.running() == 0
             && self.outbox.backlog().calls == 0
@@ -176,7 +176,8 @@ impl Process {
         leases.map(|leases| leases.counts()).unwrap_or_default()
     }
 
-    /// Reports a breach for each task that panicked, and for each lease that was lost in a run where none may be lost.
+    /// Reports a breach for each task that has panicked, and for each lease that was lost in a run in which no lease
+    /// may be lost.
     pub(crate) fn find_panics(&mut self) {
         let lost = self.lease_counts().lost;
         if lost > 0 && keeps_leases(self.sim.plan.kind) {
@@ -234,12 +235,12 @@ async fn watch(sim: Arc<Sim>, gateway: usize, outbox: GatewayLedger, status: Arc
 async fn expire(outbox: GatewayLedger) {
     loop {
         sleep(EXPIRE_EVERY).await;
-        // If this request fails, the next sweep repeats it.
+        // If this request fails, the next sweep sends it again.
         drop(outbox.expire().await);
     }
 }
 
-/// A client that makes a call, together with the gateway's work on the call.
+/// Makes a call as a client. The client's task also does the gateway's work on the call.
 async fn client(sim: Arc<Sim>, front: Front, plan: CallPlan) {
     let number = plan.number;
     let leaves_at = plan.leaves_after.map(|after| Instant::now() + ms(after));
@@ -288,7 +289,8 @@ async fn at(moment: Option<Instant>) {
     }
 }
 
-/// Whether the ledger refused the hold or was not called. In both cases there is no hold to end.
+/// Returns whether the ledger has refused the hold or was not called. In both cases, there is no hold that must be
+/// ended.
 const fn holds_nothing(error: &Error) -> bool {
     matches!(
         error,

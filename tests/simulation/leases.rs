@@ -1,4 +1,5 @@
-//! Leases in a run: the gateways' clocks, the ledger rules that a sabotage leaves out, and checks of each grant.
+//! Leases in a simulated run: the clocks of the gateways, the rules that a sabotage removes from the ledger, and checks
+//! of every grant.
 
 use std::{
     collections::BTreeMap,
@@ -27,25 +28,25 @@ use crate::{
     world::{Sabotage, Sim},
 };
 
-/// The most by which two clocks can drift apart during a lease, plus the travel time of messages.
+/// The maximum drift between two clocks during a lease, plus the travel time of messages.
 const SLACK_MS: Ms = 25;
-/// The largest jump of a gateway's clock, in either direction.
+/// The largest jump of a gateway's clock, forwards or backwards.
 const CLOCK_JUMP_MS: i64 = 3_600_000;
 
-/// The leases of a run.
+/// The settings of the leases in a run.
 #[derive(Clone, Debug)]
 pub(crate) struct LeasePlan {
-    /// The time for which a lease may grant after a turn, in milliseconds.
+    /// How long a lease may grant holds after a turn, in milliseconds.
     pub(crate) max: Ms,
     clocks: Vec<GatewayClock>,
     /// The shortest travel time of a gateway's message, in either direction.
     pub(crate) far: Ms,
 }
 
-/// A gateway's own clock.
+/// The clock of one gateway.
 #[derive(Clone, Debug)]
 struct GatewayClock {
-    /// The length of a second on this clock compared with the run's clock, in thousandths.
+    /// How long a second of this clock is on the clock of the run, in thousandths.
     rate: u64,
     ahead: i64,
     jumps: Vec<(Ms, i64)>,
@@ -79,7 +80,7 @@ impl LeasePlan {
     }
 }
 
-/// A gateway's clocks, and names for leases and turns that depend only on the seed.
+/// The clocks of a gateway, and names for leases and lease turns that depend only on the seed.
 struct SimSource {
     sim: Arc<Sim>,
     gateway: usize,
@@ -118,7 +119,7 @@ impl LeaseSource for SimSource {
     }
 }
 
-/// The leases of a process; `None` if the run has no leases. A key gets a lease with its first call.
+/// Returns the leases of a process; `None` if the run has no leases. A key gets a lease with its first call.
 pub(crate) fn leases_of(sim: &Arc<Sim>, gateway: usize, process: u32) -> Option<Arc<Leases>> {
     let plan = sim.plan.leases.as_ref()?;
     let settings = LeaseSettings {
@@ -170,15 +171,15 @@ impl LeaseLedger for SimLedger {
     }
 }
 
-/// The test's own record of leases, used to check each grant.
+/// The test's record of leases, with which each grant is checked.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
-    /// The time of the last turn of each lease that allowed grants.
+    /// For each lease, the time of the last turn that allowed grants.
     reported: BTreeMap<RequestNumber, Ms>,
-    /// Until this time, grants despite a prohibition are not checked: a failover or a jump of the ledger's clock may
-    /// have made the ledger forget that it must wait for a lease.
+    /// Until this time, a grant is not checked against prohibitions: after a failover or a jump of the ledger's clock,
+    /// the ledger may not know that it must wait for a lease.
     unsure_until: Ms,
-    /// Accounts and keys that may get no grants, each with the time at which that was acknowledged to an operator.
+    /// The accounts and keys that may get no grants, each with the time at which this was acknowledged to an operator.
     forbidden: BTreeMap<(AccountId, Option<KeyId>), Ms>,
     pub(crate) count: u64,
 }
@@ -194,7 +195,7 @@ impl Grants {
         self.unsure_until = self.unsure_until.max(until + SLACK_MS);
     }
 
-    /// Forbids grants on a key or a whole account, or permits them again.
+    /// Forbids grants on a key or on an account, or allows them again.
     pub(crate) fn forbid(
         &mut self,
         account: &AccountId,
@@ -247,7 +248,7 @@ impl Grants {
     }
 }
 
-/// Whether a living gateway must not lose a lease in runs with this kind of faults.
+/// Returns whether, in runs with faults of this kind, a living gateway must not lose a lease.
 pub(crate) const fn keeps_leases(kind: Kind) -> bool {
     matches!(
         kind,
@@ -262,13 +263,13 @@ pub(crate) const fn keeps_leases(kind: Kind) -> bool {
     )
 }
 
-/// Whether every lease must be returned at the end of runs with this kind of faults.
+/// Returns whether, in runs with faults of this kind, every lease must be returned at the end.
 pub(crate) const fn gives_all_back(kind: Kind) -> bool {
     matches!(kind, Kind::Calm | Kind::Leaving | Kind::BrokenDisk)
 }
 
 impl Sabotage {
-    /// The ledger's rule that this sabotage leaves out.
+    /// Returns the rule that this sabotage removes from the ledger.
     pub(crate) const fn rule(self) -> Option<Rule> {
         Some(match self {
             Self::EndTwice => Rule::EndOnce,

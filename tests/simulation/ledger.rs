@@ -17,7 +17,7 @@ use crate::{
     world::{Sim, lock},
 };
 
-/// A process's connection to the ledger's server.
+/// The connection of a process to the ledger's server.
 pub(crate) struct SimLedger {
     pub(crate) sim: Arc<Sim>,
     pub(crate) gateway: usize,

@@ -1,5 +1,5 @@
-//! Runs gateways, ledger and outbox on one thread, with a clock, a network and disks that follow a seed. The layer, the
-//! settler and the outbox are the real ones; the ledger's server is the book.
+//! Simulates gateways, a ledger and outboxes on a single thread, with a clock, a network and disks that depend only on
+//! a seed. The layer, the settler and the outbox are the real ones. The ledger's server is the book.
 //!
 //! ```text
 //! cargo test --test simulation                              10 000 seeds
@@ -9,7 +9,7 @@
 //! cargo test --test simulation -- --regions                 gateways far from their ledger: how often a caller waits for it
 //! ```
 //!
-//! A round has fourteen seeds, one for each kind of fault. Every other round has leases.
+//! A round has fourteen seeds, one for each kind of fault. Every second round has leases.
 
 // All randomness depends only on the seed.
 #[path = "../support/random.rs"]
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one seed, with a trace.
+/// Runs one seed, and prints its trace.
 fn one(seed: u64, arguments: &Arguments) -> bool {
     let tracing = if arguments.trace {
         Tracing::Printed
@@ -94,7 +94,7 @@ fn one(seed: u64, arguments: &Arguments) -> bool {
     verdict.breaches.is_empty()
 }
 
-/// Checks that the same seed gives the same run, by comparing every line of the log.
+/// Checks that the same seed always gives the same run, by comparing every line of the log.
 fn reproduces(arguments: &Arguments) -> bool {
     let differing: Vec<u64> = (0..4 * Kind::ALL.len() as u64)
         .map(|seed| arguments.from + seed)
@@ -109,7 +109,7 @@ fn reproduces(arguments: &Arguments) -> bool {
     differing.is_empty()
 }
 
-/// Checks that a sabotage is found.
+/// Checks that the verdict finds a sabotage.
 fn finds(sabotage: Sabotage, arguments: &Arguments) -> bool {
     let seeds = arguments.seeds.unwrap_or(SABOTAGE_SEEDS);
     let found = sweep(arguments, seeds, Some(sabotage), 1);
@@ -130,7 +130,7 @@ fn finds(sabotage: Sabotage, arguments: &Arguments) -> bool {
     }
 }
 
-/// Runs many seeds, and prints the table of their results.
+/// Runs many seeds, and prints a table of their results.
 fn many(arguments: &Arguments) -> bool {
     let began = Instant::now();
     let seeds = arguments.seeds.unwrap_or(10_000);

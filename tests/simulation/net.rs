@@ -1,5 +1,5 @@
-//! The network between gateways, operators and the ledger's server. Depending on the seed, messages are delayed,
-//! reordered, lost and repeated.
+//! Simulates the network between gateways, operators and the ledger's server. Depending on the seed, messages are
+//! delayed, reordered, lost and repeated.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,12 +20,13 @@ use crate::{
     world::{Sabotage, Sim, lock},
 };
 
-/// The sender of a request that is not from a gateway.
+/// The sender number of a request that does not come from a gateway.
 pub(crate) const OPERATOR: usize = usize::MAX;
-/// The time after which the sender of a lost message gets an error, if it gets one. It exceeds the sender's timeout.
+/// The time after which the sender of a lost message gets an error, if it gets one. It is longer than the sender's
+/// timeout.
 const SILENCE_MS: Ms = 2 * ASK_TIMEOUT.as_millis() as Ms;
 
-/// All messages in transit.
+/// All messages that are in transit.
 #[derive(Debug, Default)]
 pub(crate) struct Net {
     queue: Mutex<Queue>,
@@ -34,11 +35,11 @@ pub(crate) struct Net {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Events by time. Events of the same time are in the order of sending.
+    /// The events by their time. Events of the same time are in the order in which they were sent.
     events: BTreeMap<(Ms, u64), Event>,
     sent: u64,
     requests: usize,
-    /// The number of times that each request was sent. Each repeat has its own fate.
+    /// How often each request was sent. Each repetition has a separate random fate.
     requested: HashMap<(u64, u64), u64>,
 }
 
@@ -50,25 +51,26 @@ enum Event {
         from: usize,
         ask: Ask,
         fate: Random,
-        /// Where the answer is sent; `None` for the second copy of a repeated message, because no sender waits for its
-        /// answer.
+        /// Where the response is sent. `None` for the second copy of a repeated message, because no sender waits for a
+        /// response to it.
         back: Option<Back>,
     },
     Answer {
         from: usize,
         answer: Answer,
         back: Back,
-        /// The number of the server that must still be in use when the answer arrives; `None` if any server may answer.
+        /// The number of the server that must still be in use when the response arrives; `None` if the response of any
+        /// server is accepted.
         epoch: Option<u64>,
     },
-    /// The message is lost: its sender gets no answer.
+    /// The message is lost: its sender gets no response.
     Silence(Back),
-    /// The second half of a request that a sabotage has split into two steps.
+    /// The second part of a request that a sabotage has split into two steps.
     Act(Command),
 }
 
 impl Sim {
-    /// Sends a request to the server. `from` is the gateway, or `OPERATOR`.
+    /// Sends a request to the server. `from` is the number of the gateway, or `OPERATOR`.
     pub(crate) async fn ask(&self, from: usize, ask: Ask) -> Result<Answer, LedgerError> {
         let (back, answer) = oneshot::channel();
         self.send(from, ask, back);
@@ -79,7 +81,7 @@ impl Sim {
         }
     }
 
-    /// Whether messages pass between `from` and the server now.
+    /// Returns whether messages between `from` and the server arrive at present.
     pub(crate) fn reaches(&self, from: usize) -> bool {
         let (plan, now) = (&self.plan, self.now());
         let away = plan.away.iter().any(|window| window.contains(now));
@@ -90,12 +92,12 @@ impl Sim {
         !away && !cut
     }
 
-    /// Whether no message to the server is in transit.
+    /// Returns whether no message to the server is in transit.
     pub(crate) fn net_is_idle(&self) -> bool {
         lock(&self.net.queue).requests == 0
     }
 
-    /// Delivers messages. Never returns.
+    /// Delivers messages. Never completes.
     pub(crate) async fn deliver(&self) {
         loop {
             let next = lock(&self.net.queue)
@@ -127,7 +129,7 @@ impl Sim {
         };
         match event {
             None => {}
-            // The sender has stopped waiting before this time.
+            // By this time, the sender has stopped waiting.
             Some(Event::Silence(back)) => drop(back),
             Some(Event::Act(command)) => {
                 let ask = Ask::Step(command);
@@ -149,7 +151,7 @@ impl Sim {
                 let changed =
                     epoch.is_some_and(|epoch| lock(&self.server).epoch(from, self.now()) != epoch);
                 if !changed && self.reaches(from) {
-                    // The sender may have stopped waiting, so that nobody receives the answer.
+                    // The sender may have stopped waiting, and then no task receives the response.
                     drop(back.send(answer));
                 }
             }
@@ -185,7 +187,7 @@ impl Sim {
         let (answer, lag, epoch) = {
             let mut server = lock(&self.server);
             let answer = match ask {
-                // The hold is checked now and taken later, so other commands may run in between.
+                // The hold is checked now and made later. Between the two steps, other commands may run.
                 Ask::Step(command @ Command::Reserve(_))
                     if self.sabotage == Some(Sabotage::SkipAtomicity) =>
                 {
@@ -204,7 +206,7 @@ impl Sim {
             self.lose(&mut fate, back);
             return;
         }
-        // An operator gets the answer only once the replica has the change.
+        // An operator gets the response only when the replica has the change.
         let durable = match lag {
             Some(lag) if operator && now < self.plan.heal => lag,
             _ => 0,
@@ -230,7 +232,7 @@ impl Sim {
     fn delay(&self, fate: &mut Random, operator: bool) -> Ms {
         let network = self.plan.network;
         let far = self.plan.leases.as_ref().map_or(0, |leases| leases.far);
-        // An operator's gateway is nearer, so its answers overtake those of other gateways.
+        // The gateway of an operator is nearer, so its responses overtake those of the other gateways.
         let far = if operator { far / 3 } else { far };
         far + if !operator && self.faulty() && fate.chance(network.slow) {
             fate.between(0, network.slow_ms_max)
@@ -239,7 +241,7 @@ impl Sim {
         }
     }
 
-    /// Loses a message. Later its sender either gets an error, or gets nothing and times out.
+    /// Loses a message. Later the sender either gets an error, or gets nothing and times out.
     fn lose(&self, fate: &mut Random, back: Back) {
         if fate.chance(400) {
             self.push(SILENCE_MS, Event::Silence(back));
@@ -269,7 +271,8 @@ impl Sim {
         self.net.changed.notify_one();
     }
 
-    /// The random fate of a message. It depends only on the message's content, so that other messages do not change it.
+    /// Returns the random fate of a message. It depends only on the content of the message, so that other messages do
+    /// not change it.
     fn fate(&self, from: usize, ask: &Ask) -> Random {
         let (step, about) = match ask {
             Ask::Expire => (0, from as u64),
@@ -305,7 +308,7 @@ const fn order_of(command: &Command) -> u64 {
     }
 }
 
-/// The sender's name in the trace.
+/// The number of a sender. It is displayed as the sender's name in the trace.
 pub(crate) struct Name(pub(crate) usize);
 
 impl std::fmt::Display for Name {
@@ -318,7 +321,7 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// A duration of this many milliseconds.
+/// Returns a duration of this number of milliseconds.
 pub(crate) const fn ms(millis: Ms) -> Duration {
     Duration::from_millis(millis)
 }

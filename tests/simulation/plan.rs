@@ -1,4 +1,5 @@
-//! The plan of a run, drawn from its seed: calls, operators' commands and faults. Also what the faults may cost.
+//! The plan of a simulated run, drawn from its seed: calls, operators' commands and faults. Also defines which losses
+//! each kind of fault may cause.
 
 use std::{fmt, time::Duration};
 
@@ -20,19 +21,19 @@ use crate::{
     vendor::{Finish, OrderPlan, Script, cost},
 };
 
-/// Milliseconds since the run began.
+/// A time in milliseconds since the run began.
 pub(crate) type Ms = u64;
 
-/// The lifetime of a hold. Some calls run longer.
+/// How long a hold lasts. Some calls take longer.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
-/// A gateway's timeout for the ledger's answer.
+/// How long a gateway waits for a response of the ledger.
 pub(crate) const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Unix time at the beginning of a run, according to every clock that has not jumped.
+/// The Unix time at the beginning of a run, on every clock that has not jumped.
 pub(crate) const EPOCH_MS: u64 = 1_750_000_000_000;
 /// The largest jump of the ledger's clock, in either direction.
 const CLOCK_JUMP_MS: i64 = 3_600_000;
 
-/// The kind of faults in a run. The seed modulo the number of kinds selects it.
+/// The kind of faults in a run. It is selected by the seed modulo the number of kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Calm,
@@ -51,16 +52,17 @@ pub(crate) enum Kind {
     Storm,
 }
 
-/// The effects that the faults of a kind may have on money. No kind may charge a call twice or make a balance negative.
+/// The effects on money that faults of one kind may have. No kind of fault may charge a call twice or make a balance
+/// negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allows {
     /// Whether a call may be charged from free money because its hold has expired.
     pub(crate) late: bool,
     /// Whether a call may be charged from free money because the ledger has lost its hold.
     pub(crate) forced: bool,
-    /// Whether the books may have a loss, because other calls have spent the money of an expired or lost hold.
+    /// Whether the books may contain a loss because other calls have spent the money of an expired or lost hold.
     pub(crate) short: bool,
-    /// The charges of dead gateways that may be missing from the books.
+    /// Which charges of dead gateways may be missing from the books.
     pub(crate) lost: Lost,
 }
 
@@ -69,12 +71,14 @@ pub(crate) struct Allows {
 pub(crate) enum Lost {
     /// No charge may be missing, because no gateway dies.
     Nothing,
-    /// Charges for output that was served after the last checkpoint in the system's cache, which survives the process.
+    /// Charges may be missing for output that was served after the last checkpoint in the cache of the system. The
+    /// cache survives the process.
     SinceCheckpoint,
-    /// Charges of running calls, and of calls that ended so recently that the outbox was not synced yet.
+    /// Charges may be missing of calls in flight, and of calls that ended so recently that the outbox was not synced
+    /// yet.
     Unsynced,
-    /// Any charge of a dead gateway, because simultaneous faults may destroy both the ledger's record and that of the
-    /// outbox.
+    /// Any charge of a dead gateway may be missing, because simultaneous faults may destroy both the ledger's record
+    /// and the outbox's record.
     OfTheDead,
 }
 
@@ -100,7 +104,7 @@ impl Kind {
         Self::ALL[(seed % Self::ALL.len() as u64) as usize]
     }
 
-    /// Whether the gateways of a seed take leases. Every other round of seeds has leases.
+    /// Returns whether the gateways take leases in the run of a seed. Every second round of seeds has leases.
     pub(crate) const fn has_leases(seed: u64) -> bool {
         seed / Self::ALL.len() as u64 % 2 == 1
     }
@@ -124,16 +128,16 @@ impl Kind {
         }
     }
 
-    /// The effects that this kind's faults may have.
+    /// Returns the effects that faults of this kind may have.
     pub(crate) const fn allows(self) -> Allows {
         let (late, forced, short, lost) = match self {
-            // Every hold lives as long as its call, so every call is charged from its own hold.
+            // Every hold lasts as long as its call, so every call is charged from its own hold.
             Self::Calm | Self::Leaving | Self::Lossy | Self::Away | Self::BrokenDisk => {
                 (false, false, false, Lost::Nothing)
             }
-            // While the ledger is unreachable, no hold can be extended or settled, and holds expire.
+            // While the ledger is unreachable, no hold can be extended or settled, so holds expire.
             Self::LongAway | Self::Partition | Self::Clock => (true, false, true, Lost::Nothing),
-            // The failover loses the newest holds and charges. A replay sends the charges again.
+            // The failover loses the newest holds and charges. The gateways' replay sends the charges again.
             Self::Failover => (true, true, true, Lost::Nothing),
             // A dead gateway cannot extend its holds, so they expire.
             Self::Crash | Self::SlowDisk => (true, false, true, Lost::SinceCheckpoint),
@@ -156,7 +160,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The plan of a run, drawn from its seed.
+/// The plan of a simulated run, drawn from its seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -169,21 +173,21 @@ pub(crate) struct Plan {
     pub(crate) operator: Vec<(Ms, Command)>,
     pub(crate) network: Network,
     pub(crate) disk: DiskPlan,
-    /// Times at which the ledger does not answer.
+    /// The spans of time in which the ledger does not respond.
     pub(crate) away: Vec<Window>,
-    /// The gateways that cannot reach the ledger, and when.
+    /// The gateways that cannot reach the ledger, each with a span of time.
     pub(crate) partitions: Vec<(usize, Window)>,
-    /// The delay until the replica has a change.
+    /// How long it takes until the replica has a change.
     pub(crate) replica_lag: Ms,
     pub(crate) failovers: Vec<(Ms, Failover)>,
     pub(crate) clock_jumps: Vec<(Ms, i64)>,
     pub(crate) crashes: Vec<(Ms, Crash)>,
     pub(crate) leases: Option<LeasePlan>,
-    /// No faults occur after this time, so that all calls can be settled.
+    /// No fault occurs after this time, so that all calls can be settled.
     pub(crate) heal: Ms,
 }
 
-/// A half-open interval of simulated time.
+/// A span of simulated time: its start is included, its end is not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) from: Ms,
@@ -196,7 +200,7 @@ impl Window {
     }
 }
 
-/// A call: its time, its caller and the request that is sent to the vendor.
+/// A call: its time, its caller, and the request that is sent to the vendor.
 #[derive(Clone, Debug)]
 pub(crate) struct CallPlan {
     pub(crate) at: Ms,
@@ -205,7 +209,7 @@ pub(crate) struct CallPlan {
     pub(crate) account: AccountId,
     pub(crate) key: KeyId,
     pub(crate) order: OrderPlan,
-    /// The time from the start of the call to the client's disconnect; `None` if the client stays.
+    /// The time from the start of the call to the client disconnect; `None` if the client stays.
     pub(crate) leaves_after: Option<Ms>,
 }
 
@@ -218,32 +222,33 @@ pub(crate) struct Network {
     pub(crate) slow_ms_max: Ms,
 }
 
-/// The gateways' disks.
+/// The properties of the gateways' disks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DiskPlan {
-    /// The longest time until the line with a call's end reaches the system's cache.
+    /// The longest time until the line about a call's end reaches the cache of the system.
     pub(crate) ending_ms_max: Ms,
-    /// The longest time until any other line reaches the system's cache.
+    /// The longest time until any other line reaches the cache of the system.
     pub(crate) write_ms_max: Ms,
     pub(crate) sync_ms_max: Ms,
-    /// A gateway whose disk stops accepting writes, and when.
+    /// The gateway whose disk stops accepting writes, and the time at which it does.
     pub(crate) breaks: Option<(usize, Ms)>,
 }
 
-/// A failover: the replica becomes the ledger.
+/// A failover, at which the replica becomes the ledger.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failover {
-    /// The old primary's commands of this time before the failover are lost, unless the replica had them.
+    /// Commands that the old primary executed this long before the failover, or later, are lost, unless the replica has
+    /// them.
     pub(crate) drops: Ms,
-    /// A gateway that still uses the old primary after the failover, and for how long.
+    /// The gateway that still uses the old primary after the failover, and for how long.
     pub(crate) split: Option<(usize, Ms)>,
 }
 
-/// The death of a gateway's process.
+/// The death of a gateway's process, and the time of its restart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crash {
     pub(crate) gateway: usize,
-    /// Whether the machine loses power too, so that lines that are not on the disk are lost.
+    /// Whether the machine loses power as well, so that lines that are not on the disk are lost.
     pub(crate) power: bool,
     pub(crate) restart: Ms,
 }
@@ -324,7 +329,8 @@ impl Plan {
             Kind::Away => {
                 for _ in 0..random.between(1, 2) {
                     let from = at(random);
-                    // In this kind there are only two short interruptions, because a hold must survive both together.
+                    // With this kind of faults, there are at most two short interruptions, because a hold must survive
+                    // both together.
                     let until = from + random.between(100, 4_000);
                     self.away.push(Window { from, until });
                 }
@@ -403,8 +409,8 @@ impl Plan {
         if random.chance(300) {
             self.slow_disk(random);
         }
-        // A small outbox cannot keep all acknowledged calls for a replay, so a failover could lose some of them. Only
-        // runs without a failover get a small outbox.
+        // A small outbox cannot keep all acknowledged calls for a replay, so a failover could lose some of them.
+        // Therefore only runs without a failover get a small outbox.
         if self.failovers.is_empty() && random.chance(300) {
             self.outbox_calls_max = random.between(1, 4) as usize;
         }
@@ -432,7 +438,7 @@ impl Plan {
             .push((random.index(self.gateways), Window { from, until }));
     }
 
-    /// Plans a failover. The lost time plus the duration of a split must not exceed the replay window.
+    /// Plans a failover. The lost time and the duration of the split together must not exceed the replay window.
     fn failover(&mut self, random: &mut Random, load: Ms, may_split: bool) {
         let at = random.between(1_000, load);
         let lag = if random.chance(400) {
@@ -440,8 +446,8 @@ impl Plan {
         } else {
             random.between(500, 25_000)
         };
-        // The run has one replication delay, the longest of its failovers. Operators' commands wait that long for the
-        // replica.
+        // The run has a single replication delay, the longest of its failovers. Operators' commands wait that long for
+        // the replica.
         self.replica_lag = self.replica_lag.max(lag);
         let drops = random.between(0, lag);
         let split = (may_split && random.chance(250))
@@ -479,9 +485,9 @@ struct AccountPlan {
     id: AccountId,
     balance: MicroRub,
     keys: Vec<KeyPlan>,
-    /// The ceiling of the group that has all keys of the account; `None` if there is no group.
+    /// The ceiling of the group that contains all keys of the account; `None` if there is no group.
     group: Option<MicroRub>,
-    /// The limit of open calls of one of the account's keys.
+    /// The maximum number of open calls of one of the account's keys.
     concurrency: Option<u32>,
 }
 
@@ -594,7 +600,7 @@ fn operator(random: &mut Random, accounts: &[AccountPlan], load: Ms) -> Vec<(Ms,
         .collect()
 }
 
-/// Disables a key while calls with it arrive, and enables it again some time later.
+/// Plans that an operator disables a key while calls with this key arrive, and enables the key again some time later.
 fn between_calls(
     random: &mut Random,
     accounts: &[AccountPlan],
@@ -650,7 +656,8 @@ fn calls(
     let mut calls = Vec::new();
     let many = random.between(5, 16) as usize;
     while calls.len() < many {
-        // Calls arrive alone, or several at the same moment, sometimes with too little money for all of them.
+        // Calls arrive alone, or several at the same moment. In some cases the account does not have enough money for
+        // all of them.
         let at = random.between(0, load);
         let together = if random.chance(250) {
             random.between(2, 6)
@@ -677,7 +684,7 @@ fn calls(
     calls
 }
 
-/// For runs with leases: gives most accounts money for many calls, and some accounts money for few.
+/// In runs with leases, gives most accounts money for many calls, and some accounts money for few calls.
 fn enrich(random: &mut Random, accounts: &mut [AccountPlan]) {
     for account in accounts {
         let times = |random: &mut Random, amount: MicroRub| {
@@ -694,7 +701,7 @@ fn enrich(random: &mut Random, accounts: &mut [AccountPlan]) {
     }
 }
 
-/// Plans series of calls on one key, mostly at one gateway.
+/// Plans a series of calls with one key, mostly at one gateway.
 fn trains(
     random: &mut Random,
     accounts: &[AccountPlan],
@@ -732,8 +739,8 @@ fn trains(
     calls
 }
 
-/// Plans calls that hold all free money of their account while other calls run. The other calls then cannot enlarge
-/// their holds.
+/// Plans calls that hold all free money of their account while other calls are in flight. The holds of the other calls
+/// then cannot grow.
 fn greedy_calls(random: &mut Random, gateways: usize, calls: &[CallPlan]) -> Vec<CallPlan> {
     let mut greedy = Vec::new();
     for _ in 0..random.between(0, 2) {
@@ -763,7 +770,7 @@ fn order(random: &mut Random) -> OrderPlan {
     } else {
         random.between(5, 20)
     };
-    // Some calls run longer than a hold lives if it is not extended.
+    // Some calls take longer than a hold lasts if it is not extended.
     let frame_ms_max = match random.index(20) {
         0 => 5_000,
         1..8 => 800,
@@ -794,7 +801,7 @@ fn order(random: &mut Random) -> OrderPlan {
     }
 }
 
-/// Creates a request number: a UUIDv7 from the run's clock and the seed's randomness.
+/// Creates a request number: a UUIDv7 from the clock of the run and the randomness of the seed.
 fn number(random: &mut Random, at: Ms) -> RequestNumber {
     let time = u128::from(EPOCH_MS + at) << 80;
     let noise = (u128::from(random.bits()) << 64) | u128::from(random.bits());
@@ -803,12 +810,12 @@ fn number(random: &mut Random, at: Ms) -> RequestNumber {
     RequestNumber::from_uuid(Uuid::from_u128(time | version | noise))
 }
 
-/// The random bits of a request number. The random generators of the run identify the call by them.
+/// Returns the random bits of a request number, by which the random generators of the run identify the call.
 pub(crate) fn bits_of(number: RequestNumber) -> u64 {
     number.uuid().as_u128() as u64
 }
 
-/// The account of a command, and the request number of its call, if any.
+/// Returns the account of a command, and the request number of its call if it has one.
 pub(crate) const fn about(command: &Command) -> (&AccountId, Option<RequestNumber>) {
     match command {
         Command::Reserve(Hold {

@@ -1,5 +1,5 @@
-//! Gateways in several regions use one account, and the ledger is far from most of them. Measures how often a caller
-//! waits for the ledger. The leases are the real ones, the ledger's server is a model, and time is simulated.
+//! Measures how often a caller waits for the ledger if gateways in several regions use one account, and the ledger is
+//! far from most of them. The leases are the real ones, the ledger's server is a model, and time is simulated.
 
 use std::{
     collections::HashMap,
@@ -37,20 +37,20 @@ use crate::{
     world::lock,
 };
 
-/// The round-trip time to the ledger in each region, in ms.
+/// The round-trip time from each region to the ledger, in milliseconds.
 const ROUND_TRIPS: [Ms; 5] = [1, 50, 100, 150, 200];
-/// Calls per second in each region.
+/// The number of calls per second in each region.
 const RATES: [u64; 4] = [100, 200, 1_000, 3_000];
-/// The time during which calls begin, in ms. Calls before `COUNTED_FROM` are not counted: they let the gateways open
-/// leases.
+/// The time in which calls begin, in milliseconds. Calls before `COUNTED_FROM` are not counted, because the gateways
+/// open their leases during these calls.
 const LASTS: Ms = 30_000;
 const COUNTED_FROM: Ms = 2_000;
-/// Mean duration of a call, in ms.
+/// The mean duration of a call, in milliseconds.
 const CALL_MS: u64 = 1_500;
-/// The time after which the rate of `Load::Uneven` changes, in ms.
+/// The time after which the rate of `Load::Uneven` changes, in milliseconds.
 const SWING_MS: Ms = 5_000;
 const LEASE_MAX: Duration = Duration::from_secs(1);
-/// The maximum share of a busy account's calls that wait for the ledger, in thousandths.
+/// The maximum share of a busy account's calls that may wait for the ledger, in thousandths.
 const WAIT_MAX: u64 = 10;
 
 /// How calls are distributed over time.
@@ -58,7 +58,8 @@ const WAIT_MAX: u64 = 10;
 enum Load {
     /// Independent calls at a constant rate.
     Even,
-    /// Independent calls at half of the rate for five seconds, then at one and a half times the rate for five seconds.
+    /// Independent calls, alternately five seconds at half of the rate and five seconds at one and a half times the
+    /// rate.
     Uneven,
 }
 
@@ -81,7 +82,7 @@ impl Load {
     }
 }
 
-/// The result of one region.
+/// The measurements in one region.
 struct Row {
     round_trip: Ms,
     rate: u64,
@@ -92,13 +93,14 @@ struct Row {
 }
 
 impl Row {
-    /// The share of calls that waited for the ledger, in thousandths, rounded up.
+    /// Returns the share of calls that waited for the ledger, in thousandths, rounded up.
     const fn waited_permille(&self) -> u64 {
         (self.waited * 1_000).div_ceil(self.calls)
     }
 }
 
-/// Measures all loads and prints a table; writes it to the file `keep` if given. Returns whether the bound was kept.
+/// Measures all loads and prints a table. If `keep` is given, also writes the table to that file. Returns whether the
+/// bound [`WAIT_MAX`] was kept.
 pub(crate) fn report(keep: Option<&str>) -> bool {
     let mut rows = Vec::new();
     print_head();
@@ -122,7 +124,7 @@ pub(crate) fn report(keep: Option<&str>) -> bool {
     judge(&rows)
 }
 
-/// A shorter run of one load. Returns whether the bound was kept.
+/// Measures one load in a shorter run. Returns whether the bound [`WAIT_MAX`] was kept.
 pub(crate) fn holds() -> bool {
     judge(&play(200, Load::Uneven, 12_000))
 }
@@ -186,7 +188,7 @@ impl Row {
     }
 }
 
-/// Runs all regions at the same time, on one account and one key. Returns a table row per region.
+/// Runs all regions at the same time, with one account and one key. Returns one table row per region.
 fn play(rate: u64, load: Load, lasts: Ms) -> Vec<Row> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -288,7 +290,7 @@ fn key() -> KeyId {
     "k".parse().expect("a good id")
 }
 
-/// A gateway in its region, and its connection to the server.
+/// A gateway in its region, and the connection from this region to the server.
 #[derive(Clone)]
 struct Region {
     server: Arc<Server>,
@@ -339,7 +341,7 @@ impl Region {
         }
     }
 
-    /// Sends a command to the server, and waits for the round trip.
+    /// Sends a command to the server, and waits until the response has come back.
     async fn ask<T>(&self, act: impl FnOnce(&mut Books, u64) -> T + Send) -> T {
         self.commands.fetch_add(1, Ordering::Relaxed);
         let there = self.round_trip / 2;
@@ -357,7 +359,7 @@ impl Region {
         tasks.spawn(async move { tender.leases.tend(&tender).await });
         let random = &mut Random::of(seed, &[1]);
         let (mut calls, mut waited, mut commands) = (0, 0, 0);
-        // Times are in µs, so that calls of the same second begin at many different times.
+        // Times are in microseconds, so that calls of the same second begin at many different times.
         let (mut at, mut nth) = (0, 0);
         let began = self.server.began;
         while at < lasts * 1_000 {
@@ -372,7 +374,7 @@ impl Region {
             let want = MicroRub::new(random.between(10_000, 60_000) as i64);
             let mut hold = Hold::new(number, account(), key(), want, Duration::from_secs(900));
             hold.least = MicroRub::new(10_000);
-            // The cost of a call, and its duration.
+            // Chooses the cost and the duration of the call at random.
             let cost = hold.want.micro() * random.between(10, 100) as i64 / 100;
             let runs = apart(random, CALL_MS);
             let granted = self
@@ -447,7 +449,7 @@ impl LeaseLedger for Region {
     }
 }
 
-/// A random time until the next of independent events with this mean interval: about −ln(u). The logarithm is
+/// Returns a random time until the next of independent events with this mean interval: about −ln(u). The logarithm is
 /// approximated with integers, so that every machine gets the same values.
 fn apart(random: &mut Random, mean: u64) -> u64 {
     // The n leading zero bits of u contribute n × ln 2 = n × 0.693. For the remaining bits, a random value up to 0.693

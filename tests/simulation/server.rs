@@ -1,4 +1,5 @@
-//! The model of the ledger's server: book, receipts, a replica that lags behind, and a clock that can jump.
+//! The model of the ledger's server: the book, the receipts, a replica that lags behind the primary, and a clock that
+//! can jump.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -27,36 +28,36 @@ use crate::{
     world::Sabotage,
 };
 
-/// The most expired holds of an account that one sweep ends.
+/// The maximum number of an account's expired holds that one sweep ends.
 const EXPIRE_MAX: usize = 256;
 
-/// A request of a gateway or an operator.
+/// A request of a gateway or of an operator.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
-    /// A command to the book.
+    /// A command to the ledger's book.
     Step(Command),
-    /// A sweep of expired holds, over all accounts.
+    /// A sweep of expired holds, for all accounts.
     Expire,
-    /// A turn of a lease.
+    /// A lease turn, in which a gateway reports settlements and changes its lease.
     Turn(Arc<Turn>),
-    /// Recalls leased money that no call of the account holds.
+    /// A recall of the leased money that no call of the account holds.
     Recall(AccountId),
-    /// A query for the time until which the account's leases may grant.
+    /// A query for the time until which the account's leases may grant holds.
     Leases(AccountId),
 }
 
-/// The server's answer.
+/// The response of the server.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     Step(Outcome),
     Turn(TurnAnswer),
-    /// The number of leases that may still grant.
+    /// The number of leases that may still grant holds.
     Recalled(u64),
-    /// The server's time, and the time until which leases may grant.
+    /// The time of the server, and the time until which leases may grant holds.
     Leases(u64, u64),
 }
 
-/// A server with its replica.
+/// A ledger server with its replica.
 #[derive(Debug)]
 pub(crate) struct Server {
     books: Books,
@@ -64,26 +65,26 @@ pub(crate) struct Server {
     /// A primary that was replaced but is still used by one gateway.
     old: Option<OldPrimary>,
     epoch: u64,
-    /// How far the server's clock is ahead of the run's, in milliseconds.
+    /// How far the server's clock is ahead of the clock of the run, in milliseconds.
     ahead: i64,
     /// The request numbers of all calls for which a hold was ever granted.
     granted: BTreeSet<RequestNumber>,
-    /// Keys whose disabling was acknowledged to the operator.
+    /// The disabled keys whose disabling was acknowledged to the operator.
     closed: BTreeSet<KeyId>,
     pub(crate) grants: Grants,
     pub(crate) breaches: Vec<String>,
 }
 
-/// The server's data. A replica has a copy.
+/// The data of the server. A replica has a copy of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Books {
     pub(crate) book: Book,
-    /// Receipts by call. A call with two receipts was charged twice.
+    /// The receipts by call. A call with two receipts was charged twice.
     pub(crate) charges: BTreeMap<RequestNumber, Vec<Charge>>,
-    /// Payments and corrections.
+    /// The payments and corrections.
     pub(crate) entries: BTreeMap<(AccountId, String), MicroRub>,
     leases: LeaseBooks,
-    /// The number of changes of holds so far. It decides which changes a sabotage loses.
+    /// The number of changes of holds so far. It determines which changes a sabotage loses.
     adjustments: u32,
 }
 
@@ -91,7 +92,8 @@ pub(crate) struct Books {
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
     pub(crate) account: AccountId,
-    /// The amount of the call's own hold at its end; `None` if a lease held the money or there was no hold.
+    /// The amount of the call's own hold at the end of the call; `None` if a lease held the money or if there was no
+    /// hold.
     pub(crate) held: Option<MicroRub>,
     pub(crate) cost: MicroRub,
     pub(crate) settled: Settled,
@@ -101,7 +103,8 @@ pub(crate) struct Charge {
 struct Replica {
     lag: Ms,
     books: Books,
-    /// Changes that the replica does not have yet. Each has the run's time, the server's time, and the change.
+    /// The changes that the replica does not have yet. Each has the time of the run, the time of the server, and the
+    /// change.
     behind: VecDeque<(Ms, u64, Ask)>,
 }
 
@@ -161,8 +164,8 @@ impl Server {
                     "I12 key {key}: {after} held after {before}, and its disabling was acknowledged"
                 ));
             }
-            // A lowered ceiling may be below what the key already holds, so the ceiling is checked only if the held
-            // amount has grown.
+            // If a ceiling was lowered, the key may already hold more than the ceiling. So the ceiling is checked only
+            // if the held amount has grown.
             let beyond = books.beyond_its_ceiling(ask);
             self.breaches
                 .extend(beyond.map(|beyond| format!("I4 key {key}: {beyond} at {now} ms")));
@@ -197,7 +200,7 @@ impl Server {
         answer
     }
 
-    /// Records that a lease has granted a hold, and checks the grant.
+    /// Records that a lease has granted a hold, and checks whether the lease was allowed to grant it.
     pub(crate) fn lease_granted(&mut self, now: Ms, hold: &Hold, lease: RequestNumber, max: Ms) {
         self.granted.insert(hold.number);
         let limited = self.books.book.account(&hold.account).and_then(|account| {
@@ -214,7 +217,7 @@ impl Server {
             .extend(self.grants.granted(hold, lease, max, now));
     }
 
-    /// Returns the answer that a RESERVE would get now, but holds no money.
+    /// Returns the response that a RESERVE would get now, and makes no hold.
     pub(crate) fn only_look(&mut self, now: Ms, command: &Command) -> Outcome {
         let clock = self.clock(now);
         let outcome = book::apply(&mut self.books.book.clone(), command, clock);
@@ -225,7 +228,8 @@ impl Server {
     }
 
     fn tell_granted(&mut self, number: RequestNumber, key: &KeyId, by_the_old: bool) {
-        // An old primary does not have changes that were acknowledged after its replacement.
+        // The old primary does not have changes that were acknowledged after it was replaced, so it may still grant
+        // holds.
         if self.granted.insert(number) && !by_the_old && self.closed.contains(key) {
             self.breaches.push(format!(
                 "I12 {number}: a hold on key {key}, whose disabling was acknowledged"
@@ -237,7 +241,7 @@ impl Server {
         self.granted.contains(&number)
     }
 
-    /// Records that the disabling of a key was acknowledged to the operator, or that the operator has begun to enable
+    /// Records that the operator got the acknowledgement for disabling a key, or that the operator has begun to enable
     /// the key again.
     pub(crate) fn close(&mut self, key: &KeyId, closed: bool) {
         if closed {
@@ -247,7 +251,7 @@ impl Server {
         }
     }
 
-    /// The number of the server that a gateway uses now. Each failover has a new number.
+    /// Returns the number of the server that a gateway uses now. Each failover results in a new number.
     pub(crate) fn epoch(&self, gateway: usize, now: Ms) -> u64 {
         match &self.old {
             Some(old) if old.gateway == gateway && now < old.until => old.epoch,
@@ -255,12 +259,12 @@ impl Server {
         }
     }
 
-    /// The time at which the replica gets a change that is made now.
+    /// Returns the time at which the replica gets a change that is made now.
     pub(crate) fn replica_lag(&self) -> Option<Ms> {
         self.replica.as_ref().map(|replica| replica.lag)
     }
 
-    /// Makes the replica the ledger.
+    /// Makes the replica the ledger, as a failover does.
     pub(crate) fn fail_over(
         &mut self,
         now: Ms,
@@ -295,13 +299,14 @@ impl Server {
         (EPOCH_MS + now).saturating_add_signed(self.ahead)
     }
 
-    /// The books of the current ledger.
+    /// Returns the books of the current ledger.
     pub(crate) const fn books(&self) -> &Books {
         &self.books
     }
 }
 
-/// Breaches of a group's ceiling by the spending and holds of its keys, and of a key's limit of open calls.
+/// Returns breaches of a group's ceiling by what its keys have spent and hold, and breaches of a key's limit of open
+/// calls.
 fn beyond_a_limit(id: &AccountId, account: &Account, now: Ms) -> Vec<String> {
     let groups = account.groups().filter_map(|(group, book)| {
         let ceiling = book.money.ceilings.total?;
@@ -320,7 +325,7 @@ fn beyond_a_limit(id: &AccountId, account: &Account, now: Ms) -> Vec<String> {
     groups.chain(keys).collect()
 }
 
-/// The account and key of a request that may hold money.
+/// Returns the account and key of a request that may hold money.
 fn holder(ask: &Ask) -> Option<(&AccountId, &KeyId)> {
     match ask {
         Ask::Step(Command::Reserve(hold)) => Some((&hold.account, &hold.key)),
@@ -360,14 +365,15 @@ impl Books {
         }
     }
 
-    /// The key that may hold more money after a request, and what the key holds.
+    /// Returns the key that may hold more money after a request, and the amount that the key holds now.
     fn held_for(&self, ask: &Ask) -> Option<(KeyId, MicroRub)> {
         let (account, key) = holder(ask)?;
         let held = self.book.account(account)?.key(key)?.held;
         Some((key.clone(), held))
     }
 
-    /// The sum of what a request's key has spent and holds, and the key's ceiling, if the sum exceeds the ceiling.
+    /// Returns what the key of a request has spent and holds in total, together with its ceiling, if the total exceeds
+    /// the ceiling.
     fn beyond_its_ceiling(&self, ask: &Ask) -> Option<String> {
         let (account, key) = holder(ask)?;
         let key = self.book.account(account)?.key(key)?;
@@ -445,7 +451,8 @@ impl Books {
         Outcome::Adjust(answer)
     }
 
-    /// A receipt answers a repeated settlement even after the tombstone has expired, as in every store.
+    /// Settles a call. As in every store, a repeated settlement is answered from the receipt, even after the tombstone
+    /// has expired.
     fn settle(
         &mut self,
         number: RequestNumber,
@@ -503,7 +510,7 @@ impl Replica {
     }
 }
 
-/// The text of a request in the log of a run.
+/// Returns the text of a request for the log of a run.
 impl std::fmt::Display for Ask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let command = match self {

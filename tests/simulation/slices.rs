@@ -1,5 +1,5 @@
-//! A call whose hold covers its output slice by slice. The hold shrinks when the answer begins, and grows before a
-//! slice is used up. If it cannot grow, the answer ends.
+//! A call whose hold covers its output slice by slice. The hold shrinks when the response begins, and grows before a
+//! slice is used up. If the hold cannot grow, the response ends.
 
 use std::{
     pin::Pin,
@@ -29,20 +29,21 @@ pub(crate) type GatewayLedger = Outbox<SimLedger, SimLog>;
 
 type Answered = Pin<Box<dyn Future<Output = Result<Adjusted, LedgerError>> + Send>>;
 
-/// The hold of a running call.
+/// The hold of a call in flight.
 pub(crate) struct Slices {
     sim: Arc<Sim>,
     ledger: GatewayLedger,
     first: Adjustment,
     input_tokens: u64,
-    /// Output tokens per slice; `None` if the hold is not changed.
+    /// The number of output tokens per slice; `None` if the hold is not changed.
     slice: Option<u64>,
-    /// The most output tokens that the call may have.
+    /// The maximum number of output tokens that the call may have.
     most: u64,
     /// The number of output tokens that the hold certainly covers.
     covered: u64,
     sequence: u32,
-    /// The last change of the hold, until the ledger has answered it, and the output tokens that it pays for.
+    /// The last requested change of the hold, until the ledger has responded to it, and the number of output tokens
+    /// that the changed hold covers.
     under_way: Option<(u64, Answered)>,
 }
 
@@ -73,26 +74,26 @@ impl Slices {
         }
     }
 
-    /// Called when the answer begins: shrinks the hold to the first slice.
+    /// Shrinks the hold to the first slice. Called when the response begins.
     pub(crate) fn begin(&mut self) {
         if let Some(slice) = self.slice.filter(|slice| *slice < self.covered) {
             self.adjust(slice);
-            // From now on the ledger may apply the smaller hold at any time.
+            // From now on, the ledger may apply the smaller hold at any time.
             self.covered = slice;
             let held = cost(self.input_tokens + slice);
             self.sim.log(self.first.number, |call| call.held = held);
         }
     }
 
-    /// Returns the most output that the call may have if `served` tokens were served. Is pending if the last slice is
-    /// used up and the next slice is not granted yet.
+    /// Returns the maximum output that the call may have if `served` tokens were served. Is pending if the last slice
+    /// is used up and the next slice is not granted yet.
     pub(crate) fn poll_covered(&mut self, cx: &mut Context<'_>, served: u64) -> Poll<u64> {
         let slice = self.slice.unwrap_or_default();
         loop {
             let needs_more = self.covered < self.most && served + slice / 2 >= self.covered;
             let shrinks = |target: u64| target <= self.covered;
             match &mut self.under_way {
-                // A request to grow does not wait for the answer to an earlier request to shrink.
+                // A request for a larger hold does not wait for the response to an earlier request for a smaller hold.
                 Some((target, _)) if needs_more && shrinks(*target) => self.grow(slice),
                 None if needs_more => self.grow(slice),
                 None => return Poll::Ready(self.covered),
@@ -111,7 +112,7 @@ impl Slices {
         }
     }
 
-    /// The number of output tokens from which on no further slice is requested.
+    /// Returns the number of output tokens from which on no further slice is requested.
     pub(crate) const fn most(&self) -> u64 {
         self.most
     }
@@ -145,7 +146,7 @@ impl Slices {
                 let held = *held;
                 self.sim.log(number, |call| call.held = held);
             }
-            // The hold cannot grow, so the answer ends at the output that the hold covers.
+            // The hold cannot grow, so the response ends at the output that the hold covers.
             _ => self.most = self.covered,
         }
     }

@@ -1,4 +1,4 @@
-//! Runs many seeds: several simulated worlds at a time, each on its own thread.
+//! Runs many seeds. Several simulated worlds run at the same time, each on a separate thread.
 
 use std::{
     any::Any,
@@ -20,16 +20,16 @@ use crate::{
     world::{Sabotage, lock, play},
 };
 
-/// The results of many runs.
+/// The results of many runs, each with a different seed.
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
-    /// Results by kind of fault, and by whether the run had leases.
+    /// The results by kind of fault, and by whether the run had leases.
     pub(crate) rows: BTreeMap<(Kind, bool), Row>,
-    /// Seeds whose runs failed, and the breaches that were found.
+    /// The seeds whose runs failed, with the breaches that were found.
     pub(crate) failures: Vec<(u64, Vec<String>)>,
 }
 
-/// The sums over the runs of one kind.
+/// The sums over all runs of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Row {
     pub(crate) runs: u64,

@@ -1,4 +1,4 @@
-//! The log of a run: off for many seeds, complete for a single seed.
+//! The log of a simulated run. It is off if many seeds are run, and complete for a single seed.
 
 use std::{
     fmt,
@@ -7,18 +7,18 @@ use std::{
 
 use crate::plan::Ms;
 
-/// The treatment of the lines of a run's log.
+/// How the lines of a run's log are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tracing {
-    /// Lines are not even formatted.
+    /// The lines are neither formatted nor printed.
     Off,
-    /// Lines are hashed, so that two runs can be compared.
+    /// The lines are hashed, so that two runs can be compared.
     Hashed,
-    /// Lines are printed.
+    /// The lines are printed.
     Printed,
 }
 
-/// The lines of one run.
+/// The log lines of one run.
 #[derive(Debug)]
 pub(crate) struct Trace {
     how: Tracing,
@@ -37,7 +37,7 @@ impl Trace {
         match self.how {
             Tracing::Off => {}
             Tracing::Hashed => {
-                // The hash covers the time and the order of the lines.
+                // The hash covers the time of each line and the order of the lines.
                 let hash = fnv(self.hash.load(Ordering::Relaxed), &at.to_le_bytes());
                 self.hash
                     .store(fnv(hash, line().as_bytes()), Ordering::Relaxed);
@@ -59,7 +59,7 @@ fn fnv(hash: u64, bytes: &[u8]) -> u64 {
         })
 }
 
-/// Displays milliseconds as seconds.
+/// Formats milliseconds as seconds.
 pub(crate) struct Seconds(pub(crate) Ms);
 
 impl fmt::Display for Seconds {

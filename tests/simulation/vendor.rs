@@ -1,4 +1,5 @@
-//! A vendor that serves a scripted answer, frame by frame, and logs what it served. All its tokens have the same price.
+//! A simulated vendor that serves a scripted response, frame by frame, and logs what it has served. All its tokens have
+//! the same price.
 
 use std::{
     pin::Pin,
@@ -29,53 +30,53 @@ use crate::{
 /// The price of a token, in micro-rubles.
 const MICRO_A_TOKEN: u64 = 1_000;
 
-/// The cost of this many tokens.
+/// Returns the cost of this number of tokens.
 pub(crate) fn cost(tokens: u64) -> MicroRub {
     MicroRub::new(i64::try_from(tokens * MICRO_A_TOKEN).unwrap_or(i64::MAX))
 }
 
-/// A client's request, and the answer that it will get.
+/// The request of a client, and the response that it will get.
 #[derive(Clone, Debug)]
 pub(crate) struct OrderPlan {
     pub(crate) input_tokens: u64,
     pub(crate) output_tokens_max: u64,
-    /// If money is short, the call is made with at least this many output tokens.
+    /// The call is made if the account's money covers at least this number of output tokens.
     pub(crate) output_tokens_min: u64,
     pub(crate) finish_without_client: bool,
-    /// The output tokens that the hold covers at a time; `None` if the hold is not changed.
+    /// The number of output tokens that the hold covers at a time; `None` if the hold is not changed.
     pub(crate) slice_tokens: Option<u64>,
     pub(crate) script: Script,
 }
 
-/// The script of a vendor's answer.
+/// The script of a vendor's response: its frames, and how it ends.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
-    /// Time before the answer begins, in milliseconds.
+    /// The time before the response begins, in milliseconds.
     pub(crate) head_ms: Ms,
-    /// Whether the vendor refuses the call, which costs nothing.
+    /// Whether the vendor refuses the call. A refused call costs nothing.
     pub(crate) refuses: bool,
-    /// The frames of the answer. Each has the time before it, and its tokens.
+    /// The frames of the response. Each consists of the time before it, and its tokens.
     pub(crate) frames: Vec<(Ms, u64)>,
     pub(crate) finish: Finish,
 }
 
-/// How an answer ends.
+/// How the vendor ends its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
-    /// The end follows after the last frame, as a separate step.
+    /// The end of the response follows after its last frame, as a separate step.
     Plain,
-    /// The last frame is marked as the last, so the gateway polls for no further frame.
+    /// The last frame of the response is marked as the last, so the gateway polls for no further frame.
     WithLastFrame,
-    /// The usage follows this long after the last frame.
+    /// The usage follows this long after the last frame of the response.
     UsageLater(Ms),
-    /// The connection breaks.
+    /// The connection to the vendor breaks before the response is complete.
     Cut,
     /// The vendor reports twice the usage that it has served.
     Overrun,
 }
 
 impl Script {
-    /// The duration of the whole answer.
+    /// Returns the duration of the complete response.
     pub(crate) fn lasts(&self) -> Ms {
         let frames: Ms = self.frames.iter().map(|(ms, _)| ms).sum();
         let usage = match self.finish {
@@ -86,12 +87,12 @@ impl Script {
     }
 }
 
-/// A call on its way to the vendor.
+/// A call that the gateway is sending to the vendor.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) plan: CallPlan,
     meter: Meter,
-    /// The number of output tokens that the hold pays for.
+    /// The number of output tokens that the hold covers.
     paid_tokens: u64,
 }
 
@@ -105,7 +106,7 @@ impl Order {
     }
 }
 
-/// A tariff with a price per token.
+/// A tariff with one price for all tokens.
 #[derive(Clone)]
 pub(crate) struct ByTheToken {
     pub(crate) sim: Arc<Sim>,
@@ -137,7 +138,7 @@ impl Tariff<Order> for ByTheToken {
     }
 }
 
-/// Computes a call's charge from its meter.
+/// Computes what a call is charged, from its meter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenBill {
     input_tokens: u64,
@@ -149,7 +150,7 @@ impl Bill for TokenBill {
         let output = reading
             .usage
             .map_or(reading.text_bytes, |usage| usage.output);
-        // A call without delivered output is charged only if its client disconnected.
+        // A call without delivered output is charged only if its client has disconnected.
         if !reading.dispatched || (output == 0 && end != End::ClientLeft) {
             return None;
         }
@@ -165,12 +166,12 @@ impl Bill for TokenBill {
     }
 }
 
-/// The vendor as seen by one process of a gateway.
+/// The vendor as one process of a gateway sees it.
 #[derive(Clone)]
 pub(crate) struct Vendor {
     pub(crate) sim: Arc<Sim>,
     pub(crate) life: Life,
-    /// The gateway's ledger, in which running calls change their holds.
+    /// The ledger of the gateway, in which calls in flight change their holds.
     pub(crate) ledger: GatewayLedger,
 }
 
@@ -202,7 +203,7 @@ impl Service<Request<Order>> for Vendor {
     }
 }
 
-/// The vendor's work on a call. It ends when this is dropped.
+/// The work of the vendor on a call. Dropping it ends the work.
 struct Work {
     sim: Arc<Sim>,
     life: Life,
@@ -233,7 +234,7 @@ impl Work {
         }))
     }
 
-    /// Records the number of output tokens sent so far.
+    /// Records the number of output tokens that were sent so far.
     fn served(&self, output: u64) {
         let tokens = self.input_tokens + output;
         let now = self.sim.now();
@@ -264,7 +265,7 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // A process that has died did not see the end of the call, so the end is not logged.
+        // A process that has died has not seen the end of the call, so the end is not logged.
         if self.life.lasts() {
             let now = self.sim.now();
             self.sim.log(self.number, |call| call.ended = Some(now));
@@ -274,7 +275,7 @@ impl Drop for Work {
     }
 }
 
-/// The body of an answer.
+/// The body of the vendor's response, which the gateway reads.
 pub(crate) struct Answer {
     work: Work,
     next: usize,
@@ -356,7 +357,7 @@ impl Body for Answer {
     }
 }
 
-/// A short form of a request number for the log of a run.
+/// Displays a short form of a request number in the log of a run.
 pub(crate) struct Short(pub(crate) RequestNumber);
 
 impl std::fmt::Display for Short {

@@ -1,4 +1,4 @@
-//! The verdict on a run: compares the vendor's log with the books, and checks the books themselves.
+//! The verdict on a simulated run: compares the vendor's log with the books, and checks the books themselves.
 
 use tollgate_layers::{money::MicroRub, reserve::ledger::Booked};
 
@@ -9,7 +9,7 @@ use crate::{
     world::{Call, Sim, lock},
 };
 
-/// The interval at which the settler records checkpoints of running calls.
+/// The interval at which the settler records checkpoints of calls in flight.
 const TEND_MS: Ms = 1_000;
 /// An allowance for messages and scheduling, in addition to the times in the plan.
 const SLACK_MS: Ms = 100;
@@ -18,17 +18,17 @@ const SLACK_MS: Ms = 100;
 #[derive(Clone, Debug)]
 pub(crate) struct Verdict {
     pub(crate) kind: Kind,
-    /// Calls that reached a gateway.
+    /// The number of calls that reached a gateway.
     pub(crate) calls: u64,
     /// The number of calls for which a vendor worked.
     pub(crate) served: u64,
-    /// The number of holds that leases granted.
+    /// The number of holds that leases have granted.
     pub(crate) leased: u64,
     pub(crate) late: u64,
     pub(crate) forced: u64,
     /// The losses in the books, in micro-rubles, of calls whose hold had expired or was lost.
     pub(crate) short: i64,
-    /// Micro-rubles that dead gateways have not charged.
+    /// The amount that dead gateways have not charged, in micro-rubles.
     pub(crate) lost: i64,
     /// The number of calls that were charged twice.
     pub(crate) double: u64,
@@ -88,7 +88,7 @@ impl Verdict {
             let died = crashed
                 .get(&(call.gateway, call.process))
                 .map(|(at, power)| {
-                    // If the machine loses power later, it also loses lines that an earlier process did not sync.
+                    // If the machine loses power later, lines that an earlier process has not synced are lost as well.
                     let later = crashed.iter().any(|((gateway, _), (cut, power))| {
                         *gateway == call.gateway && *power && cut >= at
                     });
@@ -118,18 +118,18 @@ impl Verdict {
         }
     }
 
-    /// The least that must be charged for a call whose gateway died at `at`.
+    /// Returns the minimum that must be charged for a call whose gateway died at `at`.
     fn least_of_the_dead(&self, plan: &Plan, call: &Call, at: Ms, power: bool) -> MicroRub {
         let lost = self.kind.allows().lost;
         let owed = owed(call);
         let (disk, fell_over) = (plan.disk, !plan.failovers.is_empty());
         let ended_for = |ms: Ms| call.ended.is_some_and(|ended| ended + ms < at);
         let write_ms = disk.write_ms_max.max(disk.ending_ms_max);
-        // A failover may lose an acknowledged charge, and another fault may lose the outbox's record of that charge.
+        // A failover may lose an acknowledged charge, and another fault may lose the outbox's record of this charge.
         if lost == Lost::OfTheDead && fell_over {
             return MicroRub::ZERO;
         }
-        // An acknowledged charge is kept by the ledger, or the outbox has it and the next process sends it again.
+        // An acknowledged charge is in the ledger, or it is in the outbox and the next process sends it again.
         let written = ended_for(write_ms + 1);
         if call.reported.is_some_and(|reported| reported < at) && (written || !fell_over) {
             return owed;
@@ -235,8 +235,8 @@ impl Verdict {
     }
 }
 
-/// The cost of a call according to the vendor's log: the served output and the input, or the input alone if the client
-/// disconnected before any output. If the gateway of the call died, at most this amount may be charged.
+/// Returns the cost of a call according to the vendor's log: the served output and the input, or only the input if the
+/// client disconnected before any output. If the gateway of the call has died, at most this amount may be charged.
 fn owed(call: &Call) -> MicroRub {
     if call.dispatched && !call.vendor_refused {
         cost(call.input + call.output)

@@ -33,60 +33,60 @@ use crate::{
     verdict::{Verdict, judge},
 };
 
-/// The longest time in which all calls must be settled after the last fault.
+/// The maximum time between the last fault and the settlement of all calls.
 const SETTLE_MS_MAX: Ms = 300_000;
 /// The interval at which the run checks whether all calls are settled.
 const LOOK_MS: Ms = 250;
-/// Longer than the lifetime of any hold. At the end the ledger's clock is moved by this time, so that every hold
+/// A time that is longer than any hold lasts. At the end, the ledger's clock is moved by this time, so that every hold
 /// expires.
 const PAST_ALL_HOLDS_MS: i64 = 4 * 3_600_000;
-/// Time after which an operator repeats a request that got no answer.
+/// The time after which an operator repeats a request that got no response.
 const OPERATOR_RETRY_MS: Ms = 1_000;
-/// The time after which a gateway tries to start again if it could not reach its ledger.
+/// The time after which a gateway that could not reach its ledger tries to start again.
 const RESTART_MS: Ms = 1_000;
 
-/// A bug that is injected into the ledger or the gateway, to check that the verdict finds it.
+/// A bug that is put into the ledger or the gateway on purpose, to check that the verdict finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
-    /// The ledger forgets a settlement that it has recorded, so that a repeat is charged again.
+    /// Bug: the ledger deletes a settlement that it has recorded, so that a repeated settlement is charged again.
     SettleTwice,
-    /// The ledger acknowledges some settlements without recording them.
+    /// Bug: the ledger acknowledges some settlements without recording them.
     LoseSettle,
-    /// No gateway replays acknowledged ends of calls after a failover.
+    /// Bug: after a failover, no gateway sends again the settlements that were acknowledged before.
     NoReplay,
-    /// A hold is checked in one step and taken in a later step.
+    /// Bug: a hold is checked in one step and made in a later step.
     SkipAtomicity,
-    /// The end of a call is charged again if a lease's turns report it twice.
+    /// Bug: if two turns of a lease report the same settlement, the settlement is charged twice.
     EndTwice,
-    /// A turn of a lease is carried out again if it is sent twice.
+    /// Bug: if a lease turn is sent twice, it is executed twice.
     TurnTwice,
-    /// A turn of a lease is carried out even if it does not name the lease's last turn.
+    /// Bug: a lease turn is executed even if it does not name the last turn of its lease.
     Unfenced,
-    /// A lease does not pay for the calls whose holds it has granted.
+    /// Bug: a lease does not pay for the calls whose holds it has granted.
     PaysNothing,
-    /// Money that a lease has paid stays in the lease.
+    /// Bug: money that a lease has paid for a call stays in the lease.
     KeepsWhatItPaid,
-    /// Money that a lease has returned is still held.
+    /// Bug: money that a lease has returned is still held.
     KeepsWhatItGave,
-    /// A turn of a lease gets money although an operator has forbidden it.
+    /// Bug: a lease turn gets money although an operator has forbidden it.
     GrantsForbidden,
-    /// An operator's command is acknowledged although an earlier turn may still let a gateway grant holds.
+    /// Bug: an operator's command is acknowledged although an earlier lease turn may still let a gateway grant holds.
     Unheard,
-    /// A key with limited concurrency has a lease.
+    /// Bug: a key with limited concurrency gets a lease.
     LeasesLimited,
-    /// A gateway continues to grant holds after a turn whose answer forbids it.
+    /// Bug: a gateway continues to grant holds after a lease turn whose response forbids it.
     Deaf,
-    /// A gateway's clocks are too slow.
+    /// Bug: the clocks of a gateway are too slow.
     SlowClock,
-    /// An operator's command is acknowledged without waiting until leases can no longer grant holds.
+    /// Bug: an operator's command is acknowledged before the time at which leases can no longer grant holds.
     Hasty,
-    /// A change of a hold is carried out although a later change of the same hold was carried out before.
+    /// Bug: a change of a hold is executed although a later change of the same hold was executed before.
     StaleAdjustment,
-    /// The ledger acknowledges some requests for a larger hold without enlarging the hold.
+    /// Bug: the ledger acknowledges some requests for a larger hold, and does not enlarge the hold.
     LoseAdjustment,
-    /// A turn enlarges the holds of running calls by more money than is free.
+    /// Bug: a lease turn enlarges the holds of calls in flight by more money than is free.
     RaisesBeyond,
-    /// A turn enlarges the holds of running calls although their key is disabled.
+    /// Bug: a lease turn enlarges the holds of calls in flight although their key is disabled.
     RaisesForbidden,
 }
 
@@ -140,7 +140,7 @@ impl Sabotage {
     }
 }
 
-/// Runs a seed, on this thread, from its first call to the verdict.
+/// Runs a seed on this thread, from its first call to the verdict.
 pub(crate) fn play(seed: u64, tracing: Tracing, sabotage: Option<Sabotage>) -> Verdict {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -161,18 +161,18 @@ pub(crate) struct Sim {
     pub(crate) net: Net,
     pub(crate) server: Mutex<Server>,
     pub(crate) disks: Vec<Disk>,
-    /// The vendor's own log, by request number.
+    /// The log of the vendor, by request number.
     pub(crate) calls: Mutex<BTreeMap<RequestNumber, Call>>,
     /// The time at which each dead process died, and whether its machine lost power.
     pub(crate) crashed: Mutex<BTreeMap<(usize, u32), (Ms, bool)>>,
-    /// Entries that were acknowledged to operators.
+    /// The entries that were acknowledged to operators.
     pub(crate) entered: Mutex<Vec<(AccountId, String, MicroRub)>>,
     operator_done: AtomicBool,
     breaches: Mutex<Vec<String>>,
     began: Instant,
 }
 
-/// A call of a gateway, and what the vendor served for it.
+/// A call of a gateway, and what the vendor has served for it.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) gateway: usize,
@@ -180,23 +180,23 @@ pub(crate) struct Call {
     pub(crate) process: u32,
     pub(crate) began: Ms,
     pub(crate) input: u64,
-    /// The amount that the call holds, according to the last answer that its gateway has received.
+    /// The amount that the call holds, according to the last response that its gateway has received.
     pub(crate) held: MicroRub,
     pub(crate) dispatched: bool,
     pub(crate) vendor_refused: bool,
-    /// Output tokens served, as the vendor counts them.
+    /// The number of output tokens that the vendor has served, by the vendor's count.
     pub(crate) output: u64,
-    /// The number of tokens, including input, that were served by each time.
+    /// For each time, the number of tokens that were served until then. The input is included.
     pub(crate) marks: Vec<(Ms, u64)>,
     /// The time at which the vendor's work ended.
     pub(crate) ended: Option<Ms>,
-    /// Whether the gateway refused the call, so that nothing is held for it.
+    /// Whether the gateway has refused the call, so that nothing is held for it.
     pub(crate) refused: bool,
-    /// The time at which a gateway first reported that the ledger has recorded the call's end.
+    /// The time at which a gateway first reported that the ledger has recorded the end of the call.
     pub(crate) reported: Option<Ms>,
 }
 
-/// Whether a process is alive.
+/// Whether a process is alive. Clones share this state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Life(Arc<AtomicBool>);
 
@@ -210,7 +210,7 @@ impl Life {
     }
 }
 
-/// A poisoned lock may be used, because a world has only one thread and its data is consistent.
+/// Locks the mutex, even if it is poisoned: a world has only one thread, so its data is consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -234,7 +234,7 @@ impl Sim {
         }
     }
 
-    /// Milliseconds since the run began.
+    /// Returns the milliseconds since the run began.
     pub(crate) fn now(&self) -> Ms {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(Ms::MAX)
     }
@@ -256,7 +256,7 @@ impl Sim {
         lock(&self.breaches).clone()
     }
 
-    /// The number of the ledger's server that a gateway uses now.
+    /// Returns the number of the ledger's server that a gateway uses now.
     pub(crate) fn epoch(&self, gateway: usize) -> u64 {
         lock(&self.server).epoch(gateway, self.now())
     }
@@ -266,12 +266,12 @@ impl Sim {
         breaks.is_some_and(|(broken, at)| broken == gateway && at <= self.now())
     }
 
-    /// The time for which leases may grant after a turn.
+    /// Returns how long leases may grant holds after a turn.
     pub(crate) fn lease_max(&self) -> Ms {
         self.plan.leases.as_ref().map_or(0, |leases| leases.max)
     }
 
-    /// Changes a call's entry in the vendor's log.
+    /// Changes the entry of a call in the vendor's log.
     pub(crate) fn log(&self, number: RequestNumber, change: impl FnOnce(&mut Call)) {
         if let Some(call) = lock(&self.calls).get_mut(&number) {
             change(call);
@@ -307,7 +307,7 @@ impl Sim {
     }
 }
 
-/// A run in progress.
+/// A run that is in progress.
 struct World {
     sim: Arc<Sim>,
     processes: Vec<Option<Process>>,
@@ -472,7 +472,7 @@ impl World {
         sim.disks[crash.gateway].crash(now, crash.power, fate);
     }
 
-    /// A description of the work that is not finished; `None` if everything is finished.
+    /// Returns a description of the work that is not finished; `None` if everything is finished.
     fn unfinished(&self) -> Option<String> {
         let sim = &self.sim;
         if !sim.operator_done.load(Ordering::Relaxed) {
@@ -496,7 +496,7 @@ impl World {
         (!sim.net_is_idle()).then(|| "a message is on its way".into())
     }
 
-    /// In runs in which every lease must be returned, checks that no money is held at the end.
+    /// Checks that no money is held at the end, if every lease must be returned in this run.
     fn find_idle_money(&self) {
         let sim = &self.sim;
         if sim.plan.leases.is_none() || !gives_all_back(sim.plan.kind) {
@@ -518,7 +518,7 @@ impl World {
     }
 }
 
-/// The operator: sends one request after the other, and repeats each until it is answered.
+/// Acts as the operator: sends one request after another, and repeats each until it is answered.
 async fn operate(sim: Arc<Sim>) {
     for (at, command) in &sim.plan.operator {
         sleep_until(sim.moment(*at)).await;
@@ -557,7 +557,7 @@ async fn operate(sim: Arc<Sim>) {
     sim.operator_done.store(true, Ordering::Relaxed);
 }
 
-/// Returns the key, or the whole account, that an operator's command disables (`true`) or enables again (`false`).
+/// Returns the key or the account that an operator's command disables (`true`) or enables again (`false`).
 const fn forbids(command: &Command) -> Option<(&AccountId, Option<&KeyId>, bool)> {
     match command {
         Command::SetKey {
@@ -571,8 +571,8 @@ const fn forbids(command: &Command) -> Option<(&AccountId, Option<&KeyId>, bool)
     }
 }
 
-/// Waits, like an operator's gateway, until leases from before now grant nothing any more. Returns whether the ledger
-/// answered.
+/// Waits, as an operator's gateway does, until the leases that exist now can no longer grant holds. Returns whether the
+/// ledger has answered.
 async fn received(sim: &Sim, account: &AccountId) -> bool {
     if sim.plan.leases.is_none() || sim.sabotage == Some(Sabotage::Hasty) {
         return true;

@@ -1,12 +1,12 @@
-//! The text of a gateway's configuration, on free ports of the loopback interface.
+//! Builds the text of a gateway's configuration, with free ports of 127.0.0.1.
 
 use std::{fmt::Write as _, net::SocketAddr, path::Path};
 
-/// Base prices in USDT per million tokens: input, cached input, output, cache write.
+/// The base prices in USDT per million tokens: input, cached input, output, cache write.
 pub type Usdt = [&'static str; 4];
 
-/// Builds the text, section by section. The text has operators, an outbox, limits, vendors and models only if they are
-/// added. The exchange rate is 100 rubles, and the multiplier is 1.
+/// Builds the text of a configuration, section by section. It has operators, an outbox, limits, vendors and models only
+/// if they are added. The exchange rate is 100 rubles, and the multiplier is 1.
 #[derive(Clone, Debug)]
 pub struct ConfigText {
     admin: bool,
@@ -19,7 +19,7 @@ pub struct ConfigText {
 }
 
 impl ConfigText {
-    /// Starts the text of a configuration with the ledger at this URL.
+    /// Starts the text of a configuration whose ledger is at this URL.
     pub fn over(ledger: &str) -> Self {
         Self {
             admin: false,
@@ -32,7 +32,7 @@ impl ConfigText {
         }
     }
 
-    /// Adds a listener for operators, whose key is in `ADMIN_KEY`.
+    /// Adds a listener for operators. Their key is in the environment variable `ADMIN_KEY`.
     pub fn admin(mut self) -> Self {
         self.admin = true;
         self
@@ -42,25 +42,25 @@ impl ConfigText {
         self.ledger(&format!("outbox = \"{}\"", file.display()))
     }
 
-    /// Adds a line under `[ledger]`.
+    /// Adds a line to the section `[ledger]`.
     pub fn ledger(mut self, line: &str) -> Self {
         let _ = writeln!(self.ledger, "{line}");
         self
     }
 
-    /// Adds a line under `[limits]`.
+    /// Adds a line to the section `[limits]`.
     pub fn limit(mut self, line: &str) -> Self {
         let _ = writeln!(self.limits, "{line}");
         self
     }
 
-    /// Sets the exchange rate, and the multiplier.
+    /// Sets the exchange rate and the multiplier.
     pub fn rates(mut self, rate: &str, multiplier: &str) -> Self {
         (self.rate, self.multiplier) = (rate.to_owned(), multiplier.to_owned());
         self
     }
 
-    /// Adds a vendor whose key is in `VENDOR_KEY`, and further lines of its section.
+    /// Adds a vendor with these additional lines in its section. Its key is in the environment variable `VENDOR_KEY`.
     pub fn vendor(mut self, name: &str, format: &str, url: &str, more: &str) -> Self {
         let _ = writeln!(
             self.vendors,
@@ -69,7 +69,7 @@ impl ConfigText {
         self
     }
 
-    /// Adds a model with one route: this vendor, and the vendor's name of the model.
+    /// Adds a model with one route: to this vendor, with the vendor's name of the model.
     pub fn model(mut self, id: &str, usdt: Usdt, output_max: u32, route: (&str, &str)) -> Self {
         let [input, cached, output, write] = usdt;
         let (vendor, called) = route;
@@ -85,7 +85,7 @@ impl ConfigText {
 
     /// Adds a vendor and a model of each format, named `chat` and `messages` with this suffix. The prices make costs
     /// easy to compute. At the default exchange rate, a million tokens of `chat` cost 100 ₽ (input), 10 ₽ (cached
-    /// input), 200 ₽ (output) and 50 ₽ (cache write), and a million tokens of `messages` cost ten times that.
+    /// input), 200 ₽ (output) and 50 ₽ (cache write). A million tokens of `messages` cost ten times as much.
     pub fn chat_and_messages(self, vendor: SocketAddr, suffix: &str, more: &str) -> Self {
         let name = |format: &str| format!("{format}-vendor{suffix}");
         let (chat, messages) = (name("chat"), name("messages"));
@@ -130,8 +130,8 @@ impl ConfigText {
     }
 }
 
-/// Returns the text after these replacements, each of which is an old and a new text. Panics if an old text does not
-/// occur.
+/// Returns the text after these replacements. Each is an old text and the new text for it. Panics if an old text does
+/// not occur.
 pub fn edited(text: String, edits: &[(String, String)]) -> String {
     edits.iter().fold(text, |text, (from, to)| {
         assert!(text.contains(from.as_str()), "the config has no {from:?}");

@@ -1,5 +1,5 @@
-//! Two real proxies, CONNECT (RFC 9110) and SOCKS5 (RFC 1928, 1929), and a vendor that speaks TLS and HTTP/1.1 or
-//! HTTP/2. They are small but complete: all bytes are sent over real sockets.
+//! Two proxies, CONNECT (RFC 9110) and SOCKS5 (RFC 1928, 1929), and a vendor with TLS and HTTP/1.1 or HTTP/2. All of
+//! them use real sockets.
 
 use std::{
     convert::Infallible,
@@ -29,11 +29,11 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// A name that only the proxies resolve (RFC 6761: no resolver answers for `.invalid`).
+/// A host name that only the proxies resolve: no DNS resolver answers for `.invalid` (RFC 6761).
 pub const VENDOR_NAME: &str = "vendor.invalid";
-/// The credentials that the proxies require, as written in a URL: the password contains an `@`.
+/// The credentials that the proxies require, as they are written in a URL. The password contains an `@`.
 pub const USERINFO: &str = "operator:hunter%402";
-/// A part of the password, which must not appear in any log or answer.
+/// A part of the password. It must not appear in any log or response.
 pub const PASSWORD: &str = "hunter";
 const BASIC: &str = "Basic b3BlcmF0b3I6aHVudGVyQDI=";
 const USER_AND_PASSWORD: (&[u8], &[u8]) = (b"operator", b"hunter@2");
@@ -46,7 +46,7 @@ pub enum Kind {
 
 pub const KINDS: [Kind; 2] = [Kind::Connect, Kind::Socks5];
 
-/// A running proxy that requires credentials. Its drop closes all its connections.
+/// A running proxy that requires credentials. Dropping it closes all its connections.
 pub struct Proxy {
     kind: Kind,
     address: SocketAddr,
@@ -58,7 +58,7 @@ pub struct Proxy {
 struct Seen {
     connections: AtomicUsize,
     refused: AtomicUsize,
-    /// The destinations that clients have requested, exactly as they wrote them.
+    /// The destinations that clients have requested, exactly as the clients wrote them.
     targets: Mutex<Vec<String>>,
     /// The address to which the proxy resolves [`VENDOR_NAME`].
     vendor: Mutex<Option<SocketAddr>>,
@@ -79,7 +79,7 @@ impl Proxy {
         }
     }
 
-    /// The proxy's URL with this user and password.
+    /// Returns the URL of the proxy with this user and password.
     pub fn url(&self, userinfo: &str) -> String {
         let scheme = match self.kind {
             Kind::Connect => "http",
@@ -93,17 +93,17 @@ impl Proxy {
         *self.seen.vendor.lock().unwrap() = Some(vendor);
     }
 
-    /// The number of connections so far.
+    /// Returns the number of connections so far.
     pub fn connections(&self) -> usize {
         self.seen.connections.load(Ordering::SeqCst)
     }
 
-    /// The number of connections with wrong credentials.
+    /// Returns the number of connections with wrong credentials so far.
     pub fn refused(&self) -> usize {
         self.seen.refused.load(Ordering::SeqCst)
     }
 
-    /// The requested destinations of connections, as `name:port`.
+    /// Returns the requested destinations of all connections, as `name:port`.
     pub fn targets(&self) -> Vec<String> {
         self.seen.targets.lock().unwrap().clone()
     }
@@ -115,7 +115,7 @@ async fn serve_proxy(kind: Kind, listener: TcpListener, seen: Arc<Seen>) {
         seen.connections.fetch_add(1, Ordering::SeqCst);
         let seen = Arc::clone(&seen);
         connections.spawn(async move {
-            // A client that disconnects is not an error of the proxy.
+            // If a client disconnects, this is not an error of the proxy.
             let _ = match kind {
                 Kind::Connect => connect(&mut socket, &seen).await,
                 Kind::Socks5 => socks5(&mut socket, &seen).await,
@@ -199,7 +199,7 @@ async fn socks5(socket: &mut TcpStream, seen: &Seen) -> io::Result<()> {
     };
     let port = socket.read_u16().await?;
     let opened = seen.open(&name, port).await;
-    // The answer has 0.0.0.0:0 as the proxy's own address, because no client uses that address.
+    // The response contains 0.0.0.0:0 as the proxy's own address, because no client uses that address.
     let answer = |code: u8| [VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0];
     let Ok(mut vendor) = opened else {
         return socket.write_all(&answer(4)).await;
@@ -208,7 +208,7 @@ async fn socks5(socket: &mut TcpStream, seen: &Seen) -> io::Result<()> {
     copy_bidirectional(socket, &mut vendor).await.map(drop)
 }
 
-/// Reads one byte with a length, and returns that many bytes that follow it.
+/// Reads a length of one byte, and returns this number of the following bytes.
 async fn counted(socket: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::from(socket.read_u8().await?)];
     socket.read_exact(&mut bytes).await?;
@@ -216,7 +216,7 @@ async fn counted(socket: &mut TcpStream) -> io::Result<Vec<u8>> {
 }
 
 /// A certificate authority for one test, and a certificate that it has issued to a vendor for [`VENDOR_NAME`] and
-/// 127.0.0.1. Both are created by `openssl` and valid for two days.
+/// 127.0.0.1. `openssl` creates both, and they are valid for two days.
 pub struct Authority {
     dir: tempfile::TempDir,
 }
@@ -282,17 +282,17 @@ impl Authority {
         made
     }
 
-    /// The authority's certificate, as a path for the configuration.
+    /// Returns the path of the authority's certificate, for the configuration.
     pub fn file(&self) -> String {
         self.path("ca.pem").display().to_string()
     }
 
-    /// The path of one of the authority's files: `ca.pem`, `vendor.pem`, `vendor.key`.
+    /// Returns the path of one of the authority's files: `ca.pem`, `vendor.pem` or `vendor.key`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Runs `openssl` in the folder of the authority's files.
+    /// Runs `openssl` in the folder with the authority's files.
     pub fn openssl(&self, args: &[&str]) {
         let made = Command::new("openssl")
             .args(args)
@@ -304,7 +304,7 @@ impl Authority {
         assert!(made.status.success(), "openssl {args:?}: {reported}");
     }
 
-    /// A TLS server that has the vendor's certificate and offers these protocols.
+    /// Returns a TLS server that has the vendor's certificate and offers these protocols.
     pub fn acceptor(&self, protocols: &[&str]) -> TlsAcceptor {
         let certificate = CertificateDer::from_pem_file(self.path("vendor.pem")).unwrap();
         let key = PrivateKeyDer::from_pem_file(self.path("vendor.key")).unwrap();
@@ -320,7 +320,7 @@ impl Authority {
     }
 }
 
-/// A request that the vendor has received, and the number of its connection.
+/// A request that the vendor has received, and the number of the request's connection.
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub version: Version,
@@ -331,7 +331,7 @@ pub struct Taken {
 
 type Answering = Arc<dyn Fn(&Taken) -> Response<Full<Bytes>> + Send + Sync>;
 
-/// A vendor that speaks HTTP/1.1 or HTTP/2, with or without TLS.
+/// A vendor with HTTP/1.1 or HTTP/2, with or without TLS.
 pub struct Vendor {
     address: SocketAddr,
     log: Arc<Log>,
@@ -345,14 +345,14 @@ struct Log {
 }
 
 impl Vendor {
-    /// Starts a vendor without TLS. If a client begins with HTTP/2, the vendor answers in HTTP/2.
+    /// Starts a vendor without TLS. It uses HTTP/2 if a client begins with HTTP/2.
     pub async fn plain(
         answer: impl Fn(&Taken) -> Response<Full<Bytes>> + Send + Sync + 'static,
     ) -> Self {
         Self::start(None, Arc::new(answer)).await
     }
 
-    /// Starts a vendor with TLS, which offers these protocols.
+    /// Starts a vendor with TLS that offers these protocols.
     pub async fn secure(
         authority: &Authority,
         protocols: &[&str],
@@ -378,7 +378,7 @@ impl Vendor {
         self.address
     }
 
-    /// The number of connections so far, including failed TLS handshakes.
+    /// Returns the number of connections so far, including failed TLS handshakes.
     pub fn connections(&self) -> usize {
         self.log.connections.load(Ordering::SeqCst)
     }
@@ -437,7 +437,7 @@ where
         .await;
 }
 
-/// Writes a secret into a file, and returns the `file:…` reference for the configuration.
+/// Writes a secret into a file. Returns the reference `file:…` for the configuration.
 pub fn secret_file(dir: &Path, text: &str) -> String {
     let path = dir.join("secret");
     std::fs::write(&path, text).unwrap();

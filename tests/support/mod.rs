@@ -1,11 +1,12 @@
-//! Code shared by test binaries and benches: configuration text, the binary as a process, Redis, a shop that takes
-//! payments, and one seed for all randomness.
+//! Code that test binaries and benches share: the text of configurations, the binary as a process, Redis, a shop that
+//! takes payments, and one seed for all randomness.
 //!
-//! Include it with `#[path = "../support/mod.rs"] mod support;`; benches include it with their `fixtures`.
+//! A test binary includes this module with `#[path = "../support/mod.rs"] mod support;`. Benches include it together
+//! with their `fixtures`.
 //!
-//! Some code is not here, on purpose. The scripted vendor is the gateway's own (`tollgate::demo::vendor`), except in
-//! `benches/load`, whose vendor must be fast and has its answers ready. `tests/gateway` starts most gateways in its own
-//! process, so that it can search every answer and log line for secrets. `tests/simulation` has no process and no
+//! Some code is deliberately not here. The scripted vendor is the gateway's own (`tollgate::demo::vendor`), except in
+//! `benches/load`, whose vendor must be fast and has its responses ready. `tests/gateway` starts most gateways in its
+//! own process, so that it can search every response and log line for secrets. `tests/simulation` has no process and no
 //! configuration: it uses only `random`. `tests/first_day` and `tests/deploy` do what an operator does, with an
 //! operator's files.
 

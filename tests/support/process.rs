@@ -1,4 +1,4 @@
-//! The `tollgate` binary as a process: start, signals, output, exit.
+//! Runs the `tollgate` binary as a process: start, signals, output, exit.
 
 use std::{
     fs::{self, File},
@@ -15,11 +15,11 @@ use tokio::time::{Instant, sleep};
 
 pub const ADMIN_KEY: &str = "admin-key-of-the-tests";
 pub const VENDOR_KEY: &str = "sk-vendor-key-of-the-tests";
-/// The token of a Telegram bot in the environment of every gateway.
+/// The token of a Telegram bot, in the environment of every gateway.
 pub const BOT_TOKEN: &str = "123456:token-of-the-tests-bot";
-/// The signing secret of webhooks in the environment of every gateway.
+/// The signing secret of webhooks, in the environment of every gateway.
 pub const WEBHOOK_SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1ub3BxcnN0dXY=";
-/// The longest time that a start or an exit may take on a busy machine. A start includes the check of the books.
+/// The maximum time that a start or an exit may take on a busy machine. A start includes the check of the books.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Shell text for [`Start::shell`] that raises the limit of open files to its maximum.
 pub const MANY_FILES: &str = "ulimit -n $(ulimit -Hn) 2>/dev/null; exec \"$0\" \"$@\"";
@@ -28,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The path of the `tollgate` binary.
 pub const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
 
-/// Sets the environment variables that the configurations of this module refer to, and the log level `info`.
+/// Sets the environment variables to which the configurations of this module refer, and the log level `info`.
 pub fn with_secrets(command: &mut Command) -> &mut Command {
     command
         .env("ADMIN_KEY", ADMIN_KEY)
@@ -43,18 +43,18 @@ pub fn signal(name: &str, pid: u32) {
     assert!(sent.unwrap().success(), "{name} {pid}");
 }
 
-/// Options of a start of `tollgate serve`.
+/// The options with which `tollgate serve` is started.
 #[derive(Clone, Debug)]
 pub struct Start<'a> {
     pub config: &'a Path,
-    /// The file to which the process's output is appended.
+    /// The file to which the output of the process is appended.
     pub log: &'a Path,
-    /// The text of a shell that starts the binary; it ends with `exec … "$0" "$@"`.
+    /// The text of a shell that starts the binary. It ends with `exec … "$0" "$@"`.
     pub shell: Option<&'a str>,
     /// The value of `RUST_LOG` for the gateway.
     pub level: &'a str,
-    /// Whether the sizes of the gateway's files may be limited. The limit must not apply to the log, so in that case
-    /// another process writes the log.
+    /// Whether the test may limit the size of the gateway's files. Such a limit must not apply to the log, so another
+    /// process then writes the log.
     pub limited: bool,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// Starts the gateway's process, without waiting until it listens.
+    /// Starts the process of the gateway, and does not wait until it listens.
     pub fn spawn(&self) -> Served {
         let log = || File::options().create(true).append(true).open(self.log);
         let since = log().unwrap().metadata().unwrap().len();
@@ -105,11 +105,11 @@ impl<'a> Start<'a> {
     }
 }
 
-/// A running `tollgate serve`, which is killed on drop.
+/// A running `tollgate serve`. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Served {
     child: Mutex<Child>,
-    /// The process that writes the log, if the gateway does not write it itself.
+    /// The process that writes the log; `None` if the gateway writes it itself.
     writer: Option<Mutex<Child>>,
     pub log: Log,
     /// The byte position in the log at which the output of this process begins.
@@ -125,7 +125,7 @@ impl Served {
         signal(name, self.pid());
     }
 
-    /// The process's exit status; `None` while it is running.
+    /// Returns the exit status of the process; `None` while it is running.
     pub fn exited(&self) -> Option<ExitStatus> {
         self.child.lock().unwrap().try_wait().unwrap()
     }
@@ -144,7 +144,7 @@ impl Served {
         }
     }
 
-    /// Kills the process, and returns the time of the kill.
+    /// Kills the process. Returns the time of the kill.
     pub fn kill(&self) -> Instant {
         let mut child = self.child.lock().unwrap();
         let _ = child.kill();
@@ -153,13 +153,13 @@ impl Served {
         at
     }
 
-    /// Waits until the gateway serves. Returns the address for callers and the address for operators, if there is one.
+    /// Waits until the gateway serves. Returns the address for callers, and the address for operators if there is one.
     pub async fn serving(&self) -> (SocketAddr, Option<SocketAddr>) {
         let line = self.says("serving").await;
         addresses(&line)
     }
 
-    /// Waits for a log line of this process whose message has this beginning, and returns the first such line.
+    /// Waits for a log line of this process whose message begins with this text. Returns the first such line.
     pub async fn says(&self, begin: &str) -> Value {
         self.says_within(begin, PATIENCE).await
     }
@@ -186,13 +186,13 @@ impl Served {
         }
     }
 
-    /// Returns the first log line whose message has this beginning, if any.
+    /// Returns the first log line whose message begins with this text, if there is one.
     pub fn reported(&self, begin: &str) -> Option<Value> {
         let (lines, _) = self.log.behind(self.since);
         messages(&lines, begin).next()
     }
 
-    /// Resident memory of the process in KiB.
+    /// Returns the resident memory of the process, in KiB.
     pub fn rss_kib(&self) -> u64 {
         let status = self.proc("status");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -200,7 +200,7 @@ impl Served {
         number.unwrap().parse().unwrap()
     }
 
-    /// The contents of a file in `/proc` about this process.
+    /// Returns the content of a file in `/proc` about this process.
     pub fn proc(&self, name: &str) -> String {
         fs::read_to_string(format!("/proc/{}/{name}", self.pid())).unwrap()
     }
@@ -215,7 +215,7 @@ impl Drop for Served {
     }
 }
 
-/// The addresses of callers and of operators, from the log line of a gateway that serves.
+/// Returns the addresses for callers and for operators, from the log line that a gateway writes when it serves.
 pub fn addresses(serving: &Value) -> (SocketAddr, Option<SocketAddr>) {
     let address = |field: &str| serving[field].as_str().map(|text| text.parse().unwrap());
     (address("address").unwrap(), address("admin"))
@@ -230,7 +230,7 @@ impl Log {
         self.behind(0).0
     }
 
-    /// The text after this position, and the position at which the text ends.
+    /// Returns the text after this position, and the position at which the text ends.
     pub fn behind(&self, place: u64) -> (String, u64) {
         let mut bytes = Vec::new();
         if let Ok(mut file) = File::open(&self.0) {
@@ -241,19 +241,19 @@ impl Log {
         (text, place + bytes.len() as u64)
     }
 
-    /// The last `count` lines.
+    /// Returns the last `count` lines.
     pub fn tail(&self, count: usize) -> String {
         let text = self.text();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(count)..].join("\n")
     }
 
-    /// The number of lines whose message has this beginning.
+    /// Returns the number of lines whose message begins with this text.
     pub fn count(&self, begin: &str) -> usize {
         messages(&self.text(), begin).count()
     }
 
-    /// Waits for the `nth` line whose message has this beginning.
+    /// Waits for the `nth` line whose message begins with this text.
     pub async fn says(&self, begin: &str, nth: usize) -> Value {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -267,10 +267,10 @@ impl Log {
     }
 }
 
-/// The log lines in `text` whose message has this beginning.
+/// Returns the log lines in `text` whose message begins with `begin`.
 pub fn messages<'a>(text: &'a str, begin: &str) -> impl Iterator<Item = Value> + use<'a> {
     let begin = format!("\"message\":\"{begin}");
     let lines = text.lines().filter(move |line| line.contains(&begin));
-    // The last line may be incomplete, so a line that is not JSON is skipped.
+    // The last line may be incomplete. So a line that is not JSON is skipped.
     lines.filter_map(|line| serde_json::from_str(line).ok())
 }

@@ -1,14 +1,14 @@
-//! Randomness that depends only on a seed (splitmix64), and not on clocks, threads or addresses.
+//! Randomness that depends only on a seed (splitmix64), not on clocks, threads or addresses.
 //!
-//! The simulation includes this file alone, so it must not use other files of the module.
+//! The simulation includes only this file of the module, so this file must not use the others.
 
 #![allow(dead_code, reason = "none needs all of it")]
 
-/// The environment variable with a seed that replaces a test's usual seed.
+/// The environment variable whose seed replaces the usual seed of a test.
 pub(crate) const SEED: &str = "TOLLGATE_SEED";
 
-/// The seed of a run: the value of [`SEED`], or otherwise `usual`. The seed is printed, so that a failed run can be
-/// repeated.
+/// Returns the seed of a run: the value of [`SEED`] if it is set, otherwise `usual`. Prints the seed, so that a failed
+/// run can be repeated.
 pub(crate) fn seed(usual: u64) -> u64 {
     let seed = std::env::var(SEED).map_or(usual, |text| {
         text.parse()
@@ -18,7 +18,7 @@ pub(crate) fn seed(usual: u64) -> u64 {
     seed
 }
 
-/// A different seed at each call, for tests that use a new seed in each run.
+/// Returns a different seed at each call, for tests that use a new seed in each run.
 pub(crate) fn new_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0)
@@ -29,8 +29,8 @@ pub(crate) fn new_seed() -> u64 {
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The generator for one purpose, named by `parts`, in a run with this seed. Values drawn for other purposes do not
-    /// change its values.
+    /// Creates the generator for one purpose, which `parts` name, in a run with this seed. Its values do not change if
+    /// other values are drawn for other purposes.
     pub(crate) fn of(seed: u64, parts: &[u64]) -> Self {
         let mut random = Self(seed ^ 0x6A09_E667_F3BC_C908);
         for part in parts {
@@ -47,7 +47,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A seed for a random generator of another crate.
+    /// Returns a seed for a random generator of another crate.
     pub(crate) fn bytes(mut self) -> [u8; 32] {
         let mut bytes = [0; 32];
         for part in bytes.chunks_exact_mut(8) {
@@ -56,12 +56,12 @@ impl Random {
         bytes
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub(crate) const fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.bits() % (high - low + 1)
     }
 
-    /// A number from 0 to `count` - 1.
+    /// Returns a number from 0 to `count` - 1.
     pub(crate) const fn index(&mut self, count: usize) -> usize {
         (self.bits() % count as u64) as usize
     }

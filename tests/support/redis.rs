@@ -1,5 +1,5 @@
 //! Redis servers for one test: a single server, a server with replicas, a server under Sentinels, a Cluster. All use
-//! free ports of the loopback interface, and are stopped on drop.
+//! free ports of 127.0.0.1, and are stopped on drop.
 
 use std::{
     collections::BTreeSet,
@@ -17,20 +17,22 @@ use std::{
 use redis::{ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, aio::MultiplexedConnection};
 use tempfile::TempDir;
 
-/// The longest time that an operation of a server, such as a start or a failover, may take.
+/// The maximum time that an operation of a server, such as a start or a failover, may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The interval at which a test checks whether such an operation has ended.
+/// The interval at which a test checks whether an operation of a server has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Milliseconds without an answer, after which a Cluster declares a primary failed and promotes a replica.
+/// If a primary of a Cluster has not responded for this number of milliseconds, the Cluster declares it failed and
+/// promotes a replica.
 const GIVEN_UP_AFTER_MS: &str = "1000";
 
 /// The configuration file of this repository for an operator's Redis servers.
 const OPERATORS_CONF: &str = include_str!("../../deploy/redis.conf");
-/// A user with all rights on a server, for tests, other servers and Sentinels. A connection without a login has the
-/// rights of a gateway.
+/// A user with all rights on a server, for tests, for other servers and for Sentinels. A connection without a login has
+/// the rights of a gateway.
 const OPERATOR: (&str, &str) = ("operator", "password-of-the-tests");
 
-/// A redis-server, without persistence unless requested. Gateways have the rights that `deploy/redis.conf` gives them.
+/// A redis-server, without persistence unless it is requested. Gateways have the rights that `deploy/redis.conf` gives
+/// them.
 #[derive(Debug)]
 pub struct RedisServer {
     child: Mutex<Child>,
@@ -52,7 +54,7 @@ impl RedisServer {
         server
     }
 
-    /// Starts a server with more options, like `["--appendonly", "yes"]`, which override the usual options.
+    /// Starts a server with additional options, for example `["--appendonly", "yes"]`. They override the usual options.
     pub async fn start_with(args: &[&str]) -> Self {
         let server = Self::spawn(free_port(), args);
         server.answers().await;
@@ -64,8 +66,8 @@ impl RedisServer {
         Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await
     }
 
-    /// Starts a server that is configured to keep money, like an operator's: with an append-only file that is flushed
-    /// every second. Rewrites of the file are off, because they could happen at any time.
+    /// Starts a server that is configured to keep money, like an operator's server: with an append-only file that is
+    /// flushed every second. Rewrites of the file are off, because they could happen at any time.
     pub async fn keeping_money(dir: TempDir) -> Self {
         let args = ["--appendonly", "yes", "--appendfsync", "everysec"];
         let never = ["--auto-aof-rewrite-percentage", "0"];
@@ -74,7 +76,7 @@ impl RedisServer {
         server
     }
 
-    /// Whether redis-server is installed on this machine.
+    /// Returns whether redis-server is installed on this machine.
     pub fn is_installed() -> bool {
         let mut server = Command::new("redis-server");
         server
@@ -110,12 +112,12 @@ impl RedisServer {
         }
     }
 
-    /// The server's URL for a gateway.
+    /// Returns the URL of the server for a gateway.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
 
-    /// Host and port.
+    /// Returns the host and port of the server.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -124,7 +126,7 @@ impl RedisServer {
         self.port
     }
 
-    /// The folder of the server's files.
+    /// Returns the folder with the server's files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -140,12 +142,12 @@ impl RedisServer {
         child.wait().unwrap();
     }
 
-    /// Suspends the process (SIGSTOP): its sockets stay open but answer nothing.
+    /// Suspends the process with SIGSTOP: its sockets stay open, but the process sends nothing.
     pub fn stop_signal(&self) {
         self.signal("STOP");
     }
 
-    /// Continues the suspended process (SIGCONT).
+    /// Continues the suspended process with SIGCONT.
     pub fn continue_signal(&self) {
         self.signal("CONT");
     }
@@ -156,7 +158,7 @@ impl RedisServer {
         assert!(sent.unwrap().success(), "{kill}");
     }
 
-    /// Starts the server again at the same address, with the data in its files. Kills it first if it is still running.
+    /// Starts the server again at the same address, with the data in its files. If it is still running, kills it first.
     pub async fn restart(&self) {
         self.start_again();
         self.answers().await;
@@ -178,7 +180,7 @@ impl RedisServer {
         *self.child.lock().unwrap() = redis_server(self.port, &self.args, self.dir.path());
     }
 
-    /// A connection with all rights, unlike that of a gateway.
+    /// Opens a connection with all rights, unlike a gateway's connection.
     pub async fn connection(&self) -> RedisResult<MultiplexedConnection> {
         let (name, password) = OPERATOR;
         let client = redis::Client::open(format!("redis://{name}:{password}@{}", self.address()))?;
@@ -195,7 +197,7 @@ impl RedisServer {
         command.query_async(&mut conn).await
     }
 
-    /// Moves keys to another server of its Cluster.
+    /// Moves keys to another server of the Cluster.
     pub async fn migrate(&self, to: &Self, keys: &[String]) -> RedisResult<String> {
         let port = to.port.to_string();
         let (name, password) = OPERATOR;
@@ -227,7 +229,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// The rights of a gateway, which are those of the user in `deploy/redis.conf`.
+/// Returns the rights of a gateway, which are those of the user in `deploy/redis.conf`.
 fn rights() -> impl Iterator<Item = &'static str> {
     let line = OPERATORS_CONF
         .lines()
@@ -242,7 +244,7 @@ fn redis_server(port: u16, args: &[String], dir: &Path) -> Child {
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no"])
         .args(["--maxmemory-policy", "noeviction"])
-        // The primary synchronises a replica immediately. By default it waits five seconds for further replicas.
+        // The primary synchronises a replica immediately. By default, it would wait five seconds for further replicas.
         .args(["--repl-diskless-sync-delay", "0", "--dir"])
         .arg(dir)
         .args(["--user", "default", "on", "nopass"])
@@ -258,8 +260,8 @@ fn redis_server(port: u16, args: &[String], dir: &Path) -> Child {
         .expect("redis-server is installed (tests/run does it)")
 }
 
-/// A Redis Cluster, created by `redis-cli --cluster create`. A node serves its slots while other nodes are down
-/// (`cluster-require-full-coverage no`). The Cluster declares a primary failed after a second.
+/// A Redis Cluster, created by `redis-cli --cluster create`. A node serves its slots even if other nodes are down
+/// (`cluster-require-full-coverage no`). The Cluster declares a primary failed after one second.
 #[derive(Debug)]
 pub struct RedisCluster {
     /// The nodes of the Cluster: first the original primaries, then their replicas.
@@ -273,7 +275,7 @@ impl RedisCluster {
         Self::start_with(primaries, replicas_each, &[]).await
     }
 
-    /// Starts a Cluster as `start` does, with more options for each node.
+    /// Starts a Cluster as `start` does, with additional options for each node.
     pub async fn start_with(primaries: usize, replicas_each: usize, args: &[&str]) -> Self {
         let nodes: Vec<(RedisServer, u16)> = (0..primaries * (1 + replicas_each))
             .map(|_| {
@@ -304,8 +306,8 @@ impl RedisCluster {
         let nodes = nodes.into_iter().map(|(node, _)| node).collect();
         let cluster = Self { nodes, primaries };
         cluster.is_whole(replicas_each).await;
-        // This is set only after the start. If it applied earlier, a primary that pauses for a second on a busy machine
-        // would be replaced during the start.
+        // This option is set only after the start. If it applied earlier, a primary that pauses for a second on a busy
+        // machine would be replaced during the start.
         for node in cluster.nodes() {
             let words = ["CONFIG", "SET", "cluster-node-timeout", GIVEN_UP_AFTER_MS];
             node.ask::<String>(&words).await.unwrap();
@@ -313,7 +315,7 @@ impl RedisCluster {
         cluster
     }
 
-    /// The URL for a gateway, with all primaries.
+    /// Returns the URL for a gateway, which contains all primaries.
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self.nodes[..self.primaries]
             .iter()
@@ -327,14 +329,14 @@ impl RedisCluster {
         &self.nodes
     }
 
-    /// The index of the node that is the primary of an account's slot now.
+    /// Returns the index of the node that is now the primary of an account's slot.
     pub fn primary_of(&self, account: &str) -> usize {
         self.primary_of_slot(slot_of(account))
             .unwrap_or_else(|| panic!("no node is the primary of {account}"))
     }
 
-    /// The index of the node that is the primary of a slot now, as a connected node reports it. `None` from the time
-    /// when the primary was declared failed until another node replaces it.
+    /// Returns the index of the node that is now the primary of a slot, as a connected node reports it. Returns `None`
+    /// from the time when the primary was declared failed until another node replaces it.
     pub fn primary_of_slot(&self, slot: u16) -> Option<usize> {
         self.nodes.iter().find_map(|node| {
             let seen = seen_by(node.port).ok()?;
@@ -343,7 +345,7 @@ impl RedisCluster {
         })
     }
 
-    /// The first of the accounts `a0`, `a1` and so on that has its slot on this node.
+    /// Returns the first of the accounts `a0`, `a1` and so on whose slot is on this node.
     pub fn account_on(&self, index: usize) -> String {
         (0..1000)
             .map(|n| format!("a{n}"))
@@ -351,7 +353,7 @@ impl RedisCluster {
             .unwrap_or_else(|| panic!("node {index} has no slots"))
     }
 
-    /// Deletes the data of every primary.
+    /// Deletes the data of every primary of the Cluster.
     pub async fn flush(&self) {
         for node in &self.nodes {
             let role: Vec<redis::Value> = node.ask(&["ROLE"]).await.unwrap();
@@ -362,7 +364,7 @@ impl RedisCluster {
         }
     }
 
-    /// Waits until every node reports that every slot is served and every replica is connected.
+    /// Waits until every node reports that every slot is served and that every replica is connected.
     async fn is_whole(&self, replicas_each: usize) {
         for (index, node) in self.nodes.iter().enumerate() {
             eventually("the cluster is whole", async || {
@@ -407,7 +409,7 @@ async fn create(addresses: Vec<String>, replicas_each: usize) {
     );
 }
 
-/// A node's answer to `CLUSTER NODES`. Fails if the node is stopped.
+/// Returns the response of a node to `CLUSTER NODES`. Fails if the node is stopped.
 fn seen_by(port: u16) -> io::Result<String> {
     let mut socket = TcpStream::connect(("127.0.0.1", port))?;
     socket.set_read_timeout(Some(Duration::from_millis(500)))?;
@@ -421,8 +423,8 @@ fn seen_by(port: u16) -> io::Result<String> {
     Ok(seen)
 }
 
-/// Returns the port in a line of `CLUSTER NODES`, if the line is that of the slot's primary:
-/// `<id> <host>:<port>@<bus> <flags> - <ping> <pong> <epoch> <link> <slot> <slot>-<slot> ...`.
+/// Returns the port in a line of `CLUSTER NODES` if the line is about the primary of the slot: `<id>
+/// <host>:<port>@<bus> <flags> - <ping> <pong> <epoch> <link> <slot> <slot>-<slot> ...`.
 fn owner(line: &str, slot: u16) -> Option<u16> {
     let mut fields = line.split(' ');
     let address = fields.nth(1)?.split_once('@')?.0;
@@ -441,7 +443,7 @@ fn owner(line: &str, slot: u16) -> Option<u16> {
     owns.then_some(port)
 }
 
-/// The slot of an account's keys: the CRC-16 of the account's id, which is between the braces in each key.
+/// Returns the slot of an account's keys: the CRC-16 of the account's id, which is in braces in each key.
 pub fn slot_of(account: &str) -> u16 {
     let crc = account.bytes().fold(0u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
@@ -451,7 +453,7 @@ pub fn slot_of(account: &str) -> u16 {
     crc % 16_384
 }
 
-/// Three Sentinels that monitor one primary, and promote a replica a second after its loss.
+/// Three Sentinels that monitor one primary. They promote a replica one second after the primary was lost.
 #[derive(Debug)]
 pub struct RedisSentinels {
     sentinels: Vec<Sentinel>,
@@ -472,10 +474,10 @@ impl Drop for Sentinel {
 }
 
 impl RedisSentinels {
-    /// The name that the Sentinels have for the primary.
+    /// The name that the Sentinels use for the primary.
     pub const NAME: &str = "mymaster";
 
-    /// Starts the Sentinels, and waits until they have found each other and all current replicas of the primary.
+    /// Starts the Sentinels. Waits until they have found each other and all current replicas of the primary.
     pub async fn start(primary: &RedisServer) -> Self {
         let info: String = primary.ask(&["INFO", "replication"]).await.unwrap();
         let replicas: u32 = info
@@ -513,7 +515,7 @@ impl RedisSentinels {
         format!("redis-sentinel://{}/{}", hosts.join(","), Self::NAME)
     }
 
-    /// The port of the server that most of the Sentinels consider the primary.
+    /// Returns the port of the server that most of the Sentinels consider the primary.
     pub async fn primary(&self) -> u16 {
         eventually("the Sentinels agree", async || {
             let mut ports: Vec<u16> = Vec::new();
@@ -575,8 +577,8 @@ fn sentinel(primary: u16) -> Sentinel {
     }
 }
 
-/// A port without a listener. Each port is returned only once. All are below the ephemeral ports, so that no outgoing
-/// connection takes a port before the server starts.
+/// Returns a port on which no process listens. Each port is returned only once. All ports are below the ephemeral
+/// ports, so that no outgoing connection takes a port before the server starts.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const SPAN: u32 = 22_000;
@@ -590,7 +592,7 @@ pub fn free_port() -> u16 {
         .expect("one of so many ports is free")
 }
 
-/// Repeats `probe` until it returns a result, with a time limit that is long enough for a failover.
+/// Repeats `probe` until it returns a result. The time limit is long enough for a failover.
 pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let patience = tokio::time::timeout(PATIENCE, async {
         loop {

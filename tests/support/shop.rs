@@ -16,15 +16,15 @@ struct Books {
     made: BTreeMap<String, String>,
     payments: BTreeMap<String, Value>,
     refunds: Vec<Value>,
-    /// If set, every answer has this status.
+    /// If set, every response of the shop has this status.
     broken: Option<u16>,
     /// The reason why the bank declines charges of saved cards; `None` if the charges succeed.
     declines: Option<String>,
     /// Whether the payer must confirm a charge of a saved card.
     confirms: bool,
-    /// The number of payments that the shop will still make although it answers with an error.
+    /// The number of payments that the shop will still make although it responds with an error.
     lost: usize,
-    /// If set, the shop makes payments, but delays its answers until this notification.
+    /// If set, the shop makes payments, but delays its responses until this notification.
     held: Option<Arc<Notify>>,
 }
 
@@ -46,12 +46,12 @@ impl Shop {
         self.vendor.address()
     }
 
-    /// The shop's `[payments]` sections of the configuration.
+    /// Returns the `[payments]` sections of a configuration that uses this shop.
     pub fn config(&self, payments: &str) -> String {
         Self::config_at(self.address(), payments)
     }
 
-    /// The `[payments]` sections of the configuration, for a shop behind a proxy at this address.
+    /// Returns the `[payments]` sections of a configuration that reaches the shop through a proxy at this address.
     pub fn config_at(address: SocketAddr, payments: &str) -> String {
         format!(
             "[payments]\n{payments}\n[payments.yookassa]\nshop_id = \"100500\"\nsecret_key = \"${{VENDOR_KEY}}\"\n\
@@ -59,7 +59,7 @@ impl Shop {
         )
     }
 
-    /// The number of times that a client has fetched an existing payment or refund.
+    /// Returns how many times a client has fetched an existing payment or refund.
     pub fn fetches(&self) -> usize {
         let received = self.vendor.received();
         received
@@ -72,7 +72,7 @@ impl Shop {
         self.vendor.received()
     }
 
-    /// The ids of all payments.
+    /// Returns the ids of all payments.
     pub fn payments(&self) -> Vec<String> {
         self.books
             .lock()
@@ -99,7 +99,7 @@ impl Shop {
         );
     }
 
-    /// Completes a payment with this method, which the shop saves if the payment requests that.
+    /// Completes a payment with this payment method. The shop saves the method if the payment requests it.
     fn pay_by(&self, payment: &str, method: Value) {
         let mut books = self.books.lock().unwrap();
         let known = books.payments.get_mut(payment).unwrap();
@@ -109,7 +109,7 @@ impl Shop {
         known["payment_method"]["saved"] = json!(saved);
     }
 
-    /// Completes a payment with a method that cannot be saved.
+    /// Completes a payment with a payment method that cannot be saved.
     pub fn pay_once(&self, payment: &str) {
         self.pay(payment);
         let method = json!({ "type": "sbp", "id": "x", "saved": false });
@@ -120,17 +120,17 @@ impl Shop {
         self.books.lock().unwrap().declines = reason.map(str::to_owned);
     }
 
-    /// From now on, charges of saved cards wait for the payer's confirmation.
+    /// Makes charges of saved cards wait for the payer's confirmation from now on.
     pub fn confirm(&self) {
         self.books.lock().unwrap().confirms = true;
     }
 
-    /// Makes the next payments, but answers the first `answers` requests for payments with an error.
+    /// Makes the next payments, but responds to the first `answers` requests for payments with an error.
     pub fn lose(&self, answers: usize) {
         self.books.lock().unwrap().lost = answers;
     }
 
-    /// The ids of all charges of saved cards.
+    /// Returns the ids of all charges of saved cards.
     pub fn charges(&self) -> Vec<String> {
         let books = self.books.lock().unwrap();
         let charges = books.payments.values();
@@ -275,12 +275,12 @@ fn make(books: &mut Books, requested: &Received) -> Reply {
     }
 }
 
-/// The handle of the card with which a payment was made.
+/// Returns the handle of the card with which a payment was made.
 pub fn card_of(payment: &str) -> String {
     format!("card-{payment}")
 }
 
-/// The shop's notification of a payment.
+/// Returns the shop's notification about a payment.
 pub fn paid(payment: &str) -> Value {
     json!({ "type": "notification", "event": "payment.succeeded", "object": {
         "id": payment, "status": "succeeded", "paid": true, "amount": { "value": "999999.00", "currency": "RUB" },

@@ -1,5 +1,5 @@
-//! The readers of the chat format: every parsed request is translated or refused by name, and no answer or stream
-//! panics.
+//! The readers of the Chat Completions format: every parsed request is translated, or refused with the name of a field,
+//! and no response or stream panics.
 #![no_main]
 
 mod support;
@@ -8,15 +8,15 @@ use libfuzzer_sys::fuzz_target;
 use support::{CX, requested, is_json, request};
 use tollgate_layers::{
     call::{Format, Operation},
-    translate::{Origin, messages, responses},
+    translate::{Origin, Translator},
 };
 
 fuzz_target!(|data: &[u8]| {
     let chat = (Format::Chat, Operation::Chat);
     request(data, chat, (Format::Messages, Operation::Messages));
     request(data, chat, (Format::Responses, Operation::Responses));
-    is_json(messages::answer(data, &Origin::default(), &CX));
-    is_json(responses::chat_answer(data, requested()));
-    stream!(data, messages::Events::new(Origin::default(), CX));
-    stream!(data, responses::ChatEvents::new(requested()));
+    is_json(Translator::to_messages(Format::Chat, Origin::default(), CX, true).answer(data));
+    is_json(Translator::to_responses(Format::Chat, requested(), true).answer(data));
+    stream!(data, Translator::to_messages(Format::Chat, Origin::default(), CX, false));
+    stream!(data, Translator::to_responses(Format::Chat, requested(), false));
 });

@@ -1,5 +1,5 @@
-//! The readers of the messages format: every parsed request is translated or refused by name, and no answer or stream
-//! panics.
+//! The readers of the Messages format: every parsed request is translated, or refused with the name of a field, and no
+//! response or stream panics.
 #![no_main]
 
 mod support;
@@ -8,15 +8,15 @@ use libfuzzer_sys::fuzz_target;
 use support::{CX, requested, is_json, request};
 use tollgate_layers::{
     call::{Format, Operation},
-    translate::{chat, responses},
+    translate::{Origin, Translator},
 };
 
 fuzz_target!(|data: &[u8]| {
     let messages = (Format::Messages, Operation::Messages);
     request(data, messages, (Format::Chat, Operation::Chat));
     request(data, messages, (Format::Responses, Operation::Responses));
-    is_json(chat::answer(data, &CX));
-    is_json(responses::messages_answer(data, requested()));
-    stream!(data, chat::Events::new(CX));
-    stream!(data, responses::MessagesEvents::new(requested()));
+    is_json(Translator::to_chat(Format::Messages, Origin::default(), CX, true).answer(data));
+    is_json(Translator::to_responses(Format::Messages, requested(), true).answer(data));
+    stream!(data, Translator::to_chat(Format::Messages, Origin::default(), CX, false));
+    stream!(data, Translator::to_responses(Format::Messages, requested(), false));
 });

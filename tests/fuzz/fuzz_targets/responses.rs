@@ -1,5 +1,5 @@
-//! The readers of the responses format: every parsed request is translated or refused by name, and no answer or stream
-//! panics.
+//! The readers of the Responses format: every parsed request is translated, or refused with the name of a field, and no
+//! response or stream panics.
 #![no_main]
 
 mod support;
@@ -9,10 +9,7 @@ use support::{CX, is_json, request};
 use tollgate_layers::{
     call::{Format, Operation},
     facts::RequestNumber,
-    translate::{
-        Origin,
-        responses::{self, RequestEcho},
-    },
+    translate::{Origin, RequestEcho, Translator},
 };
 
 fuzz_target!(|data: &[u8]| {
@@ -20,8 +17,8 @@ fuzz_target!(|data: &[u8]| {
     request(data, responses, (Format::Chat, Operation::Chat));
     request(data, responses, (Format::Messages, Operation::Messages));
     let _ = RequestEcho::read(data, RequestNumber::now_v7().uuid().simple(), 1, "v");
-    is_json(responses::into_chat(data, &Origin::default(), &CX));
-    is_json(responses::into_messages(data, &Origin::default(), &CX));
-    stream!(data, responses::IntoChat::new(Origin::default(), CX));
-    stream!(data, responses::IntoMessages::new(Origin::default(), CX));
+    is_json(Translator::to_chat(Format::Responses, Origin::default(), CX, true).answer(data));
+    is_json(Translator::to_messages(Format::Responses, Origin::default(), CX, true).answer(data));
+    stream!(data, Translator::to_chat(Format::Responses, Origin::default(), CX, false));
+    stream!(data, Translator::to_messages(Format::Responses, Origin::default(), CX, false));
 });

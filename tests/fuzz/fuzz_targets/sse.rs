@@ -1,4 +1,4 @@
-//! Streams cut anywhere: the events are the same however the bytes arrive, and no byte is lost.
+//! Streams that are cut anywhere: the events are the same however the bytes arrive, and no byte is lost.
 #![no_main]
 
 use bytes::Bytes;
@@ -24,7 +24,7 @@ fn events<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<(Vec<u8>, Vec<u8>)
     (seen, raw)
 }
 
-// The first byte decides the size of the pieces.
+// The first byte of the input determines how long the pieces are into which the rest of the input is cut.
 fuzz_target!(|data: &[u8]| {
     let Some((size, stream)) = data.split_first() else {
         return;

@@ -1,5 +1,6 @@
-//! Automatic top-up: a provider saves a card and charges it once each time the balance falls below a level. That holds
-//! whichever gateway checks the balance and whichever is killed. The card's handle is sent only to the provider.
+//! Tests of automatic top-up: a provider saves a card, and charges it once each time the balance falls below a level.
+//! This must hold whichever gateway checks the balance, and whichever gateway is killed. The handle of the saved card
+//! is sent only to the provider.
 
 use futures_util::future::join_all;
 use http::{Method, StatusCode};
@@ -32,7 +33,7 @@ use crate::{
 const RULE: &str = "/admin/v1/accounts/acme/auto_topup";
 const ROUND: &str = "auto_check_seconds = 1";
 
-/// A top-up rule: if the balance is below 500 ₽, charge 2000 ₽, but at most `month_max` rubles per month.
+/// Returns a top-up rule: if the balance is below 500 ₽, charge 2000 ₽, but at most `month_max` rubles per month.
 pub(super) fn wanted(month_max: i64) -> NewAutoTopup {
     NewAutoTopup {
         id: IntentId::new(),
@@ -46,13 +47,13 @@ pub(super) fn wanted(month_max: i64) -> NewAutoTopup {
     }
 }
 
-/// The account's top-up rule as the API returns it.
+/// Returns the account's top-up rule as the API shows it.
 pub(super) async fn rule(books: &Books) -> Value {
     let shown = books.process().auto_of(&"acme".parse().unwrap()).await;
     serde_json::to_value(shown.unwrap()).unwrap()
 }
 
-/// Deducts these rubles from the account's balance.
+/// Deducts this number of rubles from the account's balance.
 pub(super) async fn spend(books: &Books, rubles: i64) {
     let off = Entry {
         id: format!("spent {}", IntentId::new()),
@@ -67,7 +68,8 @@ pub(super) async fn round(books: &Books) {
     books.process().charge_due().await.unwrap();
 }
 
-/// The emitted events of failed top-ups: the reason, whether the rule was turned off, and the link for paying by hand.
+/// Returns the emitted events of failed top-ups: the reason, whether the rule was turned off, and the link for paying
+/// by hand.
 pub(super) async fn failures(books: &Books) -> Vec<(String, bool, Option<String>)> {
     books.store.gather().await.unwrap();
     let events = books.store.events(0, 1000).await.unwrap().into_iter();
@@ -81,7 +83,7 @@ pub(super) async fn failures(books: &Books) -> Vec<(String, bool, Option<String>
         .collect()
 }
 
-/// The amounts credited for payments at the provider.
+/// Returns the amounts that were credited for payments at the provider.
 pub(super) async fn paid_in(books: &Books) -> Vec<i64> {
     let entries = books.entries().await.into_iter();
     entries
@@ -90,7 +92,8 @@ pub(super) async fn paid_in(books: &Books) -> Vec<i64> {
         .collect()
 }
 
-/// Books with an active top-up rule: the payer has made the first payment of 2000 ₽, which saves the card.
+/// Creates books with an active top-up rule: the payer has made the first payment of 2000 ₽, with which the card was
+/// saved.
 async fn begun(payments: &str, month_max: i64) -> (Books, Shop) {
     let shop = Shop::start().await;
     let books = Books::over(&shop.config(payments)).await;
@@ -176,7 +179,7 @@ async fn card_charge_with_a_lost_answer_is_repeated_with_the_same_idempotency_ke
     for _ in 0..2 {
         round(&books).await;
         assert_eq!(paid_in(&books).await, [2000]);
-        // The poll for open payments must not close a charge that the rule will repeat.
+        // The poll for open payments must not close a card charge that the rule will repeat.
         books.process().poll().await.unwrap();
     }
     round(&books).await;
@@ -221,7 +224,7 @@ async fn declined_card_is_retried_then_abandoned_with_an_event_each_time() {
     round(&books).await;
     assert_eq!(paid_in(&books).await, [2000, 2000]);
 
-    // After a permanent decline, the rule is not tried again.
+    // After the card was declined permanently, the rule does not charge it again.
     shop.decline(Some("permission_revoked"));
     spend(&books, 1900).await;
     round(&books).await;
@@ -247,7 +250,7 @@ async fn card_decline_emits_one_event_even_if_the_process_is_killed() {
 }
 
 #[tokio::test]
-async fn card_charges_stay_within_the_monthly_maximum_and_emit_one_event() {
+async fn card_charge_beyond_the_monthly_maximum_is_not_made_and_emits_one_event() {
     let (books, shop) = begun("", 3000).await;
     spend(&books, 1900).await;
     round(&books).await;
@@ -260,7 +263,9 @@ async fn card_charges_stay_within_the_monthly_maximum_and_emit_one_event() {
     let returned = failures(&books).await;
     assert_eq!(returned.len(), 1, "{returned:?}");
     assert!(
-        returned[0].0.contains("2000.00 ₽ of at most 3000.00 ₽"),
+        returned[0]
+            .0
+            .contains("2000.00 ₽ of the monthly maximum of 3000.00 ₽"),
         "{returned:?}"
     );
     assert_eq!(rule(&books).await["status"], "on", "the next month goes on");
@@ -292,7 +297,7 @@ async fn card_charge_that_needs_confirmation_emits_an_event_with_the_link() {
 async fn deleted_saved_card_is_not_charged() {
     let (books, shop) = begun("", 20_000).await;
     let account = "acme".parse().unwrap();
-    // The rule is removed while the result of its card charge is unknown.
+    // The rule is removed before the result of its card charge is known.
     spend(&books, 1900).await;
     shop.break_with(Some(500));
     round(&books).await;
@@ -311,12 +316,13 @@ async fn deleted_saved_card_is_not_charged() {
 }
 
 #[tokio::test]
-async fn automatic_top_up_waits_for_a_saved_card_and_is_off_without_one() {
+async fn automatic_top_up_is_on_only_after_a_payment_that_saves_the_card() {
     let shop = Shop::start().await;
     let books = Books::over(&shop.config("")).await;
     let first = wanted(20_000);
     books.process().set_auto(first.clone()).await.unwrap();
-    // A request with the same rule and the same id is a repetition. Another rule with that id is a conflict.
+    // A request with the same rule and the same id is a repetition. A request with another rule and the same id is a
+    // conflict.
     books.process().set_auto(first.clone()).await.unwrap();
     assert_eq!(shop.payments().len(), 1);
     let other = NewAutoTopup {
@@ -362,12 +368,12 @@ async fn shown(world: &World) -> Value {
     world.admin(Method::GET, RULE, None).await.json()
 }
 
-/// Creates a rule with the API, and makes its first payment.
+/// Creates a rule with the API, and makes the first payment of the rule.
 async fn agreed(world: &World, shop: &Shop) {
     agreed_to(world, shop, "500", "2000").await;
 }
 
-/// Creates a rule with this level and this amount with the API, and makes its first payment.
+/// Creates a rule with this level and this amount with the API, and makes the first payment of the rule.
 async fn agreed_to(world: &World, shop: &Shop, below: &str, amount: &str) {
     let wanted = json!({ "below_rub": below, "amount_rub": amount, "month_max_rub": "20000" });
     let made = world.admin(Method::PUT, RULE, Some(wanted)).await;
@@ -421,7 +427,7 @@ async fn parallel_calls_at_two_gateways_cause_one_card_charge() {
     is_sound(&one).await;
 }
 
-/// A chat body without an output maximum, so that its call holds all free money.
+/// Returns a chat body without an output maximum. Such a call holds all free money.
 fn unbounded() -> Value {
     let mut body = chat_body("x");
     body.as_object_mut().unwrap().remove("max_tokens");
@@ -455,12 +461,12 @@ async fn held_money_does_not_trigger_a_card_charge() {
 }
 
 #[tokio::test]
-async fn cost_so_far_of_a_running_call_counts_towards_a_top_up() {
+async fn cost_so_far_of_a_running_call_triggers_an_automatic_top_up() {
     let shop = Shop::start().await;
     let world = start(&shop, ROUND, "memory:").await;
     let key = world.key_with("acme", "0", json!({})).await;
     agreed_to(&world, &shop, "0.50", "0.50").await;
-    // The call costs less than 0.01 ₽, but holds the whole balance.
+    // The call costs less than 0.01 ₽, but holds the complete balance.
     let running = Running::start(&world, Op::Chat, &key, &unbounded()).await;
     eventually("the card is charged while the call runs", async || {
         (shop.charges().len() == 1).then_some(())
@@ -474,15 +480,15 @@ async fn cost_so_far_of_a_running_call_counts_towards_a_top_up() {
     is_sound(&world).await;
 }
 
-/// The rule records its last card charge. If the books show that nothing was spent after it, the card is not charged
-/// again, although the balance is below the level.
+/// The rule records its last card charge. If the books show that nothing was spent since then, the card is not charged
+/// again, even though the balance is below the level.
 #[tokio::test]
 async fn card_is_charged_again_only_after_money_was_spent() {
     let (books, shop) = begun("", 20_000).await;
     spend(&books, 1900).await;
     round(&books).await;
     assert_eq!(shop.charges().len(), 1);
-    // Raises the rule's level, as if the balance had stayed below it since the last charge.
+    // This raises the level of the rule, as if the balance had stayed below it since the last charge.
     let raise = |rule: Option<Value>| {
         let mut rule = rule.unwrap();
         rule["below_rub"] = json!("3000");
@@ -573,7 +579,7 @@ async fn operators_and_owners_can_see_and_remove_a_top_up_rule_but_never_see_the
         assert!(!text.contains(&handle), "{text}");
     }
 
-    // The owner key removes the rule and creates another one, which the operator removes.
+    // The owner key removes the rule and creates another one, which the operator then removes.
     let gone = ask(Method::DELETE, &owner.secret, Value::Null).await;
     assert_eq!(
         (gone.status, gone.json()),
@@ -590,7 +596,7 @@ async fn operators_and_owners_can_see_and_remove_a_top_up_rule_but_never_see_the
         ),
         (
             ["0", "1000", "20000"],
-            "«below_rub»: нужны рубли с целыми копейками",
+            "«below_rub»: нужна сумма в рублях, больше 0 и с целыми копейками",
         ),
     ] {
         let bad = json!({ "below_rub": below, "amount_rub": amount, "month_max_rub": month_max });
@@ -621,7 +627,7 @@ async fn console_creates_shows_and_removes_a_top_up_rule() {
         !browser
             .page(&world, page)
             .await
-            .contains("Remove the rule and delete the card")
+            .contains("Remove the top-up rule and delete the saved card")
     );
     let terms = [
         ("do", "auto-topup"),

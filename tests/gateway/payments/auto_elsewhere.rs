@@ -1,5 +1,5 @@
-//! Automatic top-up with Stripe and with CloudPayments, in their real formats: how each provider saves, charges,
-//! declines, confirms and deletes a card.
+//! Tests of automatic top-up with Stripe and with CloudPayments, in their real formats: how each provider saves,
+//! charges, declines, confirms and deletes a card.
 
 use std::{
     collections::BTreeMap,
@@ -22,17 +22,17 @@ use super::{
 };
 use crate::harness::{VENDOR_KEY, request};
 
-/// The state of a fake provider: objects that requests have created, and how it answers the next requests.
+/// The state of a fake provider: the objects that requests have created, and how it responds to the next requests.
 #[derive(Default)]
 struct State {
-    /// The answers given so far, by path and idempotency key.
+    /// The responses so far, by path and idempotency key.
     answered: BTreeMap<(String, String), (u16, Value)>,
-    /// Sessions or orders that requests have created, in the form in which a fetch returns them.
+    /// The sessions or orders that requests have created, in the form in which the provider returns them.
     made: Vec<Value>,
     charged: Vec<Value>,
-    /// The error with which charges are declined; `None` if they succeed.
+    /// The error with which card charges are declined; `None` if they succeed.
     declines: Option<Value>,
-    /// The number of next charges whose answers are lost, although the charges are made.
+    /// The number of card charges, from the next one on, that are made but whose response is lost.
     lost: usize,
     forgotten: Vec<String>,
 }
@@ -70,7 +70,8 @@ fn form(requested: &Received) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Stripe repeats its answer to an idempotency key, and refuses a request with the same key and another body.
+/// Responds as Stripe, which repeats its response to an idempotency key, and refuses a request with the same key and
+/// another body.
 fn stripe(state: &mut State, requested: &Received) -> Reply {
     let path = requested.path.split('?').next().unwrap().to_owned();
     if let Some(key) = requested.headers.get("idempotency-key") {
@@ -163,7 +164,7 @@ fn make_at_stripe(state: &mut State, path: &str, form: &BTreeMap<String, String>
     answer
 }
 
-/// Books with an active top-up rule, and a card that Stripe has saved.
+/// Creates books with an active top-up rule, and with a card that Stripe has saved.
 async fn at_stripe(more: &str) -> (Books, Fake) {
     let fake = Fake::start(stripe).await;
     let books = Books::over(&format!(
@@ -191,9 +192,9 @@ async fn at_stripe(more: &str) -> (Books, Fake) {
     (books, fake)
 }
 
-/// Charges a card while several processes see the same low balance and an answer is lost, and then while a process is
-/// killed at each step. `open` opens the books with a saved card; at the end there are `charges` payments at the
-/// provider, and the ledger has a top-up with the id `entry`.
+/// First makes several processes see the same low balance, and loses a response of the provider. Then, with new books
+/// each time, kills a process at each step. `open` creates the books with a saved card. At the end there must be
+/// `charges` payments at the provider, and a top-up with the id `entry` in the ledger.
 async fn charged_once(open: impl AsyncFn() -> (Books, Fake), charges: usize, entry: &str) {
     let (books, fake) = open().await;
     spend(&books, 1900).await;
@@ -214,7 +215,7 @@ async fn charged_once(open: impl AsyncFn() -> (Books, Fake), charges: usize, ent
         spend(&books, 1900).await;
         let ended = until_killed(books.process().charge_due(), polls).await;
         if entry.starts_with("cloudpayments") {
-            // An hour has passed: the provider has forgotten its idempotency keys.
+            // An hour has passed, so the provider has deleted its idempotency keys.
             fake.state.lock().unwrap().answered.clear();
         }
         round(&books).await;
@@ -252,7 +253,8 @@ async fn stripe_decline_and_confirmation_emit_events_and_a_removed_card_is_detac
     let reported = failures(&books).await;
     let link = "https://checkout.example/c/pay/cs_test_1";
     assert_eq!(reported[1].2.as_deref(), Some(link), "{reported:?}");
-    // The link is for the same amount, and its payment is credited like any other.
+    // The link is for the amount of the declined card charge. A payment through this link is credited like any other
+    // payment.
     {
         let mut state = fake.state.lock().unwrap();
         assert_eq!(state.made[1]["saves"], false);
@@ -265,8 +267,8 @@ async fn stripe_decline_and_confirmation_emit_events_and_a_removed_card_is_detac
     assert_eq!(fake.state.lock().unwrap().forgotten, ["pm_card"]);
 }
 
-/// CloudPayments finds only the last attempt to pay an invoice. Charges with the same idempotency key count as one
-/// charge.
+/// Responds as CloudPayments, which finds only the last attempt to pay an invoice. Card charges with the same
+/// idempotency key count as one charge.
 fn cloudpayments(state: &mut State, requested: &Received) -> Reply {
     let body = requested.json();
     let found = |model: &Value| {
@@ -318,7 +320,7 @@ fn cloudpayments(state: &mut State, requested: &Received) -> Reply {
                         }
                     }
                     state.answered.insert(known, (200, tried.clone()));
-                    // If an attempt has an `AcsUrl`, it becomes a charge when the payer confirms it at that URL.
+                    // An attempt with an `AcsUrl` becomes a charge when the payer confirms it at that URL.
                     if tried.get("AcsUrl").is_none() {
                         state.charged.push(tried.clone());
                     }
@@ -343,7 +345,8 @@ fn site(fake: &Fake, more: &str) -> String {
     )
 }
 
-/// The payer pays the order that saves the card. The payment gets this token. Returns the order's invoice.
+/// Pays, as the payer, the order with which the card is saved. The payment gets this card token. Returns the invoice of
+/// the order.
 fn pay_order(fake: &Fake, token: Value) -> String {
     let mut state = fake.state.lock().unwrap();
     let invoice = state.made[0]["InvoiceId"].as_str().unwrap().to_owned();
@@ -370,7 +373,7 @@ async fn at_cloudpayments(more: &str) -> (Books, Fake) {
 
 #[tokio::test]
 async fn cloudpayments_card_is_charged_once_per_low_balance_despite_lost_answers() {
-    // There are two payments: the payer's own, which saved the card, and exactly one charge.
+    // There are two payments: the payer's own payment, with which the card was saved, and exactly one card charge.
     charged_once(async || at_cloudpayments("").await, 2, "cloudpayments:701").await;
 }
 
@@ -411,7 +414,7 @@ async fn card_token_is_stored_only_from_a_signed_notification() {
     let wanted = json!({ "below_rub": "500", "amount_rub": "2000", "month_max_rub": "20000" });
     let made = world.admin(Method::PUT, path, Some(wanted)).await;
     assert_eq!(made.status, 200, "{made:?}");
-    // The payment that the search returns has no card token. Only the notification has it.
+    // The search returns the payment without the card's token. Only the notification contains the token.
     let invoice = pay_order(&fake, Value::Null);
     let body = format!(
         "TransactionId=504&Amount=2000.00&Currency=RUB&Status=Completed&InvoiceId={invoice}&AccountId=acme&\
@@ -438,14 +441,14 @@ async fn automatic_top_up_is_off_if_the_payer_saved_no_card() {
     let fake = Fake::start(cloudpayments).await;
     let books = Books::over(&site(&fake, "")).await;
     books.process().set_auto(wanted(20_000)).await.unwrap();
-    // The payment was not made by card, so it has no card token.
+    // The payment was not made with a card, so it has no card token.
     pay_order(&fake, Value::Null);
     books.process().poll().await.unwrap();
     for _ in 0..2 {
         round(&books).await;
         assert_eq!(rule(&books).await["status"], "waiting");
     }
-    // Lets an hour pass, after which the provider has forgotten its idempotency keys.
+    // After an hour, the provider has deleted its idempotency keys.
     let age = |rule: Option<Value>| {
         let mut rule = rule.unwrap();
         let until = rule["not_before_ms"].as_u64().unwrap();
@@ -458,7 +461,7 @@ async fn automatic_top_up_is_off_if_the_payer_saved_no_card() {
     let shown = rule(&books).await;
     assert_eq!(shown["status"], "off", "{shown}");
     assert_eq!(
-        shown["reason"], "it was paid by a method that cannot be saved",
+        shown["reason"], "the payer used a payment method that cannot be saved",
         "{shown}"
     );
     assert_eq!(paid_in(&books).await, [2000]);

@@ -1,4 +1,5 @@
-//! CloudPayments in its real format: orders, a search for payments, and signed notifications as forms and as JSON.
+//! Tests of CloudPayments in its real format: orders, the search for payments, and signed notifications as forms and as
+//! JSON.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,9 +21,9 @@ use crate::harness::{Answer, RedisServer, VENDOR_KEY, World, request};
 struct Books {
     orders: Vec<Value>,
     canceled: Vec<Value>,
-    /// The payment that a search by invoice returns, in the API's own formatting.
+    /// The payment that a search by invoice returns, formatted as the API does.
     found: Option<String>,
-    /// The payment that a fetch of transaction 504 returns.
+    /// The payment that the API returns for transaction 504.
     got: Option<String>,
     broken: bool,
 }
@@ -39,7 +40,7 @@ async fn begun() -> (World, Site) {
     (world, site)
 }
 
-/// A fake CloudPayments, and the configuration sections of a gateway that uses it.
+/// Starts a fake CloudPayments. Returns the configuration sections of a gateway that uses it, and the fake.
 async fn open_site() -> (String, Site) {
     let vendor = ScriptedVendor::start().await.unwrap();
     let books = Arc::new(Mutex::new(Books::default()));
@@ -63,7 +64,7 @@ fn answer(books: &mut Books, requested: &Received) -> Reply {
     match requested.path.as_str() {
         "/orders/create" => {
             let order = requested.json();
-            // The amount is sent as a JSON number with kopecks, and not as a string.
+            // The amount is sent as a JSON number with kopecks, not as a string.
             assert!(
                 String::from_utf8_lossy(&requested.body).contains("\"Amount\":5000.50"),
                 "{order}"
@@ -131,7 +132,7 @@ async fn tell_with(world: &World, kind: &str, body: &str, header: (&str, &str)) 
         .await
 }
 
-/// Sends a notification with a valid signature. Returns the `code` in the gateway's answer.
+/// Sends a notification with a valid signature. Returns the `code` in the gateway's response.
 async fn tell(world: &World, kind: &str, body: &str) -> Value {
     let answer = tell_with(
         world,
@@ -150,7 +151,7 @@ fn body(invoice: &str, rest: &str) -> String {
     )
 }
 
-/// The notification that transaction 504 has paid this intent.
+/// Returns the notification that transaction 504 has paid this intent.
 fn told_paid(made: &Value) -> String {
     let rest = "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme";
     body(&id(made), rest)
@@ -170,7 +171,7 @@ async fn payment_is_credited_once_and_its_refund_is_deducted() {
         made["id"]
     );
     let pay = told_paid(&made);
-    // The notification arrives before the search finds the payment. The gateway answers 503, so that the provider
+    // The notification arrives before the search can find the payment. The gateway answers 503, and the provider
     // repeats the notification.
     let early = tell_with(
         &world,
@@ -225,7 +226,7 @@ async fn ten_notifications_to_two_gateways_on_one_redis_make_one_top_up() {
 }
 
 #[tokio::test]
-async fn refund_may_be_notified_before_its_payment_and_is_found_without_a_notification() {
+async fn refund_notification_may_arrive_before_that_of_the_payment_or_never_arrive() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     let refund = format!(
@@ -243,7 +244,8 @@ async fn refund_may_be_notified_before_its_payment_and_is_found_without_a_notifi
     site.finds(&id(&made), "5000.5", "RUB", "Declined");
     assert_eq!(check(&world, &made).await.json()["state"], "open");
     site.finds(&id(&made), "5000.5", "RUB", "Completed");
-    // The search returns transaction 504 for another intent too. It is credited already, so it is not credited again.
+    // The search returns transaction 504 for another intent as well. The transaction is already credited, so it is not
+    // credited again.
     assert_eq!(check(&world, &made).await.json()["state"], "paid");
     assert_eq!(
         entries(&world).await.len(),
@@ -253,12 +255,12 @@ async fn refund_may_be_notified_before_its_payment_and_is_found_without_a_notifi
 }
 
 #[tokio::test]
-async fn paid_attempt_notified_after_a_declined_attempt_is_found_by_its_number() {
+async fn paid_attempt_is_found_by_its_number_even_if_a_later_attempt_was_declined() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     site.finds(&id(&made), "5000.50", "RUB", "Completed");
     let paid = site.books.lock().unwrap().found.take();
-    // The payer's last attempt was declined, and the search returns only the last attempt.
+    // The payer's last attempt was declined. The search returns only the last attempt.
     site.finds(&id(&made), "5000.50", "RUB", "Declined");
     assert_eq!(check(&world, &made).await.json()["state"], "open");
     site.books.lock().unwrap().got = paid;
@@ -282,8 +284,8 @@ async fn paid_attempt_notified_after_a_declined_attempt_is_found_by_its_number()
     is_sound(&world).await;
 }
 
-/// The gateway answered the notification of the first payment with 503. The payer saw no money on the account, and paid
-/// with the link again.
+/// The gateway has answered the notification of the first payment with 503. The payer saw no money on the account, and
+/// paid a second time with the same link.
 #[tokio::test]
 async fn second_payment_for_an_already_paid_intent_is_refused() {
     let (world, site) = begun().await;
@@ -316,7 +318,7 @@ async fn second_payment_for_an_already_paid_intent_is_refused() {
 }
 
 #[tokio::test]
-async fn refunded_payment_is_not_credited_and_a_foreign_refund_deducts_nothing() {
+async fn refunded_payment_is_not_credited_and_refund_of_an_uncredited_payment_deducts_nothing() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     site.finds(&id(&made), "5000.50", "RUB", "Completed");
@@ -339,7 +341,7 @@ async fn refunded_payment_is_not_credited_and_a_foreign_refund_deducts_nothing()
 }
 
 #[tokio::test]
-async fn check_notification_before_a_payment_verifies_what_it_is_for() {
+async fn cloudpayments_check_notification_verifies_the_intent_before_the_payment() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     let ask = async |invoice: &str, rest: &str| tell(&world, "?check", &body(invoice, rest)).await;
@@ -355,14 +357,14 @@ async fn check_notification_before_a_payment_verifies_what_it_is_for() {
     ] {
         assert_eq!(ask(invoice, rest).await, code, "{invoice} {rest}");
     }
-    // CloudPayments sends a check before the payment. The check credits nothing, even if it has the fields of a
+    // CloudPayments sends a check before the payment. The check credits nothing, even if it contains the fields of a
     // payment.
     assert_eq!(ask(&made_id, &format!("{good}&Status=Completed")).await, 0);
     assert_eq!(
         (site.searches(), balance(&world).await.as_str()),
         (0, "0.00")
     );
-    // A declined card changes nothing. The answer accepts the notification, so that the provider does not repeat it.
+    // A declined card changes nothing. The gateway accepts the notification, so the provider does not repeat it.
     assert_eq!(
         tell(
             &world,
@@ -403,7 +405,8 @@ async fn unsigned_notification_is_refused_unread() {
         (site.searches(), balance(&world).await.as_str()),
         (0, "0.00")
     );
-    // `X-Content-HMAC` signs the decoded form, `Content-HMAC` the raw one. A notification may also be JSON.
+    // The header `X-Content-HMAC` signs the decoded form, and `Content-HMAC` signs the raw form. A notification may be
+    // JSON, too.
     let plain = pay.replace('+', " ").replace("%3A", ":");
     let answer = tell_with(
         &world,
@@ -443,7 +446,7 @@ async fn made_two_days_ago(world: &World, made: &Value) {
 /// The gateway cancels an old payment link, either before the late notification of its payment arrives or when it
 /// arrives.
 #[tokio::test]
-async fn payment_notified_a_day_late_is_credited() {
+async fn payment_whose_notification_is_a_day_late_is_credited() {
     for swept in [true, false] {
         let (world, site) = begun().await;
         let made = create(&world, "5000.5").await;
@@ -504,7 +507,7 @@ async fn card_charge_of_a_removed_top_up_rule_is_credited_when_notified() {
 }
 
 #[tokio::test]
-async fn cancellation_emits_an_event_for_a_paid_attempt_but_not_for_another_attempt() {
+async fn cancellation_of_a_paid_attempt_emits_an_event_and_a_decline_of_another_does_not() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     let invoice = made["id"].as_str().unwrap();

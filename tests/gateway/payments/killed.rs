@@ -1,5 +1,5 @@
-//! Payments whose process is killed at any step. The test drops the process's future at each await in turn, and another
-//! process continues with the same books.
+//! Tests of payments whose process is killed at any step. The test drops the future of the process at each await in
+//! turn, and another process continues with the same books.
 
 use std::{
     future::{Future, poll_fn},
@@ -29,7 +29,7 @@ use crate::{
     support::{config::edited, shop::Shop},
 };
 
-/// Books in a file, and the fake provider at which customers pay.
+/// Books in a file, and a fake provider at which customers pay.
 struct Given {
     books: Books,
     shop: Shop,
@@ -51,7 +51,7 @@ impl Deref for Given {
     }
 }
 
-/// Creates books in a file with the account `acme`, and the payment configuration.
+/// Books in a file with the account `acme`, and the configuration of payments.
 pub(super) struct Books {
     pub(super) store: AnyLedger,
     config: PaymentsConfig,
@@ -59,7 +59,7 @@ pub(super) struct Books {
 }
 
 impl Books {
-    /// Creates books with these payment sections of the configuration.
+    /// Creates books whose configuration has these sections for payments.
     pub(super) async fn over(sections: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = SqliteLedger::open(&dir.path().join("ledger.db")).unwrap();
@@ -74,7 +74,7 @@ impl Books {
         }
     }
 
-    /// Creates the payments part of a new process on these books.
+    /// Creates the payments part of a new process that uses these books.
     pub(super) fn process(&self) -> Payments {
         Payments::new(self.store.clone(), Some(self.config.clone()), Language::En)
     }
@@ -96,7 +96,7 @@ impl Books {
     }
 }
 
-/// Parses the configuration of payments from these sections.
+/// Parses these sections as the configuration of payments.
 pub(super) fn configured(sections: &str) -> PaymentsConfig {
     let text = config_text(([127, 0, 0, 1], 9).into(), "memory:", "outbox.db");
     let sections = format!("{sections}{ANCHOR}");
@@ -120,7 +120,7 @@ pub(super) fn wish_of(id: IntentId, amount: MicroRub) -> NewPayment {
     }
 }
 
-/// Polls the future this many times, and then drops it. Returns whether the future was ready before that.
+/// Polls the future this number of times, and then drops it. Returns whether the future had completed before the drop.
 pub(super) async fn until_killed(work: impl Future, polls: usize) -> bool {
     let mut work = pin!(work);
     let mut left = polls;
@@ -135,7 +135,7 @@ pub(super) async fn until_killed(work: impl Future, polls: usize) -> bool {
 }
 
 #[tokio::test]
-async fn gateway_killed_between_payment_and_top_up_credits_it_exactly_once() {
+async fn gateway_killed_between_payment_and_top_up_credits_the_payment_exactly_once() {
     let mut steps = 0;
     for polls in 0.. {
         let given = Given::new().await;
@@ -143,7 +143,7 @@ async fn gateway_killed_between_payment_and_top_up_credits_it_exactly_once() {
         let made = given.process().create(wanted(id)).await.unwrap();
         given.shop.pay(made.payment.as_deref().unwrap());
         let ended = until_killed(given.process().check(id), polls).await;
-        // No further notification arrives, so the next process finds the payment with its regular poll.
+        // The provider sends no further notification, so the next process finds the payment with its regular poll.
         given.process().poll().await.unwrap();
         let found = given.process().find(id).await.unwrap();
         assert_eq!(found.state, State::Paid, "{polls}");
@@ -181,7 +181,7 @@ async fn provider_that_fails_gets_one_request_per_poll() {
 }
 
 #[tokio::test]
-async fn process_killed_while_creating_a_payment_creates_one() {
+async fn payment_is_created_once_if_the_process_is_killed_meanwhile() {
     for polls in 0.. {
         let given = Given::new().await;
         let id = IntentId::new();
@@ -210,7 +210,7 @@ async fn gateway_killed_during_a_refund_deducts_it_once() {
         given.process().check(id).await.unwrap();
         given.shop.refund(&payment, "r-1", "2000.00");
         let ended = until_killed(given.process().check(id), polls).await;
-        // The account spends money after the kill and before the refund continues.
+        // The account spends money after the process was killed and before the refund continues.
         let off = tollgate_layers::reserve::ledger::Entry {
             id: "spent".into(),
             amount: MicroRub::rubles(-2500),
@@ -223,11 +223,11 @@ async fn gateway_killed_during_a_refund_deducts_it_once() {
             .unwrap();
         let begun = !given.process().find(id).await.unwrap().refunds.is_empty();
         if begun {
-            // The refund was recorded before the kill, so the regular poll continues it.
+            // The refund was recorded before the process was killed, so the regular poll continues it.
             given.process().poll().await.unwrap();
         } else {
-            // The process was killed before it recorded the refund. The provider got no answer to its notification, so
-            // it sends the notification again.
+            // The process was killed before it recorded the refund. The provider got no response to its notification,
+            // so it sends the notification again.
             given.process().check(id).await.unwrap();
         }
         let found = given.process().find(id).await.unwrap();

@@ -1,4 +1,4 @@
-//! Payments by customers. A fake provider on a real socket speaks the provider's real format.
+//! Tests of customers' payments. A fake provider on a real socket speaks the real format of the provider.
 
 mod auto;
 mod auto_elsewhere;
@@ -31,7 +31,7 @@ async fn start(shop: &Shop, payments: &str, ledger: &str) -> World {
     start_with(&shop.config(payments), ledger).await
 }
 
-/// A gateway with these sections in its configuration.
+/// Starts a gateway whose configuration has these additional sections.
 async fn start_with(sections: &str, ledger: &str) -> World {
     let sections = format!("{sections}{ANCHOR}");
     Setup::default()
@@ -41,7 +41,7 @@ async fn start_with(sections: &str, ledger: &str) -> World {
         .await
 }
 
-/// A gateway, the fake shop of its provider, and an account `acme` without money.
+/// Starts a gateway and the fake shop of its payment provider. Creates an account `acme` without money.
 async fn begun(payments: &str) -> (World, Shop) {
     let shop = Shop::start().await;
     let world = start(&shop, payments, "memory:").await;
@@ -88,7 +88,7 @@ async fn balance(world: &World) -> String {
     account.json()["balance_rub"].as_str().unwrap().to_owned()
 }
 
-/// The account's debt: refunds for which it had no money.
+/// Returns the account's debt: the amount of refunds for which it had no money.
 async fn owed(world: &World) -> String {
     let account = world
         .admin(Method::GET, "/admin/v1/accounts/acme", None)
@@ -96,7 +96,7 @@ async fn owed(world: &World) -> String {
     account.json()["debt_rub"].as_str().unwrap().to_owned()
 }
 
-/// The ids and amounts of the account's entries.
+/// Returns the ids and amounts of the account's entries.
 async fn entries(world: &World) -> Vec<(String, String)> {
     let account = "acme".parse().unwrap();
     let page = world
@@ -113,8 +113,8 @@ async fn entries(world: &World) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Changes a stored intent to this state: a top-up rule charged a saved card, the answer was lost, and the rule was
-/// removed.
+/// Changes a stored intent to the following state: a top-up rule has charged a saved card, the response was lost, and
+/// the rule was removed.
 async fn charged_by_a_rule_that_is_gone(world: &World, payment: &Value) {
     change_intent(world, payment, |intent| {
         intent["card"] = json!("saved");
@@ -191,7 +191,7 @@ async fn payment_made_with_the_link_is_credited_once() {
 }
 
 #[tokio::test]
-async fn payment_commands_create_list_and_check_payments() {
+async fn payments_can_be_created_listed_and_checked_by_command() {
     let (world, shop) = begun("").await;
     let link = reported(
         &tollgate(&world, &["payment", "create", "acme", "5000"], "").await,
@@ -238,7 +238,7 @@ async fn repeated_payment_request_returns_the_same_payment() {
             .admin(Method::POST, "/admin/v1/payments", Some(wanted(rubles)))
             .await
     };
-    // At first the provider fails and creates nothing, so the caller may repeat the request.
+    // The provider fails at first and creates nothing, so the caller may repeat the request.
     shop.break_with(Some(500));
     assert_eq!(ask("10").await.status, 502);
     shop.break_with(None);
@@ -288,7 +288,8 @@ async fn ten_notifications_to_two_gateways_on_one_redis_make_one_top_up() {
     assert_eq!(balance(&other).await, "5000.00");
     assert_eq!(entries(&one).await.len(), 1);
 
-    // Together the gateways also record a refund only once, if the account has spent a part of the money.
+    // The account has spent a part of the money. Both gateways get the notification of the refund, and together they
+    // record it once.
     let off = json!({ "id": "spent", "amount_rub": "-4000", "reason": "spent" });
     other
         .admin(
@@ -314,10 +315,10 @@ async fn ten_notifications_to_two_gateways_on_one_redis_make_one_top_up() {
 async fn forged_payment_notification_has_no_effect() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
-    // The gateway fetches the payment, and the provider reports that the payment was not made.
+    // The gateway fetches the payment, and the provider reports that it was not made.
     assert_eq!(tell(&world, &paid(id(&made))).await, 200);
     assert_eq!(shop.fetches(), 1);
-    // A payment that the gateway has not created is not even fetched.
+    // The gateway does not even fetch a payment that it has not created.
     for unknown in [
         "2d009999-000f-5000-8000-18db351245c7",
         "../../secrets",
@@ -331,7 +332,7 @@ async fn forged_payment_notification_has_no_effect() {
             "{unknown}"
         );
     }
-    // The notification names another payment for the intent. The intent keeps its first payment.
+    // The notification names another payment for the intent. The intent keeps the first payment.
     let mut other = paid("2d009999-000f-5000-8000-18db351245c7");
     other["object"]["metadata"] = json!({ "tollgate_intent": made["id"] });
     assert_eq!(tell(&world, &other).await, 200);
@@ -450,7 +451,7 @@ async fn payment_notifications_may_arrive_in_any_order() {
         .collect();
     assert_eq!(amounts, ["5000.00", "-5000.00"]);
 
-    // The notification of a success may arrive after the one of a cancellation, or before it.
+    // The notification of a success may arrive before or after the notification of a cancellation.
     let made = create(&world, "300").await;
     shop.cancel(id(&made));
     assert_eq!(tell(&world, &canceled(id(&made))).await, 200);
@@ -579,7 +580,8 @@ async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
     let headers = [("authorization", bearer.as_str())];
     let offer = world.get("/v1/tollgate/payments", &headers).await.json();
     assert_eq!(offer["debt_rub"], "1500.00", "{offer}");
-    // The account has no free money, so the second refund deducts nothing now and adds its whole amount to the debt.
+    // The account has no free money. So the second refund deducts nothing now, and its whole amount is added to the
+    // debt.
     shop.refund(id(&made), "r-2", "1.00");
     tell(&world, &refunded(id(&made), "r-2")).await;
     assert_eq!(show(&world, &made).await["debt_rub"], "1501.00");
@@ -605,7 +607,7 @@ async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
         ],
         "once each"
     );
-    // A check pays the debt from the account's free money, and at most the whole debt.
+    // A check of the payment collects the debt from the account's free money, but never more than the debt.
     adjust("given", "1000").await;
     assert_eq!(check(&world, &made).await.json()["debt_rub"], "501.00");
     assert_eq!(owed(&world).await, "501.00");
@@ -633,7 +635,7 @@ async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
     is_sound(&world).await;
 }
 
-/// A lease holds the account's money, but no call uses it. The refund recalls the lease.
+/// A lease holds the account's money, and no call uses it. The refund recalls the lease.
 #[tokio::test]
 async fn unused_money_of_a_lease_can_be_refunded() {
     let (server, shop) = (RedisServer::start().await, Shop::start().await);
@@ -715,7 +717,7 @@ async fn asked_by(world: &World, key: &Key, body: &Value) -> Answer {
 }
 
 #[tokio::test]
-async fn reported_payment_limits_are_the_accepted_amounts() {
+async fn reported_payment_limits_equal_the_smallest_and_largest_accepted_amount() {
     let shop = Shop::start().await;
     let bounds = "on_page = true\nmin_rub = \"100.50\"\nmax_rub = \"1000.50\"";
     let world = start(&shop, bounds, "memory:").await;
@@ -734,7 +736,8 @@ async fn reported_payment_limits_are_the_accepted_amounts() {
     }
 }
 
-/// An owner key can create and remove a rule that charges the account's card, so not every role may create one.
+/// An owner key can create and remove a rule that charges the account's card. So only some roles may create an owner
+/// key.
 #[tokio::test]
 async fn only_roles_that_manage_money_create_owner_keys_while_payments_are_enabled() {
     let folder = tempfile::tempdir().unwrap();
@@ -778,7 +781,7 @@ async fn only_roles_that_manage_money_create_owner_keys_while_payments_are_enabl
 }
 
 #[tokio::test]
-async fn key_can_pay_only_within_configured_bounds() {
+async fn callers_key_can_start_payments_only_within_the_configured_limits() {
     let shop = Shop::start().await;
     let world = start(
         &shop,
@@ -818,18 +821,18 @@ async fn key_can_pay_only_within_configured_bounds() {
         (
             json!({ "amount_rub": 100 }),
             "amount_rub",
-            "в кавычках: \"12.50\"",
+            "в кавычках, например \"12.50\"",
         ),
         (json!({}), "amount_rub", "отсутствует"),
         (
             json!({ "amount_rub": "100", "account": "other" }),
             "account",
-            "не поддерживается",
+            "не поддерживает",
         ),
         (
             json!({ "amount_rub": "100", "email": "nobody" }),
             "email",
-            "адрес вида",
+            "адрес почты, например",
         ),
         (
             json!({ "amount_rub": "100", "email": 1 }),
@@ -854,7 +857,7 @@ async fn key_can_pay_only_within_configured_bounds() {
         (&json!("100.00"), &json!("1000.00"))
     );
     assert_eq!(offer["payments"].as_array().unwrap().len(), 2);
-    // The number of open payments is limited. A paid payment is no longer open.
+    // The number of open payments is limited. A paid payment is not open any more.
     let first = shop.payments()[0].clone();
     shop.pay(&first);
     tell(&world, &paid(&first)).await;
@@ -864,7 +867,7 @@ async fn key_can_pay_only_within_configured_bounds() {
     let page = async |world: &World| world.get("/usage", &[]).await.text();
     assert!(page(&world).await.contains("<form id=\"pay\""));
 
-    // On a gateway that does not offer payments to callers, the path does not exist.
+    // If a gateway does not offer payments to callers, the path does not exist.
     let (world, _shop) = begun("").await;
     assert!(!page(&world).await.contains("<form id=\"pay\""));
     let key = world.another_key("acme", json!({})).await;

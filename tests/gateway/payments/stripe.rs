@@ -1,4 +1,4 @@
-//! Stripe in its real format: Checkout sessions, and events whose signature covers their time and body.
+//! Tests of Stripe in its real format: Checkout sessions, and events with a signature over their time and body.
 
 use std::{
     sync::{Arc, Mutex},
@@ -39,7 +39,7 @@ async fn begun() -> (World, Account) {
     begun_with("").await
 }
 
-/// A gateway with these further lines in its Stripe section.
+/// Starts a gateway whose Stripe section has these additional lines.
 async fn begun_with(lines: &str) -> (World, Account) {
     let (sections, account) = open_account().await;
     let sections = format!("{sections}{lines}");
@@ -48,7 +48,7 @@ async fn begun_with(lines: &str) -> (World, Account) {
     (world, account)
 }
 
-/// A fake Stripe account, and the configuration sections of a gateway that uses it.
+/// Starts a fake Stripe account. Returns the configuration sections of a gateway that uses it, and the fake.
 async fn open_account() -> (String, Account) {
     let vendor = ScriptedVendor::start().await.unwrap();
     let books = Arc::new(Mutex::new(Books::default()));
@@ -246,9 +246,9 @@ async fn paid_stripe_session_is_credited_once_and_its_refunds_deducted() {
     is_sound(&world).await;
 }
 
-/// Stripe's payment object does not show refunds, so the gateway must continue from its own record.
+/// Stripe's payment object does not contain refunds, so the gateway must continue from its own record.
 #[tokio::test]
-async fn refund_interrupted_by_a_killed_process_is_finished_by_the_poll() {
+async fn refund_interrupted_by_a_kill_is_finished_by_the_poll() {
     let mut steps = 0;
     for polls in 0.. {
         let (sections, account) = open_account().await;
@@ -264,7 +264,7 @@ async fn refund_interrupted_by_a_killed_process_is_finished_by_the_poll() {
         let ended = until_killed(books.process().check(id), polls).await;
         let found = books.process().find(id).await.unwrap();
         if found.refunds.is_empty() {
-            // Stripe got no answer to its event, so it sends the event again.
+            // Stripe got no response to its event, so it sends the event again.
             books.process().check(id).await.unwrap();
         } else {
             books.process().poll().await.unwrap();
@@ -312,7 +312,7 @@ async fn ten_stripe_events_to_two_gateways_on_one_redis_make_one_top_up() {
     is_sound(&one).await;
 }
 
-/// An event of a refund or a dispute. It has the id of the payment, but not that of the intent.
+/// Returns an event of a refund or a dispute. It contains the id of the payment, but not the id of the intent.
 fn of_payment(kind: &str, id: &str) -> Value {
     json!({ "id": "evt_3", "object": "event", "type": kind, "data": { "object": {
         "id": id, "payment_intent": "pi_1", "metadata": {},
@@ -327,7 +327,7 @@ async fn spend(world: &World, rubles: &str) {
     assert_eq!(done.status, 200, "{done:?}");
 }
 
-/// The statuses in the dispute events that the gateway has emitted.
+/// Returns the statuses in the dispute events that the gateway has emitted.
 async fn disputes_told(world: &World) -> Vec<String> {
     let path = "/admin/v1/events?after=0&kind=payment_disputed";
     let reported = world.admin(Method::GET, path, None).await.json();
@@ -344,7 +344,7 @@ async fn refund_that_fails_after_it_succeeded_is_credited_back_once() {
         let made = create(&world, "5000.5").await;
         account.pay();
         check(&world, &made).await;
-        // The account has spent a part of the refunded money. That part is a debt until the refund fails.
+        // The account has spent a part of the refunded money. This part is a debt until the refund fails.
         spend(&world, "-4500.5").await;
         account.refund_is("succeeded");
         assert_eq!(
@@ -371,7 +371,7 @@ async fn refund_that_fails_after_it_succeeded_is_credited_back_once() {
 }
 
 #[tokio::test]
-async fn refund_that_failed_before_it_was_seen_moves_no_money() {
+async fn refund_that_failed_before_the_gateway_saw_it_moves_no_money() {
     let (world, account) = begun().await;
     let made = create(&world, "5000.5").await;
     account.pay();
@@ -382,8 +382,8 @@ async fn refund_that_failed_before_it_was_seen_moves_no_money() {
     assert_eq!(show(&world, &made).await.get("refunds"), None);
 }
 
-/// The refund fails. The process is killed at each step, either while it deducts the money or while it credits the
-/// money back.
+/// The refund fails at Stripe. The process is killed at each step, either while it deducts the money or while it
+/// credits the money back.
 #[tokio::test]
 async fn refund_being_credited_back_when_the_process_was_killed_is_finished_by_the_poll() {
     for taken in [6, 14, 100] {
@@ -400,7 +400,7 @@ async fn refund_being_credited_back_when_the_process_was_killed_is_finished_by_t
             until_killed(books.process().check(id), taken).await;
             account.refund_is("failed");
             let ended = until_killed(books.process().check(id), polls).await;
-            // Stripe got no answer to its event, so it sends the event again.
+            // Stripe got no response to its event, so it sends the event again.
             books.process().check(id).await.unwrap();
             books.process().poll().await.unwrap();
             let moved = books.entries().await.split_off(1);
@@ -494,7 +494,7 @@ async fn stripe_event_with_an_old_signature_is_refused() {
 }
 
 #[tokio::test]
-async fn payment_in_another_currency_is_refused_and_an_expired_session_cancelled() {
+async fn payment_in_another_currency_is_refused_and_an_expired_session_is_cancelled() {
     let (world, account) = begun().await;
     let made = create(&world, "5000.5").await;
     account.pay();
@@ -526,7 +526,8 @@ async fn card_charge_of_a_removed_top_up_rule_is_credited_when_notified() {
     let (world, _account) = begun().await;
     let made = create(&world, "5000.5").await;
     let paid = event("payment_intent.succeeded", &made, "pi_1");
-    // The intent is paid by a session, so an event of its payment object is accepted but credits nothing.
+    // The payer must pay this intent through a session. So an event of the payment object is accepted but credits
+    // nothing.
     assert_eq!(tell(&world, &paid).await, StatusCode::OK);
     assert_eq!(show(&world, &made).await["state"], "open");
     charged_by_a_rule_that_is_gone(&world, &made).await;

@@ -1,10 +1,11 @@
-//! Every design case of the responses format is in `cases.md` with the tests that cover it. These tests must exist.
+//! Checks that the tests named in `cases.md` exist. That file lists every design case of the Responses format, with the
+//! tests that cover it.
 
 use crate::security::{is_case_of_faults, is_test, named, read};
 
 const CASES: usize = 100;
 
-/// Whether a suite in `tests/sdk` has this test. `name` is the file, and the beginning of the test's name.
+/// Returns whether a suite in `tests/sdk` has this test. `name` is the file, and the beginning of the test's name.
 fn is_test_of_sdk(name: &str) -> bool {
     let Some((file, title)) = name.split_once(": ") else {
         return false;
@@ -22,7 +23,7 @@ fn is_test_of_sdk(name: &str) -> bool {
 }
 
 #[test]
-fn every_documented_case_names_an_existing_test() {
+fn every_documented_case_of_the_responses_format_names_an_existing_test() {
     let text = read("tests/gateway/responses/cases.md").unwrap();
     let rows: Vec<_> = text
         .lines()

@@ -1,5 +1,5 @@
-//! Translated answers are charged by the vendor's counts at the model's prices, exact to the micro-ruble, whatever the
-//! translation does to their shape.
+//! Tests that translated responses are charged by the vendor's counts at the model's prices, exact to the micro-ruble,
+//! whatever the translation changes.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -12,7 +12,8 @@ use crate::{
     replies::{Tokens, answer, events},
 };
 
-/// A usage in each vendor's format, whose cost is `COST`. One of its five output tokens is reasoning.
+/// Returns a usage in the format of this vendor. At the prices of the model `chat` it costs `COST`. One of its five
+/// output tokens is reasoning.
 fn counts(vendor: Op) -> Value {
     let tokens = Tokens {
         input: 4,
@@ -27,7 +28,7 @@ fn counts(vendor: Op) -> Value {
     with(tokens.usage(vendor), details)
 }
 
-/// The cost of `counts`. The prices of the messages model are ten times as high.
+/// Returns the cost of `counts`. The prices of the model `messages` are ten times as high as those of `chat`.
 const fn cost(vendor: Op) -> i64 {
     match vendor {
         Op::Chat => COST,
@@ -35,8 +36,8 @@ const fn cost(vendor: Op) -> i64 {
     }
 }
 
-/// An answer with these fields of a chat message or this content of a messages answer, and with the vendor's stop
-/// reason.
+/// Returns a response with these fields of a chat message, or with this content of a Messages response, and with the
+/// vendor's stop reason.
 fn ends(vendor: Op, chat: &Value, messages: &Value, stop: [&str; 2]) -> Value {
     let whole = answer(vendor, "", &counts(vendor));
     match vendor {
@@ -180,7 +181,7 @@ async fn caller_of_another_format_is_charged_by_the_counts_of_a_responses_vendor
     }
 }
 
-/// Checks that a broken answer was charged for its received text by an estimate, and that nothing is held.
+/// Checks that the received text of a broken response was charged by an estimate, and that nothing is held.
 async fn estimated(what: &str, world: &World, key: &Key, number: &str) {
     let receipt = world.receipt(number).await;
     assert_eq!(receipt["estimated"], true, "{what}: {receipt}");

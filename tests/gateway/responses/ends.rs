@@ -1,4 +1,4 @@
-//! Streams that the vendor ends with an error, cuts, or leaves incomplete.
+//! Tests of streams that the vendor ends with an error, cuts off, or leaves incomplete.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::{Reply, Step};
@@ -44,7 +44,8 @@ fn failed(code: &str, usage: &Value) -> String {
     )
 }
 
-/// Checks that the stream after `before` has only the gateway's two events about an error. Returns the error's code.
+/// Checks that after the text `before`, the stream contains only the gateway's two events about an error. Returns the
+/// code of the error.
 fn ends(what: &str, answer: &Answer, before: &str) -> String {
     assert_eq!(answer.status, 200, "{what}: {answer:?}");
     let text = answer.text();
@@ -137,7 +138,7 @@ async fn broken_responses_stream_ends_with_two_gateway_events_and_the_request_nu
     let answer = ask(&world, &key, &streamed()).await;
     ends("with usage", &answer, &begun);
     charged("with usage", &world, &answer, cost(COUNTS), false).await;
-    // The vendor's text is forwarded if the caller can correct the error.
+    // The text of the vendor's error is forwarded if the caller can correct the error.
     says(
         &world,
         Reply::stream([begun.clone(), nested("context_length_exceeded")]),

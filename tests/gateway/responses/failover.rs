@@ -1,4 +1,4 @@
-//! Vendors that fail before their first content. The next vendor answers, whatever the caller's format.
+//! Tests of vendors that fail before their first content. The next vendor answers, whatever the format of the caller.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -31,7 +31,8 @@ async fn call(world: &World, key: &Key, caller: &str, model: &str, stream: bool)
     }
 }
 
-/// Answers of a vendor that fails before any content: plain errors, and streams whose first events have no content.
+/// Returns responses of a vendor that fails before any content: plain errors, and streams whose first events have no
+/// content.
 fn failures(stream: bool) -> Vec<Reply> {
     let error = json!({ "code": "server_error", "message": "x", "type": "x", "param": null });
     let failed = json!({ "id": "resp_v1", "object": "response", "status": "failed", "model": "vendor-chat-1",
@@ -84,7 +85,7 @@ async fn responses_failure_before_any_content_is_answered_by_the_next_vendor() {
                     (&json!("finished"), &json!(false)),
                     "{what}: {receipt}"
                 );
-                // The vendor that answered counts nine input tokens, and one output token per word.
+                // The vendor that has answered counts nine input tokens, and one output token per word.
                 assert_eq!(
                     micro(&receipt["charged_rub"]),
                     9 * 100 + 3 * 200,
@@ -100,7 +101,7 @@ async fn responses_failure_before_any_content_is_answered_by_the_next_vendor() {
     }
 }
 
-/// The parts of an error that every format has: status, type and code.
+/// Returns the parts of an error that exist in every format: its status, type and code.
 fn returned(answer: &Answer) -> (StatusCode, Value, Value) {
     let error = &answer.json()["error"];
     let message = error["message"].as_str().unwrap();
@@ -126,7 +127,8 @@ async fn vendor_refusal_has_the_same_status_and_code_for_callers_of_all_formats(
     for (nth, reply) in replies.into_iter().enumerate() {
         for stream in [false, true] {
             let mut seen = Vec::new();
-            // Tests a vendor of each format. A vendor that failed for one caller is tried again for the next caller.
+            // This tests a vendor of each format. A vendor that has failed for one caller is tried again for the next
+            // caller.
             for (vendor, model) in [
                 ("chat", "chat"),
                 ("messages", "messages"),

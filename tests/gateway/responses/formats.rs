@@ -1,5 +1,5 @@
-//! A vendor that speaks several formats receives each call in the caller's format, or otherwise in the first format of
-//! its list.
+//! Tests of a vendor that speaks several formats. It receives each call in the caller's format if it speaks that
+//! format, and otherwise in the first format of its list.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -12,17 +12,17 @@ use crate::{
     replies,
 };
 
-/// The callers' formats, each with the path at a vendor that speaks it.
+/// The formats of callers, each with the path at which a vendor that speaks this format is called.
 const CALLERS: [(&str, &str); 3] = [
     ("chat", "/chat/completions"),
     ("messages", "/v1/messages"),
     ("responses", "/responses"),
 ];
-/// Cost of nine input and two output tokens, in micro-rubles.
+/// The cost of nine input tokens and two output tokens, in micro-rubles.
 const COST: u64 = 9 * 100 + 2 * 200;
 
-/// A gateway whose model `chat` has a vendor with these formats. The vendor answers in the format of the requested
-/// path.
+/// Starts a gateway whose model `chat` has a vendor with these formats. The vendor responds in the format of the
+/// requested path.
 async fn speaking(formats: &[&str]) -> World {
     let world = Setup::default()
         .edit("format = \"chat\"", &format!("formats = {formats:?}"))
@@ -43,7 +43,7 @@ async fn speaking(formats: &[&str]) -> World {
     world
 }
 
-/// The body of a caller of this format.
+/// Returns the body of a caller of this format.
 fn body(caller: &str) -> Value {
     match caller {
         "chat" => Op::Chat.body("привет"),
@@ -52,7 +52,7 @@ fn body(caller: &str) -> Value {
     }
 }
 
-/// A body with a field that exists only in the caller's format.
+/// Returns a body with a field that exists only in the caller's format.
 fn untranslatable(caller: &str) -> Value {
     with(body(caller), json!({ "of_tomorrow": 1 }))
 }
@@ -67,7 +67,7 @@ async fn call(world: &World, key: &Key, caller: &str, body: &Value) -> (Answer, 
     (answer, world.vendor.received().pop().unwrap())
 }
 
-/// The text of an answer, from the field in which the caller's format has it.
+/// Returns the text of a response, from the field that contains it in the caller's format.
 fn reported(caller: &str, answer: &Answer) -> Value {
     let answer = answer.json();
     match caller {
@@ -79,7 +79,7 @@ fn reported(caller: &str, answer: &Answer) -> Value {
 
 #[tokio::test]
 async fn vendor_with_all_formats_gets_each_call_untranslated() {
-    // Tests all orders of formats, so that each format is once the vendor's first.
+    // This tests all orders of the formats, so that each format is the vendor's first format once.
     for first in 0..3 {
         let mut formats = CALLERS.map(|(format, _)| format);
         formats.rotate_left(first);
@@ -131,7 +131,7 @@ async fn call_in_an_unsupported_format_is_translated_to_the_vendors_first_format
 
 #[tokio::test]
 async fn hold_and_output_maximum_follow_the_format_in_which_the_vendor_is_called() {
-    // Vendors of the responses format refuse an output maximum below 16, so a translated maximum is raised to 16.
+    // Vendors of the Responses format refuse an output maximum below 16, so a translated maximum is raised to 16.
     let world = speaking(&["responses", "chat"]).await;
     let key = world.key().await;
     for (caller, field, ceiling, cost, cut) in [
@@ -147,7 +147,7 @@ async fn hold_and_output_maximum_follow_the_format_in_which_the_vendor_is_called
 }
 
 #[tokio::test]
-async fn token_counting_uses_a_vendors_second_format_if_that_is_messages() {
+async fn token_counting_uses_the_messages_format_even_if_it_is_the_vendors_second_format() {
     let world = speaking(&["chat", "messages"]).await;
     let key = world.key().await;
     world

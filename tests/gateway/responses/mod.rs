@@ -1,5 +1,6 @@
-//! `POST /v1/responses` with a vendor of the same format: requests, refusals and forwarded data. Also the responses
-//! format on one side and another format on the other. The design cases R1, R2 and so on are in `cases.md`.
+//! Tests of `POST /v1/responses` with a vendor of the same format: requests, refusals and forwarded data. Also tests
+//! the Responses format on one side of the gateway and another format on the other side. The design cases R1, R2 and so
+//! on are in `cases.md`.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -21,8 +22,8 @@ mod prices; // items with prices of their own
 mod translated; // with another format on the other side
 mod vendor_tools; // vendors' tools that no request asked for
 
-/// A gateway whose model `chat` has a vendor of the responses format. Prices per token in micro-rubles: input 100,
-/// cached input 10, cache write 50, output 200.
+/// Returns the setup of a gateway whose model `chat` has a vendor of the Responses format. The prices per token in
+/// micro-rubles are: input 100, cached input 10, cache write 50, output 200.
 fn setup() -> Setup {
     Setup::default().edit("format = \"chat\"", "format = \"responses\"")
 }
@@ -31,7 +32,7 @@ async fn world() -> World {
     setup().start().await
 }
 
-/// Sends a request whose body is this text, which need not be JSON.
+/// Sends a request with this text as its body. The text need not be JSON.
 async fn ask_raw(world: &World, key: &Key, body: &str) -> Answer {
     let bearer = format!("Bearer {}", key.secret);
     let headers = [
@@ -47,17 +48,17 @@ pub async fn ask(world: &World, key: &Key, body: &Value) -> Answer {
     ask_raw(world, key, &body.to_string()).await
 }
 
-/// A body with these fields.
+/// Returns a request body with these fields.
 fn body(fields: Value) -> Value {
     crate::harness::with(json!({ "model": "chat", "input": "привет" }), fields)
 }
 
-/// The latest body that the vendor received.
+/// Returns the latest body that the vendor has received.
 fn sent(world: &World) -> Value {
     world.vendor.received().pop().unwrap().json()
 }
 
-/// A usage with these counts: total input, its cached part, its written part, output.
+/// Returns a usage with these counts: total input, the cached part of it, the written part of it, and output.
 fn usage([input, cached, written, output]: [u64; 4]) -> Value {
     json!({ "input_tokens": input,
         "input_tokens_details": { "cached_tokens": cached, "cache_write_tokens": written },
@@ -65,7 +66,7 @@ fn usage([input, cached, written, output]: [u64; 4]) -> Value {
         "total_tokens": input + output })
 }
 
-/// The cost of a usage with these counts, in micro-rubles.
+/// Returns the cost of a usage with these counts, in micro-rubles.
 fn cost([input, cached, written, output]: [u64; 4]) -> u64 {
     (input - cached - written) * 100 + cached * 10 + written * 50 + output * 200
 }
@@ -82,7 +83,7 @@ fn event(data: &Value) -> String {
     format!("event: {kind}\ndata: {data}\n\n")
 }
 
-/// The first two events of a stream.
+/// Returns the first two events of a stream.
 pub fn beginning() -> Vec<String> {
     let response = json!({ "id": "resp_v1", "object": "response", "created_at": 1_790_000_000,
         "status": "in_progress", "model": "vendor-chat-1", "output": [], "usage": null });
@@ -106,7 +107,7 @@ pub fn last(number: u64, response: Value) -> String {
     event(&json!({ "type": "response.completed", "sequence_number": number, "response": response }))
 }
 
-/// A stream with these words and this usage.
+/// Returns a stream with these words and this usage.
 fn stream(words: &[&str], usage: &Value) -> Vec<String> {
     let mut events = beginning();
     for (word, number) in words.iter().zip(2..) {
@@ -116,12 +117,12 @@ fn stream(words: &[&str], usage: &Value) -> Vec<String> {
     events
 }
 
-/// From now on the vendor answers with this reply.
+/// Makes the vendor respond with this reply from now on.
 fn says(world: &World, reply: Reply) {
     world.vendor.script(move |_| reply.clone());
 }
 
-/// Checks the charge of a call in micro-rubles, and whether its usage was estimated.
+/// Checks the charge of a call in micro-rubles, and whether the call's usage was estimated.
 async fn charged(what: &str, world: &World, answer: &Answer, charge: u64, estimated: bool) {
     let receipt = world.receipt(&answer.number()).await;
     let charge = i64::try_from(charge).unwrap();

@@ -1,5 +1,5 @@
-//! Requests of the responses format: what the gateway forwards, what it changes, and what it refuses before it calls a
-//! vendor.
+//! Tests of requests of the Responses format: what the gateway forwards, what it changes, and what it refuses before it
+//! calls a vendor.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::{
 const COUNTS: [u64; 4] = [9, 3, 2, 5];
 
 #[tokio::test]
-async fn responses_body_and_answer_pass_unchanged_except_for_required_fields() {
+async fn responses_body_and_answer_pass_unchanged_except_fields_that_the_gateway_sets() {
     let world = world().await;
     let key = world.key().await;
     let reported = answer("Да.\n", &usage(COUNTS));

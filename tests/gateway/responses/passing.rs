@@ -1,5 +1,5 @@
-//! Answers from a vendor of the responses format to a caller of the same format: the bytes are forwarded unchanged, and
-//! the cost is right.
+//! Tests of responses from a vendor of the Responses format to a caller of the same format: the bytes are forwarded
+//! unchanged, and the cost is correct.
 
 use std::{fs, path::Path};
 
@@ -19,14 +19,14 @@ fn streamed() -> Value {
     body(json!({ "stream": true }))
 }
 
-/// The stream as the vendor sent it, and the cost that the gateway inserted before the last event.
+/// Returns the stream as the vendor sent it, and the cost that the gateway has inserted before the last event.
 fn returned(answer: &Answer) -> (String, String) {
     let text = answer.text();
     let (reported, cost) = told_cost(&text);
     (reported, cost.to_owned())
 }
 
-/// Recordings of the responses format whose files have this extension, except recordings of errors.
+/// Returns the recordings of the Responses format whose files have this extension, except recordings of errors.
 fn recorded(ending: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/fixtures");
     let mut found = Vec::new();
@@ -42,7 +42,7 @@ fn recorded(ending: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The counts of a recorded usage.
+/// Returns the token counts of a recorded usage.
 fn counts(usage: &Value) -> [u64; 4] {
     let details = &usage["input_tokens_details"];
     let count = |value: &Value| value.as_u64().unwrap_or(0);
@@ -54,14 +54,14 @@ fn counts(usage: &Value) -> [u64; 4] {
     ]
 }
 
-/// A key and a request whose hold is large enough for every recording.
+/// Returns a key and a request whose hold is large enough for every recording.
 async fn rich(world: &World) -> (Key, Value) {
     let key = world.key_with("rich", "1000000", json!({})).await;
     (key, body(json!({ "input": "слово ".repeat(50_000) })))
 }
 
 #[tokio::test]
-async fn recorded_responses_pass_byte_for_byte_and_cost_their_usage() {
+async fn recorded_responses_pass_byte_for_byte_and_are_charged_by_their_usage() {
     let world = world().await;
     let (key, body) = rich(&world).await;
     for (name, reported) in recorded(".json") {
@@ -70,7 +70,8 @@ async fn recorded_responses_pass_byte_for_byte_and_cost_their_usage() {
         let answer = ask(&world, &key, &body).await;
         let json: Value = serde_json::from_str(&reported).unwrap();
         let counts = counts(&json["usage"]);
-        // One recording has a usage of only zeros. The gateway does not rely on such a usage, so it estimates.
+        // In one recording, all counts of the usage are zero. The gateway does not rely on such a usage, and estimates
+        // the counts.
         if counts == [0; 4] {
             assert_eq!(world.receipt(&answer.number()).await["estimated"], true);
             continue;
@@ -84,7 +85,7 @@ async fn recorded_responses_pass_byte_for_byte_and_cost_their_usage() {
     }
 }
 
-/// The stream up to its last event, and that event. The gateway drops all later data.
+/// Returns the stream up to its last event, and the last event. The gateway drops all data after it.
 fn up_to_the_last(stream: &str) -> (&str, Value) {
     let mut end = 0;
     for event in stream.split_inclusive("\n\n") {
@@ -129,7 +130,7 @@ async fn recorded_responses_streams_pass_byte_for_byte_in_any_split() {
 }
 
 #[tokio::test]
-async fn line_ends_comments_and_a_done_event_do_not_change_a_responses_stream() {
+async fn responses_stream_is_forwarded_and_charged_despite_comments_and_crlf_and_a_done_event() {
     let world = world().await;
     let key = world.key().await;
     let usual = stream(&["раз ", "два"], &usage(COUNTS)).concat();
@@ -163,8 +164,8 @@ async fn responses_usage_is_read_once_from_the_last_event_or_else_estimated() {
         let answer = ask(&world, &key, &streamed()).await;
         charged("said", &world, &answer, cost(COUNTS), false).await;
     }
-    // The output of thirteen bytes counts as four tokens. The input is estimated in the same way for plain answers and
-    // streams.
+    // The output of thirteen bytes counts as four tokens. The input is estimated in the same way for plain responses
+    // and for streams.
     says(
         &world,
         Reply::stream(stream(&["раз ", "два"], &Value::Null)),
@@ -210,7 +211,7 @@ async fn unknown_events_and_fields_of_a_responses_stream_pass_unchanged() {
 }
 
 #[tokio::test]
-async fn invalid_answer_of_a_responses_vendor_has_an_error_status_and_is_free() {
+async fn invalid_answer_of_a_responses_vendor_becomes_an_error_and_costs_nothing() {
     let world = world().await;
     let key = world.key().await;
     let ended = |status: &str, error: Value| {

@@ -1,5 +1,5 @@
-//! docs/prices.md for the responses format: service tiers, long input and cache lifetimes, reported in a plain answer
-//! or in the last event of a stream.
+//! Tests of docs/prices.md for the Responses format: service tiers, long input and cache lifetimes, reported in a plain
+//! response or in the last event of a stream.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -11,12 +11,13 @@ use crate::{
     price_rules::{computed, receipt, with_rules},
 };
 
-/// A responses vendor whose model has price rules, and prices for more than the four usual classes.
+/// Returns a setup with a Responses vendor, whose model has price rules, and prices for more than the four usual rate
+/// classes.
 pub fn priced() -> Setup {
     with_rules().edit("format = \"chat\"", "format = \"responses\"")
 }
 
-/// The same answer as a plain reply and as a stream. The fields in `beside` are next to the usage.
+/// Returns the same response as a plain reply and as a stream. The fields in `beside` are outside the usage.
 pub fn both(used: &Value, beside: &Value) -> [(Reply, bool); 2] {
     let reported = with(answer("да", used), beside.clone());
     let mut events = beginning();
@@ -29,7 +30,7 @@ pub fn both(used: &Value, beside: &Value) -> [(Reply, bool); 2] {
 }
 
 #[tokio::test]
-async fn service_tier_is_sold_only_with_a_price_and_charged_as_the_vendor_served_it() {
+async fn service_tier_without_a_price_is_refused_and_the_served_tier_is_charged() {
     let world = priced().start().await;
     let key = world.key().await;
     let tier = |word: &str| json!({ "service_tier": word });
@@ -46,7 +47,8 @@ async fn service_tier_is_sold_only_with_a_price_and_charged_as_the_vendor_served
     let answered = ask(&world, &key, &body(tier("flex"))).await;
     let text = refused("flex", &answered, 400, INVALID, "");
     assert!(text.contains("«service_tier»"), "{text}");
-    // The vendor reports a more expensive tier than was requested and priced, so the most expensive rule applies.
+    // The vendor reports a more expensive tier than the caller requested. There is no price for it, so the most
+    // expensive price rule applies.
     for (reply, stream) in both(&usage([7, 0, 0, 10]), &tier("ultrafast")) {
         says(&world, reply);
         let answered = ask(&world, &key, &body(json!({ "stream": stream }))).await;
@@ -58,7 +60,7 @@ async fn service_tier_is_sold_only_with_a_price_and_charged_as_the_vendor_served
 }
 
 #[tokio::test]
-async fn call_with_long_input_is_held_and_charged_at_the_long_price_in_every_class() {
+async fn call_with_long_input_is_held_and_charged_at_the_long_input_price_in_every_class() {
     let world = priced().start().await;
     let key = world.key().await;
     let requested = |stream| body(json!({ "input": "x ".repeat(1000), "stream": stream }));
@@ -85,11 +87,11 @@ async fn cache_writes_of_a_responses_vendor_are_charged_by_their_lifetime() {
     let key = world.key().await;
     let lives = |ttl: &str| json!({ "prompt_cache_options": { "ttl": ttl } });
     let split = json!({ "ttl_30m_tokens": 10, "ttl_12h_tokens": 20 });
-    // Columns: requested lifetime; counts by lifetime that the vendor reports; charged usual writes; charged writes of
-    // 12 hours.
+    // The columns are: the requested lifetime, the counts by lifetime that the vendor reports, the charged usual cache
+    // writes, and the charged cache writes of 12 hours.
     for (ttl, returned, usual, long) in [
         ("12h", split.clone(), 10, 20),
-        // The vendor reports no lifetimes, so all writes have the requested one.
+        // The vendor reports no lifetimes, so all cache writes have the requested one.
         ("12h", Value::Null, 0, 30),
         ("30m", Value::Null, 30, 0),
     ] {

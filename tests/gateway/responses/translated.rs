@@ -1,5 +1,5 @@
-//! The responses format on one side of the gateway and another format on the other, over real sockets: the vendor's
-//! request, the caller's answer, and the cost. The design cases R22 and so on are in `cases.md`.
+//! Tests of the Responses format on one side of the gateway and another format on the other side, over real sockets:
+//! the vendor's request, the caller's response, and the cost. The design cases R22 and so on are in `cases.md`.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{
     replies::{answer, events, usage},
 };
 
-/// A gateway whose model `chat` has a vendor of the responses format.
+/// Starts a gateway whose model `chat` has a vendor of the Responses format.
 pub(super) async fn responses_vendor() -> World {
     Setup::default()
         .edit("format = \"chat\"", "format = \"responses\"")
@@ -50,7 +50,7 @@ pub(super) async fn charged(what: &str, world: &World, answer: &Answer, charge: 
     assert_eq!(receipt["estimated"], false, "{what}: {receipt}");
 }
 
-/// The data of each event of an answer, in order.
+/// Returns the data of each event of a response, in order.
 pub(super) fn returned(answer: &Answer) -> Vec<Value> {
     let text = answer.text();
     let data = text
@@ -61,7 +61,8 @@ pub(super) fn returned(answer: &Answer) -> Vec<Value> {
         .collect()
 }
 
-/// Checks that `sequence_number` has no gap, and that the first event is `response.created`. Returns the last event.
+/// Checks that the values of `sequence_number` have no gap, and that the first event is `response.created`. Returns the
+/// last event.
 fn last(what: &str, events: &[Value]) -> Value {
     for (number, event) in events.iter().enumerate() {
         assert_eq!(event["sequence_number"], number, "{what}: {event}");
@@ -70,7 +71,7 @@ fn last(what: &str, events: &[Value]) -> Value {
     events.last().unwrap().clone()
 }
 
-/// Cost of nine input and two output tokens in micro-rubles.
+/// Returns the cost of nine input tokens and two output tokens, in micro-rubles.
 const fn cost(vendor: Op) -> i64 {
     match vendor {
         Op::Chat => 9 * 100 + 2 * 200,
@@ -201,7 +202,7 @@ async fn tool_calls_of_a_coding_tool_round_trip_through_the_translation() {
     assert_eq!(sent["tools"].as_array().unwrap().len(), 3);
     charged("calls", &world, &got, cost(Op::Chat)).await;
 
-    // R55: the caller sends the output items back unchanged, together with the results of their tools.
+    // Case R55: the caller sends the output items back unchanged, together with the results of their tools.
     let mut input = vec![json!({ "role": "user", "content": "x" })];
     input.extend(output);
     for (kind, id) in [("function", "a"), ("custom_tool", "b"), ("function", "c")] {
@@ -239,7 +240,7 @@ async fn tool_calls_of_a_coding_tool_round_trip_through_the_translation() {
 }
 
 #[tokio::test]
-async fn translated_response_of_a_failing_vendor_is_never_completed() {
+async fn translated_response_of_a_failing_vendor_never_has_the_status_completed() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in [Op::Chat, Op::Messages] {
@@ -298,8 +299,8 @@ pub(super) fn response(text: &str) -> Value {
             "output_tokens": 5, "output_tokens_details": { "reasoning_tokens": 1 }, "total_tokens": 14 } })
 }
 
-/// Cost at the prices of the model `chat`: 4 uncached input tokens, 3 cached, 2 written to the cache, and 5 output
-/// tokens.
+/// The cost, at the prices of the model `chat`, of 4 uncached input tokens, 3 cached input tokens, 2 input tokens
+/// written to the cache, and 5 output tokens.
 pub(super) const COST: i64 = 4 * 100 + 3 * 10 + 2 * 50 + 5 * 200;
 
 fn text_of(caller: Op, answer: &Value) -> Value {
@@ -351,7 +352,7 @@ async fn responses_vendor_serves_callers_of_other_formats() {
 }
 
 #[tokio::test]
-async fn output_maximum_below_16_is_sent_to_a_responses_vendor_and_held_as_16() {
+async fn output_maximum_below_16_becomes_16_in_the_hold_and_in_calls_of_a_responses_vendor() {
     let world = responses_vendor().await;
     let key = world.key().await;
     says(&world, Reply::json(200, &response("да")));
@@ -369,7 +370,7 @@ async fn output_maximum_below_16_is_sent_to_a_responses_vendor_and_held_as_16() 
 }
 
 #[tokio::test]
-async fn responses_vendor_that_fails_midway_is_an_error_in_every_callers_format() {
+async fn failure_within_a_responses_vendors_stream_is_reported_in_every_callers_format() {
     let world = responses_vendor().await;
     let key = world.key().await;
     let created = json!({ "type": "response.created", "response": { "id": "resp_v", "model": "v", "output": [], "usage": null } });
@@ -394,7 +395,7 @@ async fn responses_vendor_that_fails_midway_is_an_error_in_every_callers_format(
 }
 
 #[tokio::test]
-async fn invalid_answer_to_a_translated_responses_call_is_an_error_and_free() {
+async fn invalid_answer_to_a_translated_responses_call_becomes_an_error_and_costs_nothing() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in [Op::Chat, Op::Messages] {
@@ -413,7 +414,7 @@ async fn invalid_answer_to_a_translated_responses_call_is_an_error_and_free() {
     }
 }
 
-/// A gateway that waits at most a second for the vendor's content, and then sends the head of a stream.
+/// Starts a gateway that waits at most one second for the vendor's content, and then sends the head of a stream.
 async fn impatient(responses: bool) -> World {
     let setup = vendors("head_seconds = 1");
     let setup = if responses {
@@ -451,7 +452,7 @@ async fn responses_caller_gets_keep_alives_before_a_slow_vendors_first_event() {
     }
 }
 
-/// Recordings of a format whose files have this extension, except recordings of errors.
+/// Returns the recordings of a format whose files have this extension, except recordings of errors.
 fn recorded(format: &str, ending: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/fixtures");
     let mut found = Vec::new();
@@ -485,7 +486,7 @@ async fn recorded_answers_of_other_formats_become_complete_responses_and_are_cha
             .await;
             let end = last(&name, &returned(&got));
             let response = &end["response"];
-            // In this recording the vendor ends its stream with an error.
+            // In this recording, the vendor ends its stream with an error.
             if end["type"] == "response.failed" {
                 assert_eq!(name, "chat-length-openrouter_ai.sse");
                 continue;
@@ -523,7 +524,7 @@ async fn recorded_answers_of_other_formats_become_complete_responses_and_are_cha
 }
 
 #[tokio::test]
-async fn recorded_responses_reach_chat_and_messages_callers_at_their_cost() {
+async fn recorded_responses_reach_chat_and_messages_callers_and_are_charged() {
     let world = responses_vendor().await;
     let key = world.key_with("rich", "1000000", json!({})).await;
     for (name, reported) in recorded("responses-", ".sse") {
@@ -548,7 +549,7 @@ async fn recorded_responses_reach_chat_and_messages_callers_at_their_cost() {
     }
 }
 
-/// The cost of a recorded stream, by the last of its events that has a usage.
+/// Returns the cost of a recorded stream, by the last of its events that contains a usage.
 fn cost_of_recording(reported: &str) -> i64 {
     let data = reported
         .lines()

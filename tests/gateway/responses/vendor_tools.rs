@@ -1,5 +1,5 @@
-//! docs/prices.md: a vendor of the responses format may report calls of its own tools, although callers cannot request
-//! them.
+//! Tests of vendors of the Responses format that report calls of their own tools, although callers cannot request these
+//! tools (docs/prices.md).
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{checks::micro, harness::with, metrics::shows, price_rules::computed};
 
-/// Two unrequested web searches, which the vendor reports next to the usage, inside the usage, or only as output items.
+/// Returns the three ways in which a vendor may report two web searches that the caller did not request: outside the
+/// usage, inside the usage, or only as output items. Each pair has the fields inside and outside the usage.
 fn searched() -> [(Value, Value); 3] {
     let item = json!({ "type": "web_search_call", "id": "ws_1", "status": "completed",
         "action": { "type": "search", "query": "x" } });
@@ -37,7 +38,7 @@ async fn searches_that_were_not_requested_are_charged_or_flagged_if_unpriced() {
         for (world, key) in [&sold, &usual].into_iter().zip(&keys) {
             for (reply, stream) in both(&used, &beside) {
                 says(world, reply);
-                // The hold for this long input is large enough to pay for the searches.
+                // The hold for this long input is large enough to cover the searches.
                 let long = body(json!({ "stream": stream, "input": "x".repeat(60_000) }));
                 let answered = ask(world, key, &long).await;
                 assert_eq!(answered.status, 200, "{answered:?}");
@@ -59,7 +60,7 @@ async fn searches_that_were_not_requested_are_charged_or_flagged_if_unpriced() {
 }
 
 #[tokio::test]
-async fn vendor_tools_without_a_rate_class_are_flagged_wherever_they_are_reported() {
+async fn vendor_tools_without_a_rate_class_are_flagged_wherever_the_vendor_reports_them() {
     let world = priced().start().await;
     let key = world.key().await;
     let item = json!({ "type": "code_interpreter_call", "id": "ci_1", "status": "completed", "code": "1" });
@@ -76,8 +77,8 @@ async fn vendor_tools_without_a_rate_class_are_flagged_wherever_they_are_reporte
     ] {
         replies.extend(both(&with(used.clone(), in_usage), &beside));
     }
-    // In one stream only an earlier event has the item of the search. In the other stream the last event is missing
-    // too.
+    // In one of the streams, the item of the search is only in an earlier event. In the other stream, the last event is
+    // missing as well.
     let done = event(
         &json!({ "type": "response.output_item.done", "sequence_number": 3,
         "output_index": 0, "item": item }),

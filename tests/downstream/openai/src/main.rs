@@ -109,7 +109,8 @@ async fn main() -> Result<(), BoxError> {
 
 type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
 
-/// The service under the layers: the client's answers as bytes, from which `MeteredLayer` reads the usage.
+/// The service under the layers. Calls the model with async-openai, and returns the response as bytes, from which
+/// `MeteredLayer` reads the usage.
 async fn complete(
     openai: Client<OpenAIConfig>,
     req: Request<CreateChatCompletionRequest>,
@@ -149,7 +150,7 @@ impl Tariff<CreateChatCompletionRequest> for PerToken {
         let request = req.body();
         let json = serde_json::to_vec(request).map_err(|error| Error::Internal(error.into()))?;
         let most = Usage {
-            // A token is at least one byte.
+            // A token has at least one byte, so the request has at most as many input tokens as bytes.
             input: json.len() as u64,
             output: request.max_completion_tokens.unwrap_or(4096).into(),
             ..Usage::default()
@@ -166,7 +167,7 @@ impl Tariff<CreateChatCompletionRequest> for PerToken {
         Ok(quote)
     }
 
-    /// The meter goes to `MeteredLayer`.
+    /// Passes the call's meter to `MeteredLayer`, which counts the usage of the response.
     fn granted(
         &self,
         req: &mut Request<CreateChatCompletionRequest>,
@@ -184,7 +185,7 @@ struct Tokens {
 }
 
 impl Bill for Tokens {
-    /// Runs at the end of each call. An answer without usage is free, like a failed call.
+    /// Runs at the end of each call. A response without usage is free, like a failed call.
     fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
         let usage = reading.usage?;
         let mut item = Item::new(&self.model, "vendor", reading.end?);
@@ -228,7 +229,7 @@ fn ask(
     Ok(request.build()?)
 }
 
-/// The text of an answer, streamed or not.
+/// Returns the text of a response, streamed or not.
 fn text(answer: &[u8]) -> Result<String, BoxError> {
     let mut text = String::new();
     for line in str::from_utf8(answer)?.lines() {
@@ -245,7 +246,7 @@ fn text(answer: &[u8]) -> Result<String, BoxError> {
     Ok(text)
 }
 
-/// The vendor: refuses one kind of request, and gives all others the same answer.
+/// Responds as the vendor: refuses one kind of request, and gives all other requests the same response.
 async fn answer(req: extract::Request) -> Result<impl IntoResponse, StatusCode> {
     let body = to_bytes(req.into_body(), 1 << 20).await;
     let body = body.map_err(|_| StatusCode::BAD_REQUEST)?;

@@ -1,4 +1,4 @@
-//! Shared by the targets of the readers.
+//! Code that the fuzz targets of the Chat Completions, Messages and Responses readers share.
 
 use bytes::{Bytes, BytesMut};
 use tollgate_layers::{
@@ -10,14 +10,15 @@ use tollgate_layers::{
     sse::{Event, Splitter},
     translate::{
         self,
-        responses::RequestEcho,
+        RequestEcho,
         wire::{AnswerCx, CacheCx, RequestCx},
     },
 };
 
 pub const CX: AnswerCx = AnswerCx { created: 1, usage_asked: true, thinking_asked: true };
 
-/// Reads a request, and writes it in another format: it is refused by name, or the translation is a valid request.
+/// Reads a request, and writes it in another format. Either it is refused with the name of a field, or the translation
+/// is a valid request.
 pub fn request(data: &[u8], from: (Format, Operation), to: (Format, Operation)) {
     if parse::call(from.1, &Bytes::copy_from_slice(data), 1000).is_err() {
         return;
@@ -45,7 +46,7 @@ pub fn stream(data: &[u8], mut each: impl FnMut(Option<&Event>, &mut BytesMut) -
     }
 }
 
-/// Translates a complete stream by a type of `translate`.
+/// Translates a complete stream with a translator from the module `translate`.
 #[macro_export]
 macro_rules! stream {
     ($data:expr, $events:expr) => {{
@@ -57,13 +58,15 @@ macro_rules! stream {
     }};
 }
 
+/// The escape of a lone surrogate is forwarded unchanged, and `serde_json::Value` would refuse it.
 pub fn is_json(answer: Result<Bytes, Error>) {
     if let Ok(answer) = answer {
-        serde_json::from_slice::<serde_json::Value>(&answer).expect("an answer is JSON");
+        let text = std::str::from_utf8(&answer).expect("an answer is UTF-8");
+        serde_json::from_str::<&serde_json::value::RawValue>(text).expect("an answer is JSON");
     }
 }
 
-/// The data of a responses request that wants all reasoning.
+/// The data that a Responses response repeats from its request, here from a request for all reasoning.
 #[allow(dead_code, reason = "a target may not need it")]
 pub fn requested() -> RequestEcho {
     let body = br#"{"model":"m","input":"x","reasoning":{"summary":"auto"},"tools":[{"type":"custom","name":"f"}],
