@@ -1,5 +1,6 @@
-//! Runs the whole gateway inside another program: builds it from a configuration, adds accounts and watches calls by
-//! function calls, and drains it at the end. The program decides where the gateway's reports go.
+//! Runs a complete gateway inside another program. The program builds the gateway from a configuration, adds accounts
+//! and watches calls by calling functions, and drains the gateway at the end. It decides where the reports about calls
+//! go.
 //!
 //! ```sh
 //! cargo run --example embedded
@@ -31,7 +32,7 @@ use tollgate_layers::{
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    // Takes the place of a model vendor, on a port of its own.
+    // A server on its own port takes the place of a model vendor.
     let vendor = ScriptedVendor::start().await?;
     let secrets = |name: &str| (name == "VENDOR_KEY").then(|| "sk-of-the-vendor".to_owned());
     let config = Config::parse(&config_text(vendor.address()), &secrets)
@@ -69,8 +70,8 @@ async fn main() -> anyhow::Result<()> {
     gateway.drain().await
 }
 
-/// The configuration, as it would be in a file; see `deploy/tollgate.toml`. Port 0 picks a free port, and there is no
-/// operators' listener.
+/// The configuration, in the same format as a configuration file; see `deploy/tollgate.toml`. Port 0 picks a free port.
+/// Without a section `[admin]`, there is no listener for operators.
 fn config_text(vendor: SocketAddr) -> String {
     format!(
         r#"
@@ -111,7 +112,7 @@ async fn funded_key(books: &AnyLedger, account: &AccountId) -> anyhow::Result<Se
     Ok(secret)
 }
 
-/// A call as any client library sends it.
+/// Sends a call as an ordinary client library does, and returns the text of the response.
 async fn ask(gateway: SocketAddr, key: &SecretKey) -> anyhow::Result<String> {
     let client = Client::builder(TokioExecutor::new()).build_http();
     let call = json!({

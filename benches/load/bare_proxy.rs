@@ -1,5 +1,6 @@
-//! The simplest possible reverse proxy, for comparison: a hyper server and a pooled hyper-util client, with bodies
-//! streamed in both directions. It checks no key and no limit, reads no body, and changes no header except `host`.
+//! The simplest possible reverse proxy, with which the gateway is compared: a hyper server and a pooled hyper-util
+//! client. Bodies are streamed in both directions. The proxy checks no key and no limit, reads no body, and changes no
+//! header except `host`.
 
 use std::net::SocketAddr;
 
@@ -20,7 +21,7 @@ use crate::{
     role,
 };
 
-/// Runs the bare proxy in front of `vendor`.
+/// Runs the bare proxy, which forwards all requests to `vendor`.
 pub(crate) fn play(vendor: SocketAddr) -> anyhow::Result<()> {
     role::play(&mut runtime::Builder::new_multi_thread(), async {
         let (listener, address) = listen().await?;
@@ -47,7 +48,7 @@ async fn forward(
     uri.scheme = Some(Scheme::HTTP);
     uri.authority = Some(vendor);
     *req.uri_mut() = Uri::from_parts(uri).expect("a scheme, an authority and a path are a URI");
-    // Removed, because hyper's client adds the vendor's host.
+    // The header `host` is removed here, because hyper's client adds it with the vendor's host.
     req.headers_mut().remove(HOST);
     client.request(req).await
 }

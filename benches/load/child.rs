@@ -1,4 +1,5 @@
-//! A process started by the bench: this binary in another role, or a program that behaves like one.
+//! Starts child processes of the bench: its own binary in another role, or another program that follows the same
+//! protocol.
 
 use std::{
     collections::BTreeMap,
@@ -15,8 +16,8 @@ use anyhow::Context as _;
 
 use crate::{fixtures::support::process::MANY_FILES, options::RoleName};
 
-/// A process that is stopped when this is dropped. If the bench's own process dies, the child's standard input closes,
-/// and the child ends by itself.
+/// A child process, which is stopped when this value is dropped. If the bench's own process dies, the child's standard
+/// input closes, and the child ends by itself.
 pub(crate) struct Child {
     name: &'static str,
     process: std::process::Child,
@@ -25,12 +26,12 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts a role and waits until it is ready.
+    /// Starts this binary in a role, and waits until the role is ready.
     pub(crate) fn start(role: RoleName, args: &[(&str, &str)]) -> anyhow::Result<Self> {
         Self::start_in(Path::new("."), role, args)
     }
 
-    /// Starts a role in its own working directory, and waits until it is ready.
+    /// Starts this binary in a role, in a separate working directory, and waits until the role is ready.
     pub(crate) fn start_in(
         directory: &Path,
         role: RoleName,
@@ -46,13 +47,13 @@ impl Child {
         Self::run(name, command)
     }
 
-    /// Starts a program that behaves like a role: it prints facts, and ends when its standard input closes.
+    /// Starts another program that behaves like a role: it prints facts, and ends when its standard input closes.
     pub(crate) fn run(name: &'static str, mut command: Command) -> anyhow::Result<Self> {
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Log lines are formatted and written, because that is part of the gateway's cost. Their destination is
-            // not, so they are discarded.
+            // The log lines are formatted and written, because this is part of the gateway's cost. The destination is
+            // not part of the cost, so the lines are discarded.
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("cannot start the {name}"))?;
@@ -75,13 +76,13 @@ impl Child {
         Ok(self.reported("address")?.parse()?)
     }
 
-    /// The value of a fact that the process has printed.
+    /// Returns the value of a fact that the child process has printed.
     pub(crate) fn reported(&self, name: &str) -> anyhow::Result<&str> {
         let value = self.reported.get(name).map(String::as_str);
         value.with_context(|| format!("the {} said no {name}", self.name))
     }
 
-    /// The facts whose names begin with this prefix. The returned names do not contain the prefix.
+    /// Returns the facts whose names begin with this prefix. The returned names do not contain the prefix.
     pub(crate) fn all_said<'a>(
         &'a self,
         prefix: &'a str,
@@ -92,7 +93,7 @@ impl Child {
         })
     }
 
-    /// Ends the process gracefully, and reads the facts that it prints before it ends.
+    /// Ends the child process gracefully, and returns the facts that it prints before it ends.
     pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
         drop(self.process.stdin.take());
         self.listen()?;
@@ -100,7 +101,7 @@ impl Child {
         Ok(())
     }
 
-    /// Reads facts until the process is ready or has ended.
+    /// Reads facts until the child process is ready or has ended.
     fn listen(&mut self) -> anyhow::Result<()> {
         let mut line = String::new();
         while self.lines.read_line(&mut line)? > 0 {
@@ -120,8 +121,8 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // The child ends when its standard input closes, and stops its own children. If it takes too long, it is
-        // killed.
+        // When its standard input closes, the child stops its own children and ends. If this takes too long, the child
+        // is killed.
         drop(self.process.stdin.take());
         for _ in 0..200 {
             if !matches!(self.process.try_wait(), Ok(None)) {

@@ -1,8 +1,8 @@
-//! CPU time of processes, user and system together, as the kernel counts it.
+//! Reads the CPU time of processes, in user and system mode together, from the kernel.
 
 use std::{fs, io, time::Duration};
 
-/// The processes whose work counts for one target.
+/// The processes whose CPU time is attributed to one target.
 #[derive(Clone, Debug)]
 pub(crate) struct Processes(Vec<u32>);
 
@@ -11,14 +11,15 @@ impl Processes {
         Self(pids.into_iter().collect())
     }
 
-    /// The CPU time that these processes have used since their start.
+    /// Returns the CPU time that these processes have used since their start.
     pub(crate) fn used(&self) -> io::Result<Duration> {
         self.0.iter().map(|pid| used(*pid)).sum()
     }
 }
 
-/// `schedstat` counts nanoseconds per thread; `stat` counts hundredths of a second, and a second of 500 calls takes
-/// only about three of them. No thread of a measured process ends during the measurement, so none is missed.
+/// Returns the CPU time of a process, from `schedstat`, which counts nanoseconds for each thread. `stat` is too coarse:
+/// it counts hundredths of a second, and 500 calls take only about three of these. The threads of a measured process do
+/// not end during a measurement, so `schedstat` counts all of them.
 fn used(pid: u32) -> io::Result<Duration> {
     let mut nanos = 0;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -30,12 +31,12 @@ fn used(pid: u32) -> io::Result<Duration> {
     Ok(Duration::from_nanos(nanos))
 }
 
-/// For kernels without `schedstat`: `utime` and `stime` of proc_pid_stat(5).
+/// Returns the sum of `utime` and `stime` of proc_pid_stat(5), for a kernel without `schedstat`.
 fn used_by_stat(pid: u32) -> io::Result<Duration> {
-    /// `USER_HZ`, the same on every architecture that we build for.
+    /// The kernel's clock ticks per second (`USER_HZ`), which are the same on every architecture that we build for.
     const TICKS_A_SECOND: u64 = 100;
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The second field is the program's name in parentheses. It may contain spaces and parentheses.
+    // The second field is the program's name in parentheses. The name may itself contain spaces and parentheses.
     let behind_name = text.rsplit(')').next().unwrap_or_default();
     let mut fields = behind_name.split_ascii_whitespace().skip(11);
     let ticks = number(fields.next())? + number(fields.next())?;

@@ -1,4 +1,4 @@
-//! A whole gateway as `tollgate serve` runs it, with a funded key and the binary's log.
+//! A complete gateway as `tollgate serve` runs it, with a funded key and the log of the binary.
 
 use std::{
     io,
@@ -21,10 +21,10 @@ use crate::{
     role,
 };
 
-/// Runs a gateway. At its end, prints the number of calls that it has charged.
+/// Runs a gateway. When it ends, prints the number of calls that it has charged.
 pub(crate) fn play(given: &GatewayRole<'_>) -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // The log goes to standard error, which the parent process discards.
+    // The log goes to standard error. The parent process discards it.
     let _log = tollgate::observe::log::to(io::stderr());
     role::play(&mut runtime::Builder::new_multi_thread(), async {
         let charged = Arc::new(AtomicU64::new(0));
@@ -51,7 +51,7 @@ pub(crate) fn play(given: &GatewayRole<'_>) -> anyhow::Result<()> {
     })
 }
 
-/// Whether a call was charged from its own hold.
+/// Returns whether the event reports that a call was charged while its hold was still open, and for the first time.
 pub(crate) fn is_charge(event: &Event<'_>) -> bool {
     matches!(
         event,

@@ -1,11 +1,12 @@
-//! Measures the cost of the whole gateway, compared with a bare hyper reverse proxy in the same run.
+//! Measures the cost of the whole gateway. In the same run, measures a bare hyper reverse proxy, with which the gateway
+//! is compared.
 //!
-//! `cargo bench --bench load [-- SCENARIO… --seconds S --rounds N …]`; `-- --help` lists all options.
+//! Usage: `cargo bench --bench load [-- SCENARIO… --seconds S --rounds N …]`. `-- --help` lists all options.
 //!
-//! The binary starts itself again in other roles: a vendor with prepared answers, a bare reverse proxy, and gateways,
-//! each on its own port of the loopback interface, so that the kernel accounts the CPU time of each. This process is
-//! the client. `benches/README.md` explains how the results are obtained.
-//! `tollgate load` is the same client, for a gateway that runs elsewhere.
+//! The binary starts itself again in other roles: a vendor with prepared responses, a bare reverse proxy, and gateways.
+//! Each has its own port on 127.0.0.1 and its own process, so that the kernel counts its CPU time separately. The
+//! process that was started first is the client. `benches/README.md` explains how the results are obtained. `tollgate
+//! load` is the same client, for a gateway that runs elsewhere.
 
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
@@ -27,7 +28,8 @@ use clap::Parser as _;
 
 use crate::options::{Options, RoleName};
 
-// The allocator of the `tollgate` binary. The bare proxy uses it too, so that only the gateway's work differs.
+// The same allocator as in the `tollgate` binary. The bare proxy uses it too, so that gateway and bare proxy differ
+// only by the gateway's work.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

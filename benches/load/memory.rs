@@ -1,8 +1,8 @@
-//! Measures the memory of an idle process, and of each stream that is open but silent.
+//! Measures the memory of an idle process, and the additional memory of each stream that is open but silent.
 //!
-//! Each round starts its own processes, so that no memory is left from the round before. The streams are HTTP/1.1
-//! connections. The vendor sends the first chunk of each stream and then nothing. Holders, which are separate
-//! processes, keep the streams open.
+//! Each round starts new processes, so that no memory is left from the round before. The streams are HTTP/1.1
+//! connections. The vendor sends the first chunk of each stream and then nothing. Separate processes, called holders,
+//! keep the streams open.
 
 use std::{fs, io, net::SocketAddr, thread, time::Duration};
 
@@ -27,16 +27,16 @@ use crate::{
     target::{Target, ledgers},
 };
 
-/// Numbers of open streams at which memory is measured. The requested maximum is added.
+/// The numbers of open streams at which memory is measured. The requested maximum is measured as well.
 const STREAMS: [u32; 3] = [0, 100, 1000];
-/// Files that a proxy has open in addition to its two connections per stream.
+/// The number of files that a proxy has open in addition to the two connections per stream.
 const FILES_BESIDE: u32 = 100;
-/// Streams that a holder opens at the same time.
+/// The number of streams that a holder opens at the same time.
 const OPENED_TOGETHER: usize = 64;
-/// Pause before a measurement, until the memory use no longer changes.
+/// The pause before a measurement, after which the memory of the processes no longer changes.
 const REST: Duration = Duration::from_secs(1);
 
-/// Measures the bare proxy and the first of the requested gateways.
+/// Measures the memory of the bare proxy and of the first requested gateway.
 pub(crate) fn run(runtime: &Runtime, options: &Options, report: &mut Report) -> anyhow::Result<()> {
     let most = streams_max(options.streams)?;
     let mut counts: Vec<u32> = STREAMS.into_iter().filter(|count| *count < most).collect();
@@ -65,7 +65,7 @@ pub(crate) fn run(runtime: &Runtime, options: &Options, report: &mut Report) -> 
     Ok(())
 }
 
-/// The requested number of streams, or fewer if the system's limit of open files does not allow it.
+/// Returns the requested number of streams, or fewer if the system's limit of open files does not allow that many.
 fn streams_max(wanted: u32) -> anyhow::Result<u32> {
     let limits = fs::read_to_string("/proc/self/limits")?;
     let files = limits
@@ -73,7 +73,7 @@ fn streams_max(wanted: u32) -> anyhow::Result<u32> {
         .find_map(|line| line.strip_prefix("Max open files"))
         .and_then(|line| line.split_ascii_whitespace().nth(1))
         .context("no limit of open files in /proc/self/limits")?;
-    // The limit may be the word "unlimited".
+    // The limit of open files may be the word "unlimited" instead of a number.
     let files = files.parse().unwrap_or(u32::MAX);
     let allowed = files.saturating_sub(FILES_BESIDE) / 2 / 100 * 100;
     ensure!(
@@ -86,12 +86,12 @@ fn streams_max(wanted: u32) -> anyhow::Result<u32> {
     Ok(wanted.min(allowed))
 }
 
-/// Memory of a process, in bytes.
+/// The memory of a process, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Footprint {
-    /// Resident memory, including pages shared with other processes.
+    /// The resident memory, including pages that are shared with other processes (RSS).
     rss: u64,
-    /// Resident memory, in which a page that n processes share counts as 1/n of a page.
+    /// The proportional resident memory (PSS): a page that n processes share counts as 1/n of a page.
     pss: u64,
 }
 
@@ -123,7 +123,7 @@ fn round(
         None => Target::bare(vendor.address()?)?,
         Some(ledger) => Target::gateway(vendor.address()?, ledger)?,
     };
-    // An idle process is one that has served calls before, as in practice.
+    // The idle process is measured after it has served some calls, as in practice.
     drop(runtime.block_on(target.warm(&Scenario::plain(), 1, &Record::default()))?);
     let (mut open, mut holders, mut seen) = (0, Vec::new(), Vec::new());
     for count in counts {
@@ -136,12 +136,13 @@ fn round(
             target.pid().context("a proxy of the bench")?,
         )?);
     }
-    // The target is stopped before the holders. Otherwise it would have to close thousands of connections first.
+    // The target is stopped before the holders (the client processes). In the other order, the target would first have
+    // to close thousands of connections.
     drop(target);
     Ok(seen)
 }
 
-/// Starts a process that opens `streams` streams and keeps them.
+/// Starts a holder: a process that opens `streams` streams and keeps them open.
 fn hold(target: &Target, streams: u32) -> anyhow::Result<Child> {
     let (to, open) = (target.address.to_string(), streams.to_string());
     let path = target.path(Canned::Hold);
@@ -180,7 +181,7 @@ pub(crate) fn play(given: &HolderRole<'_>) -> anyhow::Result<()> {
     })
 }
 
-/// Opens a stream and waits for its first chunk.
+/// Opens one stream and waits for its first chunk.
 async fn open(to: SocketAddr, call: &Prepared) -> anyhow::Result<impl Sized> {
     let mut connection = Connection::open(&Origin::Loopback(to)).await?;
     let mut body = connection.begin(call).await?;
@@ -191,7 +192,7 @@ async fn open(to: SocketAddr, call: &Prepared) -> anyhow::Result<impl Sized> {
     Ok((connection, body))
 }
 
-/// The result of all rounds at one number of streams.
+/// The results of all rounds at one number of streams.
 fn line(target: &str, streams: u32, rounds: &[Vec<Footprint>], place: usize) -> Value {
     let rss: Vec<f64> = rounds.iter().map(|seen| seen[place].rss as f64).collect();
     let pss: Vec<f64> = rounds.iter().map(|seen| seen[place].pss as f64).collect();
@@ -203,8 +204,8 @@ fn line(target: &str, streams: u32, rounds: &[Vec<Footprint>], place: usize) -> 
         "rounds": { "rss_bytes": figures(rss), "pss_bytes": figures(pss) },
     });
     if streams > 0 {
-        // Memory per stream: the process's memory with the streams minus its memory without them, divided by their
-        // number.
+        // The memory per stream is the process's memory with the streams, minus its memory without them, divided by the
+        // number of streams.
         let grown = |seen: &Vec<Footprint>| seen[place].rss as f64 - seen[0].rss as f64;
         let each = median(rounds.iter().map(grown)) / f64::from(streams);
         line["bytes_per_stream"] = figure(each);

@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of the bench `load`.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -7,39 +7,40 @@ use clap::{Parser, ValueEnum};
 
 use crate::scenario::ScenarioName;
 
-/// Loads the gateway and a bare hyper reverse proxy to compare them.
+/// Puts load on the gateway and on a bare hyper reverse proxy, and compares them.
 ///
-/// Starts everything that it needs and calls no other server; results are written to benches/results/load.json, with
-/// tables and plots next to it.
+/// The bench starts all processes that it needs, and sends requests to no other server. It writes the results to
+/// benches/results/load.json, and tables and plots next to that file.
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo bench --bench load --", after_help = EXAMPLES)]
 pub(crate) struct Options {
-    /// The names of the scenarios to run; all by default.
+    /// Names of the scenarios to run. By default all scenarios are run.
     #[arg(value_enum)]
     scenarios: Vec<ScenarioName>,
     /// The length of a round, in seconds.
     #[arg(long, value_name = "S", default_value_t = 1.5, value_parser = seconds)]
     seconds: f64,
-    /// Rounds of each scenario; the figures are medians over them.
+    /// Number of rounds of each scenario. The figures are medians over the rounds.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Connections in scenarios that send the next call when the previous one is answered.
+    /// Number of connections, in scenarios that send the next call when the previous call is answered.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) connections: u32,
     /// Gateways to compare with the bare proxy [default: sqlite; redis and leases too if redis-server is installed].
     #[arg(long, value_name = "LEDGER,…", value_enum, value_delimiter = ',')]
     pub(crate) targets: Vec<Ledger>,
-    /// Scenario `memory`: the largest number of streams to open; fewer if the system allows fewer open files.
+    /// In the scenario `memory`: the largest number of streams to open. Fewer are opened if the system does not allow
+    /// that many open files.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=20_000))]
     pub(crate) streams: u32,
-    /// Scenario `rate`: the highest number of calls per second.
+    /// In the scenario `rate`: the highest number of calls per second.
     #[arg(long, value_name = "N", default_value_t = 8_000, value_parser = clap::value_parser!(u32).range(100..=100_000))]
     pub(crate) rate_max: u32,
 
     /// An argument that cargo passes to every bench.
     #[arg(long = "bench", hide = true)]
     _bench: bool,
-    /// The role of this process; set by its parent process, as are all options below.
+    /// The role of this process. The parent process sets this option and all options below it.
     #[arg(long, hide = true, value_enum)]
     pub(crate) role: Option<RoleName>,
     #[arg(long, hide = true)]
@@ -67,18 +68,18 @@ Examples:
 
 A gateway that runs elsewhere: tollgate load --url https://gateway.example/v1";
 
-/// The ledger of a gateway.
+/// The kind of ledger that a gateway uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Ledger {
     Memory,
     Sqlite,
     Redis,
-    /// Redis, with a gateway that takes leases.
+    /// Redis, with a gateway that grants holds from leases.
     Leases,
 }
 
 impl Ledger {
-    /// Returns the ledger's name on the command line.
+    /// Returns the name of this kind of ledger on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -88,13 +89,13 @@ impl Ledger {
         }
     }
 
-    /// Whether this kind of ledger needs a redis-server.
+    /// Returns whether this kind of ledger needs a redis-server.
     pub(crate) const fn has_server(self) -> bool {
         matches!(self, Self::Redis | Self::Leases)
     }
 }
 
-/// The role of a started process.
+/// The role of a process that the bench starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RoleName {
     Vendor,
@@ -104,7 +105,7 @@ pub(crate) enum RoleName {
 }
 
 impl RoleName {
-    /// Returns the role's name on the command line.
+    /// Returns the name of the role on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Vendor => "vendor",
@@ -115,16 +116,16 @@ impl RoleName {
     }
 }
 
-/// The settings of a gateway's process.
+/// The settings of a process that runs a gateway.
 #[derive(Debug)]
 pub(crate) struct GatewayRole<'a> {
     pub(crate) vendor: SocketAddr,
     pub(crate) ledger: &'a str,
-    /// If `None`, the gateway takes no leases.
+    /// The duration of a lease. If `None`, the gateway uses no leases.
     pub(crate) lease_ms: Option<u32>,
 }
 
-/// The settings of a process that holds streams open.
+/// The settings of a process that keeps streams open.
 #[derive(Debug)]
 pub(crate) struct HolderRole<'a> {
     pub(crate) to: SocketAddr,
@@ -134,12 +135,12 @@ pub(crate) struct HolderRole<'a> {
 }
 
 impl Options {
-    /// The scenarios to run, in order; empty for all.
+    /// Returns the scenarios to run, in their order. The list is empty if all are to be run.
     pub(crate) fn named(&self) -> &[ScenarioName] {
         &self.scenarios
     }
 
-    /// The length of a round.
+    /// Returns the length of a round.
     pub(crate) fn round(&self) -> Duration {
         Duration::from_secs_f64(self.seconds)
     }

@@ -1,4 +1,5 @@
-//! Medians over rounds: as the text that a run prints, and as entries of the results file.
+//! Computes medians over the rounds, and shows them in the text that a run prints and in the entries of the results
+//! file.
 
 use std::time::Duration;
 
@@ -11,12 +12,12 @@ use crate::{
     target::Seen,
 };
 
-/// The result of one round on one target. Times are in microseconds.
+/// The result of one round on one target. All times are in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) calls_per_second: f64,
     pub(crate) cpu_us: f64,
-    /// The part of `cpu_us` that the ledger's Redis server used.
+    /// The CPU time that the ledger's Redis server used. It is included in `cpu_us`.
     pub(crate) server_us: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
@@ -39,12 +40,12 @@ pub(crate) fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// A line of the table. Ratios are computed within each round, and the table has their median: in a round in which the
-/// machine was slow, both targets were slow.
+/// A row of the table. A ratio is computed within each round, and the table shows the median of these ratios. If the
+/// machine was slow in a round, both targets were slow, so their ratio is still correct.
 pub(crate) struct Line<'a> {
     pub(crate) target: &'a str,
     pub(crate) rounds: &'a [Round],
-    /// The rounds of the target with which this target is compared.
+    /// The rounds of the target that this row is compared with.
     pub(crate) base: &'a [Round],
 }
 
@@ -102,7 +103,7 @@ impl Line<'_> {
     }
 }
 
-/// The table's header.
+/// The header of the results table.
 pub(crate) const HEAD: &str = "\
 scenario     target                 calls/s  × base   CPU µs  × base    p50 µs   + base    p99 µs   + base";
 
@@ -126,7 +127,7 @@ fn p99_us(round: &Round) -> f64 {
     round.p99_us
 }
 
-/// The results of a run.
+/// The results of a run, by scenario and target.
 #[derive(Debug)]
 pub(crate) struct Report {
     run: Value,
@@ -145,13 +146,13 @@ impl Report {
         }
     }
 
-    /// Adds the results of a scenario.
+    /// Adds the results of one scenario.
     pub(crate) fn add(&mut self, scenario: ScenarioName, results: &[Value]) {
         let entry = json!({ "run": self.run, "results": results });
         self.entries.push((scenario.name().to_owned(), entry));
     }
 
-    /// Writes the results so far to the file. Called after the gateways' charges were checked.
+    /// Writes the results so far to the file. Called after a check that the gateways have charged all calls.
     pub(crate) fn keep(&mut self) -> anyhow::Result<()> {
         if self.entries.is_empty() {
             return Ok(());

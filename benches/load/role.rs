@@ -1,10 +1,10 @@
-//! A process in one of the bench's roles: it prints its facts, and ends when its parent process ends.
+//! Runs a process in one of the bench's roles. The process prints facts, and ends when its parent process ends.
 
 use std::{fmt::Display, io};
 
 use tokio::runtime;
 
-/// Runs a role to its end. Prints an error for the parent process.
+/// Runs a role to its end. If it fails, prints the error for the parent process.
 pub(crate) fn play(
     runtime: &mut runtime::Builder,
     role: impl Future<Output = anyhow::Result<()>>,
@@ -14,22 +14,23 @@ pub(crate) fn play(
     if let Err(error) = &played {
         say("error", &format!("{error:#}").replace('\n', " "));
     }
-    // The thread that reads standard input may block for ever, so the runtime does not wait for it.
+    // The thread that reads standard input may block forever, so the runtime must not wait for it.
     runtime.shutdown_background();
     played
 }
 
-/// Prints a fact for the parent process.
+/// Prints a fact, which the parent process reads.
 pub(crate) fn say(name: &str, value: &dyn Display) {
     println!("{name}: {value}");
 }
 
-/// Prints that the role is ready: the parent process has all facts that it needs before the first call.
+/// Prints that the role is ready. The process must have printed all facts that the parent process needs for the first
+/// call before it calls this function.
 pub(crate) fn ready() {
     println!("ready");
 }
 
-/// Waits until the parent process closes the pipe of standard input, or has died.
+/// Waits until the parent process closes the pipe to this process's standard input, or dies.
 pub(crate) async fn until_told_to_stop() {
     let waited = tokio::task::spawn_blocking(|| {
         drop(io::copy(&mut io::stdin().lock(), &mut io::sink()));

@@ -1,4 +1,4 @@
-//! The run: each scenario has several rounds, and in each round all targets are measured in turn.
+//! Runs the scenarios. Each scenario has several rounds, and in each round all targets are measured in turn.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::{
     target::{Field, Target},
 };
 
-/// Warm-up before the first round of a scenario; it is not measured.
+/// The time for which a target is loaded before the first round of a scenario. This warm-up is not measured.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
-/// The rates of the scenario `rate`, in calls per second.
+/// The rates that the scenario `rate` measures, in calls per second.
 const RATES: [u32; 9] = [100, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000];
 
 /// Runs the requested scenarios, prints the tables and stores the results.
@@ -53,7 +53,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
                 let results = translated(&runtime, started(&mut field, options)?, options)?;
                 report.add(*name, &results);
             }
-            // This scenario starts its own processes, and no other bench process may run at the same time.
+            // No other process of the bench may run during this scenario, so the scenario starts its own processes.
             Kind::Memory => {
                 end(&mut field, &mut report)?;
                 memory::run(&runtime, options, &mut report)?;
@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     end(&mut field, &mut report)
 }
 
-/// The client's runtime. It has one thread, so that the other cores are free for the measured processes.
+/// Creates the runtime of the client. It has one thread, so that the other cores are free for the measured processes.
 fn one_thread() -> anyhow::Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -87,7 +87,7 @@ fn started<'f>(field: &'f mut Option<Field>, options: &Options) -> anyhow::Resul
     field.as_mut().context("it was started")
 }
 
-/// Checks that the gateways have charged every call that they answered, and then stores the results.
+/// Checks that the gateways have charged every call that they have answered, and then stores the results.
 fn end(field: &mut Option<Field>, report: &mut Report) -> anyhow::Result<()> {
     if let Some(field) = field.take() {
         field.stop()?;
@@ -95,7 +95,7 @@ fn end(field: &mut Option<Field>, report: &mut Report) -> anyhow::Result<()> {
     report.keep()
 }
 
-/// Puts the same load on each target and records the results.
+/// Puts the same load on each target, and records the results.
 fn compare(
     runtime: &Runtime,
     field: &mut Field,
@@ -103,7 +103,8 @@ fn compare(
     options: &Options,
     title: &str,
 ) -> anyhow::Result<Vec<Value>> {
-    // At a fixed pace every target serves all calls, so targets that only show a capacity are left out.
+    // At a fixed pace, every target answers the same number of calls. So a scenario with a fixed pace leaves out the
+    // targets that only show the highest possible rate of calls.
     let all = matches!(scenario.pace, Pace::WhenAnswered);
     let mut targets: Vec<&mut Target> = field
         .targets
@@ -129,7 +130,7 @@ fn compare(
     Ok(lines.collect())
 }
 
-/// Measures increasing rates of calls, up to the requested maximum.
+/// Measures the targets at increasing rates of calls, up to the requested maximum.
 fn rates(runtime: &Runtime, field: &mut Field, options: &Options) -> anyhow::Result<Vec<Value>> {
     println!("{HEAD}");
     let mut results = Vec::new();
@@ -144,15 +145,15 @@ fn rates(runtime: &Runtime, field: &mut Field, options: &Options) -> anyhow::Res
     Ok(results)
 }
 
-/// Measures each vendor's stream for callers of both formats. Uses only the first gateway, since translation does not
-/// depend on the ledger.
+/// Measures the stream of each vendor for callers of the same format and of the other formats. Only the first gateway
+/// is used, because translation does not depend on the ledger.
 fn translated(
     runtime: &Runtime,
     field: &mut Field,
     options: &Options,
 ) -> anyhow::Result<Vec<Value>> {
     let gateway = &mut field.targets[1];
-    // Each stream is first passed through, and then translated.
+    // Each vendor's stream is measured twice: passed through, and translated.
     let ways = [
         ("chat to chat", Canned::Stream, Format::Chat),
         ("chat to messages", Canned::Stream, Format::Messages),
@@ -192,8 +193,8 @@ fn translated(
     Ok(lines.collect())
 }
 
-/// Measures each of `places` in each round, after a warm-up that is not counted. The order rotates from round to round,
-/// so that none of them is always first.
+/// Measures each target or load named in `places` once per round, after a warm-up that is not counted. The order
+/// rotates from round to round, so that no place is always measured first.
 fn in_rounds(
     title: &str,
     places: &[&str],
@@ -218,7 +219,7 @@ fn in_rounds(
     Ok(measured)
 }
 
-/// Puts a load on one target for one round.
+/// Puts the load of a scenario on one target for one round.
 async fn load(
     target: &mut Target,
     scenario: &Scenario,

@@ -1,4 +1,4 @@
-//! Scenarios: which calls are sent, at which pace, and what is measured in their answers.
+//! Defines the scenarios: which calls are sent, at which pace, and what is measured in the responses.
 
 use bytes::Bytes;
 use clap::ValueEnum;
@@ -6,36 +6,38 @@ use tollgate_layers::call::Format;
 
 use crate::fixtures::{Canned, messages_request, short_request};
 
-/// The scenarios by name, in the order in which they run.
+/// The scenarios in the order in which they run. Their names are used on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum ScenarioName {
-    /// Plain calls, as many as the target can serve.
+    /// Sends as many plain calls as the target can serve.
     Plain,
-    /// Plain calls at 500 per second: shows the time that the gateway adds when it is not busy.
+    /// Sends 500 plain calls per second. This shows the time that the gateway adds when it is not busy.
     Paced,
-    /// Streams of 100 chunks that are ready at once, as many as possible.
+    /// Opens as many streams as the target can serve. Each has 100 chunks, which the vendor sends at once.
     Stream,
-    /// Streams whose chunks are sent at a steady pace. 100 streams per second begin at random moments, and the time to
-    /// the first byte is measured.
+    /// Opens 100 streams per second, at random moments. The chunks of a stream are sent at a steady pace. Measures the
+    /// time to the first byte.
     FirstByte,
-    /// The same streams as `FirstByte`; measures the delay of each chunk.
+    /// Opens the same streams as `FirstByte`. Measures the delay of each chunk.
     ChunkDelay,
-    /// Plain calls of the messages format with a request of 76 KB, as many as possible.
+    /// Sends as many plain Messages calls as the target can serve, each with a request of 76 KB.
     BigBody,
-    /// Streams translated from one format to another, compared with the same vendor's stream passed through.
+    /// Opens streams that are translated from one format to another. They are compared with streams of the same vendor
+    /// that are passed through.
     Translated,
-    /// Plain calls at increasing rates: latency and CPU time against the rate.
+    /// Sends plain calls at increasing rates. Measures latency and CPU time at each rate.
     Rate,
-    /// Streams that stay open: memory of the idle process and of each stream.
+    /// Opens streams that stay open. Measures the memory of the idle process and of each stream.
     Memory,
-    /// Plain calls through other proxies and gateways too (`benches/peers install`). Runs only if it is named.
+    /// Sends plain calls through other proxies and gateways, too (`benches/peers install`). Runs only if its name is
+    /// given.
     Peers,
 }
 
-/// How a scenario is run.
+/// How the targets of a scenario are measured.
 pub(crate) enum Kind {
-    /// The same load on the bare proxy and on each gateway.
+    /// The same load is put on the bare proxy and on each gateway.
     Compared(Scenario),
     Translated,
     Rate,
@@ -43,42 +45,42 @@ pub(crate) enum Kind {
     Peers(Scenario),
 }
 
-/// A load: which calls are sent, at which pace, and what is measured in their answers.
+/// A load on a target: which calls are sent, at which pace, and what is measured in the responses.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// The vendor's answer.
+    /// The response that the vendor returns to each call.
     pub(crate) canned: Canned,
-    /// The format that the caller speaks.
+    /// The format of the calls.
     pub(crate) caller: Format,
     pub(crate) body: Bytes,
     pub(crate) pace: Pace,
     pub(crate) measure: Measure,
-    /// The length of a round as a multiple of the usual length. Scenarios with few calls need longer rounds, because
-    /// p99 needs many calls.
+    /// The length of a round, as a multiple of the usual length. A scenario with few calls per second needs longer
+    /// rounds, because a 99th percentile needs many calls.
     pub(crate) rounds_long: u32,
 }
 
-/// When the next call is sent.
+/// The condition under which the next call is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
-    /// On each connection, as soon as the previous call is answered.
+    /// On each connection, the next call is sent as soon as the previous call is answered.
     WhenAnswered,
-    /// This number per second, whether or not earlier calls are answered.
+    /// This number of calls is sent per second, whether or not earlier calls are answered.
     PerSecond(u32),
-    /// This number per second, at random moments that are the same in each run. If streams began at even intervals,
-    /// their chunks would be sent at the same moments, and the measured delay would be that of a burst.
+    /// This number of calls is sent per second, at random moments that are the same in each run. If streams began at
+    /// even intervals, their chunks would be sent at the same moments, and the measured delay would be that of a burst.
     AtRandom(u32),
 }
 
-/// The time that is measured for each answer.
+/// The time that is measured for each response of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Measure {
-    /// From the request to the answer's last byte.
+    /// The time from the request to the last byte of the response.
     Whole,
-    /// From the request to the first byte of the answer's body.
+    /// The time from the request to the first byte of the response's body.
     FirstByte,
-    /// For each chunk: from its sending by the vendor to its arrival at the client.
+    /// For each chunk, the time from its sending by the vendor to its arrival at the client.
     ChunkDelay,
 }
 
@@ -136,7 +138,7 @@ impl ScenarioName {
 }
 
 impl Scenario {
-    /// Plain calls, as many as the target can serve.
+    /// As many plain calls as the target can serve.
     pub(crate) fn plain() -> Self {
         let canned = Canned::Plain;
         Self {
@@ -150,18 +152,18 @@ impl Scenario {
         }
     }
 
-    /// Plain calls at this number per second.
+    /// Plain calls, of which `calls` are sent per second.
     pub(crate) fn at_rate(calls: u32) -> Self {
         Self {
             name: ScenarioName::Rate.name(),
             pace: Pace::PerSecond(calls),
-            // At a low rate a round has few calls, so it lasts twice as long.
+            // At a low rate, a round has few calls, so the round lasts twice as long.
             rounds_long: if calls <= 500 { 2 } else { 1 },
             ..Self::plain()
         }
     }
 
-    /// A vendor's stream to a caller of a format, as many as possible.
+    /// As many streams as the target can serve, from a vendor of one format to a caller of the given format.
     pub(crate) fn translated(canned: Canned, caller: Format) -> Self {
         Self {
             name: ScenarioName::Translated.name(),

@@ -1,4 +1,4 @@
-//! The targets of calls: the bare proxy, gateways, and other proxies.
+//! The targets that calls are sent to: the bare proxy, gateways, and other proxies.
 
 use std::{
     io,
@@ -26,26 +26,26 @@ use crate::{
     scenario::{Measure, Pace, Scenario},
 };
 
-/// Connections that are opened before a paced load begins. More are opened if needed.
+/// The number of connections that are opened before a paced load begins. More are opened if needed.
 const PACED_CONNECTIONS: u32 = 16;
-/// If a call takes longer than this, the run ends with an error.
+/// The maximum duration of a call. If a call takes longer, the run ends with an error.
 const CALL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The result of a load on a target.
+/// The result of one load on one target.
 pub(crate) struct Seen {
     pub(crate) answered: u64,
     pub(crate) elapsed: Duration,
     /// The durations that the scenario measures.
     pub(crate) measured: Histogram,
-    /// CPU time of the target's processes.
+    /// The CPU time that the processes of the target have used.
     pub(crate) cpu: Duration,
-    /// The part of `cpu` that the ledger's Redis server used.
+    /// The CPU time that the ledger's Redis server has used. It is included in `cpu`.
     pub(crate) server_cpu: Duration,
 }
 
-/// The vendor, and the targets in front of it.
+/// The vendor, and the targets that forward calls to it.
 pub(crate) struct Field {
-    /// First the bare proxy, then the gateways, then targets that are only for comparison.
+    /// The bare proxy is the first target. The gateways follow, and then the targets that are only for comparison.
     pub(crate) targets: Vec<Target>,
     _vendor: Child,
 }
@@ -68,7 +68,7 @@ impl Field {
         })
     }
 
-    /// The bare proxy, a gateway on SQLite, and the programs that `benches/peers` starts.
+    /// Starts the bare proxy, a gateway on SQLite, and the programs that `benches/peers` starts.
     pub(crate) fn with_peers() -> anyhow::Result<Self> {
         let vendor = Child::start(RoleName::Vendor, &[])?;
         let address = vendor.address()?;
@@ -86,7 +86,7 @@ impl Field {
         })
     }
 
-    /// Drains the gateways, and checks that each has charged every call that was answered.
+    /// Drains the gateways, and checks that each has charged every call that it has answered.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
         for target in &mut self.targets {
             target.stop()?;
@@ -95,7 +95,8 @@ impl Field {
     }
 }
 
-/// The gateways to run: those that were requested, or one for each ledger that an operator would choose. Never empty.
+/// Returns the gateways to run: the requested ones, or one for each ledger that an operator would choose. The list is
+/// never empty.
 pub(crate) fn ledgers(options: &Options) -> anyhow::Result<Vec<Ledger>> {
     let has_redis = RedisServer::is_installed();
     if !options.targets.is_empty() {
@@ -122,27 +123,28 @@ fn is_installed(program: &str) -> bool {
     version.is_ok_and(|status| status.success())
 }
 
-/// A proxy under load, or the vendor itself.
+/// A proxy that is put under load, or the vendor itself.
 pub(crate) struct Target {
     pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
-    /// The processes whose CPU time counts for a call.
+    /// The processes whose CPU time counts as the cost of a call.
     pub(crate) processes: Processes,
-    /// The processes among them that are the ledger's Redis server, if it has one.
+    /// Those of `processes` that are the Redis server of the ledger. Empty if the ledger is not Redis.
     pub(crate) server: Processes,
-    /// The gateway's key; `None` for a proxy that needs no key.
+    /// The key for the gateway; `None` for a proxy that needs no key.
     key: Option<String>,
-    /// The path of calls, for a peer that does not forward the vendor's path.
+    /// The path of calls, if the target does not forward the vendor's path.
     path: Option<String>,
-    /// Headers from which a peer gets the vendor's address.
+    /// Headers that give the vendor's address to a target that needs it.
     headers: HeaderMap,
-    /// The number of calls that were answered.
+    /// The number of calls that the target has answered.
     answered: u64,
-    /// Whether the target is only for comparison. It is left out of scenarios with a fixed pace.
+    /// Whether the target is only for comparison. Such a target is not measured in scenarios with a fixed pace.
     pub(crate) beside: bool,
-    /// The process that plays the proxy, or starts it; `None` if there is no proxy.
+    /// The process that is the proxy, or that starts it; `None` if the target is the vendor itself.
     child: Option<Child>,
-    // Fields are dropped in the order of declaration. The next two must be dropped after the process that uses them.
+    // Fields are dropped in the order of their declaration. The process uses the next two fields, so these must be
+    // dropped after it.
     _directory: Option<TempDir>,
     _redis: Option<RedisServer>,
 }
@@ -160,7 +162,7 @@ impl Target {
         })
     }
 
-    /// Another proxy or gateway, which `benches/peers` starts and stops. Its charges are not checked.
+    /// Starts another proxy or gateway with `benches/peers`. Its charges are not checked.
     pub(crate) fn peer(name: &'static str, vendor: SocketAddr) -> anyhow::Result<Self> {
         let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers"));
         command.args([name, &vendor.to_string()]);
@@ -182,8 +184,8 @@ impl Target {
         })
     }
 
-    /// The vendor itself, without a proxy: shows the highest rate of calls that client and vendor reach on this
-    /// machine.
+    /// Returns the vendor itself as a target, without a proxy. Measuring this target shows the highest rate of calls
+    /// that client and vendor can reach on this machine.
     pub(crate) fn nothing(vendor: SocketAddr) -> Self {
         Self {
             name: "nothing",
@@ -220,8 +222,8 @@ impl Target {
         Self::on(ledger.name(), vendor, &url, more, server)
     }
 
-    /// A gateway on a ledger, with files in its own folder. If a Redis server is used only by this gateway, the
-    /// server's CPU time counts as part of a call's CPU time.
+    /// Starts a gateway on a ledger, with its files in a separate folder. If only this gateway uses the ledger's Redis
+    /// server, the server's CPU time counts as part of a call's CPU time.
     fn on(
         name: &'static str,
         vendor: SocketAddr,
@@ -251,27 +253,28 @@ impl Target {
         })
     }
 
-    /// The id of the process that plays the proxy, or starts it.
+    /// Returns the id of the process that is the proxy, or that starts it.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::pid)
     }
 
-    /// The path for calls that get this answer.
+    /// Returns the path of calls that get this response.
     pub(crate) fn path(&self, canned: Canned) -> String {
         match (&self.key, &self.path) {
             (Some(_), _) => gateway_path(canned.format()).to_owned(),
             (None, Some(path)) => path.clone(),
-            // The bare proxy forwards the path unchanged.
+            // The bare proxy forwards the path unchanged, so the vendor's path is used.
             (None, None) => canned.vendor_path(),
         }
     }
 
-    /// The gateway's key. A proxy without a key gets a header of the same length, and forwards it.
+    /// Returns the key for the gateway. For a proxy without a key, returns a key of the same length, which the proxy
+    /// forwards.
     pub(crate) fn key(&self) -> &str {
         self.key.as_deref().unwrap_or(NO_KEY)
     }
 
-    /// The scenario's call, as it is sent to this target.
+    /// Returns the call of the scenario, as it is sent to this target.
     pub(crate) fn prepare(&self, scenario: &Scenario) -> anyhow::Result<Arc<Call>> {
         let path = if scenario.caller == scenario.canned.format() {
             self.path(scenario.canned)
@@ -289,7 +292,7 @@ impl Target {
         }))
     }
 
-    /// Opens connections, sends a call over each, and then measures a load.
+    /// Opens connections, sends one call over each, and then measures a load.
     pub(crate) async fn load(
         &mut self,
         scenario: &Scenario,
@@ -326,7 +329,7 @@ impl Target {
         })
     }
 
-    /// Opens connections and sends a call over each.
+    /// Opens connections and sends one call over each.
     pub(crate) async fn warm(
         &mut self,
         scenario: &Scenario,
@@ -345,12 +348,13 @@ impl Target {
         Ok(client)
     }
 
-    /// CPU time of the target's processes so far, and of the ledger's server alone.
+    /// Returns the CPU time that the target's processes have used so far, and the part of it that the ledger's server
+    /// has used.
     fn used(&self) -> io::Result<(Duration, Duration)> {
         Ok((self.processes.used()?, self.server.used()?))
     }
 
-    /// Drains the target, and checks that it has charged the calls that it answered.
+    /// Drains the target, and checks that it has charged the calls that it has answered.
     pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
         let Some(child) = &mut self.child else {
             return Ok(());
@@ -369,12 +373,12 @@ impl Target {
     }
 }
 
-/// The duration of a lease, in milliseconds, that an operator would set.
+/// A lease duration that an operator would set, in milliseconds.
 const LEASE_MS: (&str, &str) = ("--lease-ms", "1000");
 const NO_KEY: &str = "tg-000000000000000000000000000000000000000000000000";
 
-/// `calls` random moments per second, distributed like Poisson arrivals at that rate. They are the same in each run, so
-/// that every target gets the same load.
+/// Returns `calls` random moments per second, distributed like Poisson arrivals at that rate. They are the same in each
+/// run, so that every target gets the same load.
 fn at_random(calls: u32, time: Duration) -> impl Iterator<Item = Instant> {
     let began = Instant::now();
     let count = (f64::from(calls) * time.as_secs_f64()).round() as usize;
@@ -386,7 +390,8 @@ fn at_random(calls: u32, time: Duration) -> impl Iterator<Item = Instant> {
     due.into_iter()
 }
 
-/// Records the delay of each chunk in `data`: until now, from the time that the vendor wrote into the chunk.
+/// Records the delay of each chunk in `data`: the time from its sending, which the vendor wrote into the chunk, until
+/// now.
 fn record_delays(data: &Bytes, delays: &mut Vec<Duration>) {
     const STAMP: &[u8] = b"\"sent\":";
     let now = unix_ns();

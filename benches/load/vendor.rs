@@ -1,4 +1,4 @@
-//! The vendor's process, whose CPU time is not counted.
+//! The process of the vendor. Its CPU time is not counted.
 
 use tokio::runtime;
 
@@ -7,7 +7,7 @@ use crate::{
     role,
 };
 
-/// Runs the vendor, on one thread.
+/// Runs the vendor on a single thread.
 pub(crate) fn play() -> anyhow::Result<()> {
     role::play(&mut runtime::Builder::new_current_thread(), async {
         let (listener, address) = listen().await?;

@@ -1,9 +1,10 @@
-//! Makes calls of one kind, one after another, on one thread, so that their instructions can be counted.
+//! Makes calls of one kind, one after another, on a single thread, so that the CPU instructions of a call can be
+//! counted.
 //!
 //! `tests/instructions` runs this binary under callgrind, and compares the instructions of a call with
-//! `benches/micro/instructions.toml`. The gateway is complete, from its listener to its client, with its ledger in
-//! memory and its log in JSON. The caller and the vendor run on the same thread. With `--direct` the same calls go to
-//! the vendor without the gateway: the difference is the gateway's own cost.
+//! `benches/micro/instructions.toml`. The gateway is complete, from its listener to its HTTP client, with its ledger in
+//! memory and its log in JSON. The caller and the vendor run on the same thread. With `--direct`, the same calls go to
+//! the vendor without the gateway. The difference between both runs is the gateway's own cost.
 
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
@@ -26,15 +27,15 @@ use crate::fixtures::{
     vendor::{Vendor, listen},
 };
 
-// The allocator of the `tollgate` binary.
+// The same allocator as in the `tollgate` binary.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Makes calls whose instructions are counted: see tests/instructions.
+/// Makes calls, so that tests/instructions can count their CPU instructions.
 #[derive(Debug, Parser)]
 struct Options {
-    /// The kind of call. By default one call of each kind, to check that all work.
+    /// The kind of call. By default, one call of each kind is made, which checks that all kinds work.
     #[arg(value_enum)]
     kind: Option<Kind>,
     #[arg(long, default_value_t = 3)]
@@ -47,34 +48,34 @@ struct Options {
     _bench: bool,
 }
 
-/// The kinds of calls that are counted.
+/// The kinds of calls whose instructions are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum Kind {
-    /// JSON of 400 bytes.
+    /// The response is JSON of 400 bytes.
     Plain,
-    /// 100 chunks, passed through.
+    /// The response is 100 chunks that are passed through.
     Stream,
-    /// 100 chunks of a chat vendor, to a messages caller.
+    /// The response is 100 chunks of a Chat Completions vendor, translated for a Messages caller.
     StreamToMessages,
-    /// 100 chunks of a messages vendor, to a chat caller.
+    /// The response is 100 chunks of a Messages vendor, translated for a Chat Completions caller.
     StreamToChat,
-    /// 100 events of a responses vendor, passed through.
+    /// The response is 100 events of a Responses vendor that are passed through.
     ResponsesStream,
-    /// 100 chunks of a chat vendor, to a responses caller.
+    /// The response is 100 chunks of a Chat Completions vendor, translated for a Responses caller.
     StreamToResponses,
-    /// 100 events of a responses vendor, to a chat caller.
+    /// The response is 100 events of a Responses vendor, translated for a Chat Completions caller.
     ResponsesToChat,
-    /// 100 events of a responses vendor, to a messages caller.
+    /// The response is 100 events of a Responses vendor, translated for a Messages caller.
     ResponsesToMessages,
-    /// 100 events of a messages vendor, to a responses caller.
+    /// The response is 100 events of a Messages vendor, translated for a Responses caller.
     MessagesToResponses,
-    /// A request whose body has 76 KB.
+    /// The body of the request has 76 KB.
     BigBody,
 }
 
 impl Kind {
-    /// The vendor's answer for this kind of call, and the caller's format.
+    /// Returns the vendor's response to this kind of call, and the format of the caller.
     const fn call(self) -> (Canned, Format) {
         match self {
             Self::Plain => (Canned::Plain, Format::Chat),
@@ -116,7 +117,7 @@ async fn run(kind: Kind, direct: bool, calls: u32) -> anyhow::Result<()> {
     serving.spawn(async move { Vendor::new().serve(listener).await });
     let (canned, caller) = kind.call();
     if direct {
-        // The gateway calls a vendor in the vendor's own format, so the direct call uses that format too.
+        // The gateway calls a vendor in the vendor's own format, so a direct call uses the vendor's format, too.
         let format = canned.format();
         let body = body(canned, format);
         let host = vendor.to_string();
@@ -129,7 +130,7 @@ async fn run(kind: Kind, direct: bool, calls: u32) -> anyhow::Result<()> {
     let (path, body) = (gateway_path(caller), body(canned, caller));
     let call = Prepared::post(&host, path, caller, key.expose(), body)?;
     send(gateway.address(), &call, calls).await?;
-    // The drain waits until all calls are settled, so that settling is counted too.
+    // The drain waits until all calls are settled, so the instructions of settlement are counted, too.
     gateway.drain().await
 }
 
@@ -140,8 +141,9 @@ fn body(canned: Canned, caller: Format) -> Bytes {
     }
 }
 
-/// Makes the calls over one connection. The answers are read but not examined: work per chunk would be subtracted from
-/// the gateway's cost, because the gateway sends fewer chunks than the vendor.
+/// Makes the calls over one connection. The responses are read but not parsed. The work of parsing would depend on the
+/// number of chunks, and the gateway sends fewer chunks than the vendor, so the difference to direct calls would be too
+/// small.
 async fn send(to: SocketAddr, call: &Prepared, calls: u32) -> anyhow::Result<()> {
     let mut connection = Connection::open(&Origin::Loopback(to)).await?;
     for _ in 0..calls {

@@ -1,11 +1,12 @@
 //! Measures the time that each layer adds to a call, in nanoseconds.
 //!
-//! Each line is one layer over a service that answers at once. The layer's own time is its line minus the line
-//! `nothing` for the same answer. The timed part is a server's work on a request: clone the service, call it, read the
-//! answer body to its end. Creating the request is not timed.
+//! Each line of the results is one layer over a service that responds immediately. The time of the layer itself is the
+//! time in its line minus the time in the line `nothing` with the same response. The timed part is what a server does
+//! for a request: clone the service, call it, and read the response's body to its end. Creating the request is not
+//! timed.
 //!
-//! The ledger is in memory. A caller does not wait for settlement, so the lines exclude settlement, except those whose
-//! name ends in `settled`.
+//! The ledger is in memory. Callers do not wait for settlement, so only those lines whose name ends in `settled`
+//! include it.
 
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
@@ -66,9 +67,11 @@ use crate::fixtures::{
     messages_request, priced, redis_server, support::redis::RedisServer,
 };
 
-/// The number of calls between two readings of the clock. At most this number of calls waits for the settler at a time.
+/// The number of calls between two readings of the clock. At most this number of calls waits for the settler at any
+/// time.
 const BATCH: u64 = 256;
-/// The memory that is read to empty the caches: more than the first two caches of a core, less than the shared cache.
+/// The size of the memory that is read to empty the caches of a core. It is larger than the core's first and second
+/// cache, and smaller than the shared cache.
 const OTHERS_BYTES: usize = 4 << 20;
 const LINE_BYTES: usize = 64;
 const HOLD_TTL: Duration = Duration::from_secs(960);
@@ -85,7 +88,7 @@ fn main() {
         .build()
         .expect("a runtime starts");
     let desk = runtime.block_on(Desk::open());
-    // The settler runs on the same runtime as the calls. It settles only while `settled` waits.
+    // The settler runs on the same runtime as the calls. It settles calls only while `settled` waits.
     let (settler, settling) = {
         let ended = Arc::clone(&desk.ended);
         let settings = SettlerSettings::default();
@@ -113,7 +116,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// The layers that process a request before it is parsed.
+/// Measures the layers that process a request before it is parsed.
 fn before_parsing(lines: &mut Lines<'_, '_>, desk: &Desk) {
     let empty = Answers::empty();
     let request = || {
@@ -168,8 +171,8 @@ fn parsing(lines: &mut Lines<'_, '_>) {
     }
 }
 
-/// Measures calls without an idempotency key, calls with one, and repeated calls. A call with an idempotency key is
-/// claimed, runs in its own task, and its answer is encrypted and stored. Each kind of store is measured.
+/// Measures calls without an idempotency key, calls with such a key, and repeated calls. A call with an idempotency key
+/// is claimed, runs in its own task, and its response is encrypted and stored. Each kind of store is measured.
 fn idempotency(lines: &mut Lines<'_, '_>, desk: &Desk) {
     let called = desk.called(lines.runtime, Canned::Plain, false);
     let answers = ServiceBuilder::new()
@@ -221,8 +224,8 @@ where
     A: AnswerStore,
 {
     let settings = IdempotencySettings {
-        // Short, so that millions of stored answers do not accumulate. About one repeat in ten thousand finds no stored
-        // answer and runs as a call.
+        // The responses are stored for a short time only, so that millions of them do not accumulate. About one
+        // repeated call in ten thousand finds no stored response and runs as a new call.
         stored: Duration::from_millis(100),
         ..IdempotencySettings::default()
     };
@@ -251,7 +254,7 @@ impl Money for NobodyDied {
     }
 }
 
-/// The layers that process a parsed call.
+/// Measures the layers that process a parsed call.
 fn after_parsing(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
     let called = desk.called(lines.runtime, Canned::Plain, false);
     let priced = desk.priced(lines.runtime, Canned::Plain, false);
@@ -304,7 +307,8 @@ fn after_parsing(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
     }
 }
 
-/// These lines are compared with the same answers without the layer.
+/// Measures the layer `passthrough`. Its lines are compared with the lines `nothing`, which have the same responses
+/// without the layer.
 fn passthrough(lines: &mut Lines<'_, '_>, desk: &Desk) {
     let cases = [
         ("JSON of 1 KB", Canned::Plain, false, Answers::json(1024)),
@@ -325,8 +329,8 @@ fn passthrough(lines: &mut Lines<'_, '_>, desk: &Desk) {
     }
 }
 
-/// A request through all layers, in the gateway's order: the sum of all layers, plus the cost of boxing and of moves
-/// between layers.
+/// Measures a request through all layers in the gateway's order. The result is the sum of all layers, plus the cost of
+/// boxing and of moves between layers.
 fn all(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
     let cases = [
         (
@@ -380,7 +384,7 @@ fn reserve_layer(desk: &Desk, settler: &Settler) -> ReserveLayer<MemoryLedger, B
 
 // --- timing ---
 
-/// The benchmark group to which lines are added.
+/// The benchmark group to which the lines are added.
 struct Lines<'a, 'c> {
     runtime: &'a Runtime,
     group: BenchmarkGroup<'c, WallTime>,
@@ -389,7 +393,7 @@ struct Lines<'a, 'c> {
 }
 
 impl Lines<'_, '_> {
-    /// Times calls that hold no money.
+    /// Measures calls that hold no money.
     fn time<S, B, A>(&mut self, name: &str, service: &S, request: impl Fn() -> Request<B>)
     where
         S: Service<Request<B>, Response = Response<A>> + Clone,
@@ -407,7 +411,7 @@ impl Lines<'_, '_> {
         });
     }
 
-    /// Times calls that hold money: without their settlement, and with it.
+    /// Measures calls that hold money, with and without their settlement.
     fn time_settled<S, B, A>(&mut self, name: &str, service: &S, request: impl Fn() -> Request<B>)
     where
         S: Service<Request<B>, Response = Response<A>> + Clone,
@@ -438,8 +442,8 @@ impl Lines<'_, '_> {
             });
     }
 
-    /// Times the same calls with their settlement. Before each call, other memory fills the core's first and second
-    /// cache: in a gateway, too, other work runs between two calls.
+    /// Measures calls that hold money, with their settlement. Before each call, other memory is read into the core's
+    /// first and second cache, because in a gateway other work runs between two calls as well.
     fn time_cold<S, B, A>(&mut self, name: &str, service: &S, request: impl Fn() -> Request<B>)
     where
         S: Service<Request<B>, Response = Response<A>> + Clone,
@@ -528,11 +532,9 @@ where
     took
 }
 
-// --- services around a layer ---
+// --- the requests for each layer, made by the layers above it ---
 
-// --- requests, each made by the layers above it ---
-
-/// A catalog, a ledger, and a funded key, for all measurements.
+/// The catalog, the ledger and the funded key that all measurements use.
 struct Desk {
     live: Arc<Live>,
     ledger: MemoryLedger,
@@ -559,7 +561,7 @@ impl Desk {
         }
     }
 
-    /// A request with the key, as the gateway's server passes it to the first layer.
+    /// A request with the key, in the form in which the gateway's server passes it to the first layer.
     fn request<B>(&self, body: B, canned: Canned) -> Request<B> {
         let mut req = posted(canned, body);
         req.headers_mut()
@@ -617,12 +619,12 @@ impl Desk {
     }
 }
 
-/// The service under a layer, which returns the request that the layer passes on.
+/// The service below a layer. It returns the request that the layer has passed on.
 fn stored<T>(req: Request<T>) -> Ready<Result<Request<T>, Error>> {
     ready(Ok(req))
 }
 
-/// Returns the call with a new number and a new meter: with the old number it would not get another hold.
+/// Returns the call with a new number and a new meter. With its old number, it would get no second hold.
 fn fresh(priced: &Request<Priced>) -> Request<Priced> {
     let mut req = priced.clone();
     req.extensions_mut().insert(RequestNumber::now_v7());

@@ -1,9 +1,10 @@
-//! Measures the time that a streamed chunk takes in the gateway before it can be forwarded.
+//! Measures how long the gateway works on a chunk of a stream before the chunk can be forwarded.
 //!
-//! Each line is a chat stream of 100 events; criterion's `elem/s` are events per second. The first lines are the parts
-//! of passthrough. Then come the answer body with the whole layer, and the same body without the layer. `cut`: each
-//! event begins in one chunk and ends in the next, the only case in which bytes are copied. `in 1 KiB`: the stream is
-//! cut into chunks of that size, so that most chunks end within an event and contain many whole events.
+//! Each line of the results is a Chat Completions stream of 100 events; criterion's `elem/s` are events per second. The
+//! first lines measure the parts of passthrough. The next lines measure the response body with the whole layer, and the
+//! same body without the layer. In lines named `cut`, each event begins in one chunk and ends in the next. This is the
+//! only case in which bytes are copied. In lines named `in 1 KiB`, the stream is cut into chunks of that size, so that
+//! most chunks end within an event and contain many complete events.
 
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
@@ -29,11 +30,7 @@ use tollgate_layers::{
     model::ModelKind,
     passthrough::{PassthroughLayer, usage::Reader},
     sse::{Event, Splitter},
-    translate::{
-        Origin, chat, messages,
-        responses::{ChatEvents, IntoChat, IntoMessages, MessagesEvents, RequestEcho},
-        wire::AnswerCx,
-    },
+    translate::{Origin, RequestEcho, Translator, wire::AnswerCx},
     usage::Meter,
 };
 use tower::{Layer, ServiceExt};
@@ -78,7 +75,7 @@ fn splitter(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Byte
     });
 }
 
-/// Splits the bytes into events, and reads their usage.
+/// Splits the bytes into events, and reads the usage that the events contain.
 fn reader(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
     group.bench_function(format!("splitter and usage, {name}"), |bencher| {
         bencher.iter(|| {
@@ -96,7 +93,8 @@ const ANSWER: AnswerCx = AnswerCx {
     thinking_asked: true,
 };
 
-/// Measures a stream translated to another format, from its first event to the events added at its end.
+/// Measures a stream that is translated to another format, from its first event to the events that the translation adds
+/// at its end.
 macro_rules! translation {
     ($group:expr, $to:literal, $name:expr, $chunks:expr, $events:expr) => {
         $group.bench_function(
@@ -116,15 +114,15 @@ macro_rules! translation {
     };
 }
 
-/// Translates chunks of a chat vendor for callers of the other formats. The responses format repeats the whole answer
-/// at its end.
+/// Measures the translation of a Chat Completions vendor's chunks for callers of the other formats. In the Responses
+/// format, the last event repeats the whole response.
 fn translated(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
     translation!(
         group,
         "to messages",
         name,
         chunks,
-        messages::Events::new(Origin::default(), ANSWER)
+        Translator::to_messages(Format::Chat, Origin::default(), ANSWER, false)
     );
     let requested = requested();
     translation!(
@@ -132,22 +130,28 @@ fn translated(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[By
         "to responses",
         name,
         chunks,
-        ChatEvents::new(requested.clone())
+        Translator::to_responses(Format::Chat, requested.clone(), false)
     );
 }
 
-/// Translates streams of vendors of the other formats, with the same number of events.
+/// Measures the translation of streams whose vendors use the other formats. All streams have the same number of events.
 fn from_others(group: &mut BenchmarkGroup<'_, WallTime>) {
     const EACH: &str = "a chunk an event";
     let chunks = messages_events();
-    translation!(group, "to chat", EACH, &chunks, chat::Events::new(ANSWER));
+    translation!(
+        group,
+        "to chat",
+        EACH,
+        &chunks,
+        Translator::to_chat(Format::Messages, Origin::default(), ANSWER, false)
+    );
     let requested = requested();
     translation!(
         group,
         "from messages to responses",
         EACH,
         &chunks,
-        MessagesEvents::new(requested.clone())
+        Translator::to_responses(Format::Messages, requested.clone(), false)
     );
     let chunks = responses_events();
     translation!(
@@ -155,14 +159,14 @@ fn from_others(group: &mut BenchmarkGroup<'_, WallTime>) {
         "from responses to chat",
         EACH,
         &chunks,
-        IntoChat::new(Origin::default(), ANSWER)
+        Translator::to_chat(Format::Responses, Origin::default(), ANSWER, false)
     );
     translation!(
         group,
         "from responses to messages",
         EACH,
         &chunks,
-        IntoMessages::new(Origin::default(), ANSWER)
+        Translator::to_messages(Format::Responses, Origin::default(), ANSWER, false)
     );
 }
 
@@ -181,7 +185,7 @@ fn split(chunks: &[Bytes], mut each: impl FnMut(Event)) {
     }
 }
 
-/// Measures the body that a caller's connection polls: once with the usage chunk forwarded, once with it taken out.
+/// Measures the body that a caller's connection polls: once if the usage chunk is forwarded, and once if it is removed.
 fn passthrough(
     group: &mut BenchmarkGroup<'_, WallTime>,
     runtime: &Runtime,
@@ -195,7 +199,8 @@ fn passthrough(
         group.bench_function(format!("passthrough {how}, {name}"), |bencher| {
             bencher.iter_batched(
                 || (layer.layer(answers.clone()), Request::new(outbound.clone())),
-                // The time includes the answer's head, which is returned only together with the first frame.
+                // The measured time includes the response's head, because the head is returned only together with the
+                // first frame.
                 |(service, req)| {
                     runtime.block_on(async {
                         let res = service.oneshot(req).await;
@@ -222,7 +227,7 @@ async fn read<A: Body<Data = Bytes, Error = Error>>(body: A) {
     }
 }
 
-/// A streamed call, as the passthrough layer gets it, to a chat vendor.
+/// A streamed call to a Chat Completions vendor, in the form in which the passthrough layer receives it.
 fn outbound(strip_usage: bool) -> Outbound {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
     let models = config(nowhere, "memory:").live.models;
@@ -248,8 +253,8 @@ fn one_chunk() -> Vec<Bytes> {
     vec![chat_events().concat().into()]
 }
 
-/// The stream in chunks that end in the middle of each event, so that a chunk has the end of one event and the
-/// beginning of the next.
+/// Cuts the stream in the middle of each event, so that a chunk contains the end of one event and the beginning of the
+/// next.
 fn cut() -> Vec<Bytes> {
     let mut chunks = Vec::new();
     let mut begun = BytesMut::new();
@@ -263,7 +268,7 @@ fn cut() -> Vec<Bytes> {
     chunks
 }
 
-/// The stream in chunks of 1 KiB, regardless of where events end.
+/// Cuts the stream into chunks of 1 KiB, regardless of where events end.
 fn in_pieces() -> Vec<Bytes> {
     let stream = chat_events().concat();
     stream.chunks(1024).map(Bytes::copy_from_slice).collect()

@@ -1,4 +1,4 @@
-//! Fills a ledger with any number of receipts, written as `tollgate ledger copy` writes them.
+//! Fills a ledger with any number of receipts, in the same way as `tollgate ledger copy`.
 
 use std::{
     collections::HashMap,
@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use futures_util::future::try_join_all;
@@ -26,47 +26,59 @@ use tollgate_layers::{
     usage::{End, Usage},
 };
 use tollgate_ledger::{
+    conn::RedisConn,
     contract::Documents,
     memory::MemoryLedger,
     redis::{RedisCopy, RedisSettings},
     rollup::{Rollup, STANDS_MS, roll_up},
     sqlite::SqliteCopy,
     transfer::Target,
+    unbooked::{
+        RedisUnbooked, SqliteUnbooked, UnbookedBounds, UnbookedCall, UnbookedState, UnbookedStore,
+    },
 };
 
 use crate::{Options, fixtures::key_record};
 
 const DAY_MS: u64 = 86_400_000;
 const HOUR_MS: u64 = 3_600_000;
-/// The age (ms) at which lines are certainly rolled up: every five seconds, a gateway rolls up lines older than ten
-/// seconds.
+/// The age in milliseconds at which journal lines are certainly rolled up. Every five seconds, a gateway rolls up the
+/// lines that are older than ten seconds.
 const LEFT_MS: u64 = STANDS_MS + 5_000;
-/// Lines per page of a journal.
+/// The number of journal lines that are written at once.
 const LINES: usize = 1_000;
-/// Tasks that write to a server at the same time.
+/// The number of tasks that write to a server at the same time.
 const WRITERS: u64 = 4;
 const KEYS: u64 = 2;
 const MODELS: u64 = 8;
 const VENDORS: u64 = 3;
+/// The number and age up to which the ledger keeps the refused calls that the bench writes. The measured gateway has
+/// its own bounds.
+const BOUNDS: UnbookedBounds = UnbookedBounds {
+    calls_max: u64::MAX >> 1,
+    age_max: Duration::from_secs(400 * 86_400),
+};
 const PAID: MicroRub = MicroRub::new(1_000_000_000_000_000);
 
-/// The contents of the ledger.
+/// The content that the ledger was filled with.
 pub(crate) struct Filled {
-    /// The account with the most receipts.
+    /// The account that has the most receipts.
     pub(crate) account: AccountId,
     pub(crate) key: KeyId,
-    /// The number of days that the receipts cover.
+    /// The number of days over which the receipts are distributed.
     pub(crate) days: u64,
-    /// The number of receipts, if this run has written them.
+    /// The request number of a refused call of `account`; `None` if an earlier run has filled the ledger.
+    pub(crate) refused: Option<RequestNumber>,
+    /// The number of receipts; `None` if an earlier run has filled the ledger.
     pub(crate) receipts: Option<u64>,
 }
 
-/// A generator of pseudo-random numbers, with the same numbers in each run.
+/// A generator of pseudo-random numbers. Each run gets the same numbers.
 struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, end: u64) -> u64 {
-        // The generator is xorshift64*.
+        // This is the algorithm xorshift64*.
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -75,7 +87,7 @@ impl Dice {
     }
 }
 
-/// The contents to be written, account by account.
+/// The content that is to be written, account by account.
 struct Plan<'a> {
     options: &'a Options,
     now_ms: u64,
@@ -108,7 +120,7 @@ impl<'a> Plan<'a> {
         format!("key-{account}-{key}").parse().expect("it is an id")
     }
 
-    /// The first account has a fifth of all receipts.
+    /// Returns how many receipts this account gets. The first account gets a fifth of all receipts.
     const fn receipts_of(&self, account: u64) -> u64 {
         let Options {
             receipts, accounts, ..
@@ -120,7 +132,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The times of an account's receipts, oldest first. One receipt in twenty is in the last hour.
+    /// Returns the times of an account's receipts, oldest first. One receipt in twenty is in the last hour.
     fn times(&self, account: u64, dice: &mut Dice) -> Vec<u64> {
         let all = self.receipts_of(account);
         let time = self.options.days * DAY_MS;
@@ -145,7 +157,7 @@ impl<'a> Plan<'a> {
             _ => End::Finished,
         };
         let session = format!("s-{}", dice.below(200));
-        // Most calls are fast, some are slow.
+        // Most calls are fast, but some are slow.
         let mut ms = |doublings| {
             let most = 100 << dice.below(doublings);
             u32::try_from(50 + dice.below(most)).expect("it is small")
@@ -249,10 +261,10 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Rolls the journals up, as a gateway would have done by now.
+    /// Rolls the journals up to the point that a running gateway would have reached.
     async fn roll_up<L: Rollup>(&self, ledger: &L) -> anyhow::Result<()> {
         let begun = self.begun.elapsed();
-        // A running gateway does not roll up the newest lines either.
+        // The newest lines are left out of the roll-up, because a running gateway does not roll them up either.
         let lines = roll_up(ledger, self.now_ms - LEFT_MS).await?;
         let seconds = (self.begun.elapsed() - begun).as_secs_f64();
         eprintln!("pages: {lines} lines rolled up in {seconds:.1} s");
@@ -260,7 +272,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Writes the history of tariffs as gateways would. The multiplier changes three times, each time in the middle of
-    /// an hour; the last time half an hour ago, in the busiest hour.
+    /// an hour. The last change is half an hour ago, in the hour with the most calls.
     async fn tariffs<L: LedgerAdmin + Documents>(&self, ledger: &L) -> anyhow::Result<()> {
         let ago = |days: u64| self.now_ms - days * DAY_MS - HOUR_MS / 2;
         for (since_ms, multiplier) in [
@@ -276,8 +288,62 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    fn filled(self) -> Filled {
+    /// Writes refused calls, oldest first. One call in a thousand has the error code `address_not_allowed`, which no
+    /// other call has. Returns the request number of a refused call of the first account.
+    async fn refused(&self, store: &dyn UnbookedStore) -> anyhow::Result<Option<RequestNumber>> {
+        let Options {
+            refused,
+            accounts,
+            days,
+            ..
+        } = *self.options;
+        let (begun, mut dice) = (Instant::now(), Dice(0x2545_F491_4F6C_DD1D));
+        let mut of_first = None;
+        for first in (0..refused).step_by(LINES) {
+            let last = refused.min(first + LINES as u64);
+            let calls = (first..last).map(|at| {
+                let ago_ms = days * DAY_MS - at * (days * DAY_MS / refused);
+                let account = match at % 5 {
+                    0 => 0,
+                    _ => dice.below(accounts),
+                };
+                let code = match at % 1_000 {
+                    7 => "address_not_allowed",
+                    _ => ["account_empty", "insufficient_balance", "model_not_found"]
+                        [at as usize % 3],
+                };
+                let number = format!("{:012x}70008{:015x}", self.now_ms - ago_ms, at);
+                anyhow::Ok(UnbookedCall {
+                    number: number.parse()?,
+                    state: UnbookedState::Refused,
+                    path: "/v1/chat/completions".into(),
+                    account: Some(Self::account(account)),
+                    key: Some(Self::key(account, dice.below(KEYS))),
+                    model: Some(format!("model-{}", dice.below(MODELS))),
+                    session: None,
+                    vendor: None,
+                    status: Some(403),
+                    code: Some(code.into()),
+                    field: None,
+                    error: Some("hold of 12.34 does not fit into the 3.21 that is free; the key's other calls hold 5.67".into()),
+                    whole_ms: 3,
+                })
+            });
+            let calls = calls.collect::<anyhow::Result<Vec<_>>>()?;
+            of_first = calls.first().map(|call| call.number);
+            store
+                .write(&calls)
+                .await
+                .map_err(anyhow::Error::from_boxed)?;
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        eprintln!("pages: {refused} refused calls in {seconds:.0} s");
+        Ok(of_first)
+    }
+
+    fn filled(self, refused: Option<RequestNumber>) -> Filled {
         Filled {
+            refused,
             receipts: Some(self.written.into_inner()),
             ..Filled::before(self.options)
         }
@@ -285,12 +351,13 @@ impl<'a> Plan<'a> {
 }
 
 impl Filled {
-    /// A ledger that an earlier run has filled.
+    /// Describes a ledger that an earlier run has filled.
     pub(crate) fn before(options: &Options) -> Self {
         Self {
             days: options.days,
             account: Plan::account(0),
             key: Plan::key(0, 0),
+            refused: None,
             receipts: None,
         }
     }
@@ -305,7 +372,11 @@ impl Filled {
         plan.roll_up(&ledger).await?;
         plan.tariffs(&ledger).await?;
         copy.publish(ledger).await?;
-        Ok(plan.filled())
+        let mut calls = path.as_os_str().to_owned();
+        calls.push(".calls");
+        let calls = SqliteUnbooked::new(Path::new(&calls), BOUNDS);
+        let refused = plan.refused(&calls).await?;
+        Ok(plan.filled(refused))
     }
 
     pub(crate) async fn redis(options: &Options, url: &str) -> anyhow::Result<Self> {
@@ -327,6 +398,8 @@ impl Filled {
         plan.roll_up(&ledger).await?;
         plan.tariffs(&ledger).await?;
         copy.publish(ledger).await?;
-        Ok(plan.filled())
+        let conn = RedisConn::connect(url, RedisSettings::default()).await?;
+        let refused = plan.refused(&RedisUnbooked::new(conn, BOUNDS)).await?;
+        Ok(plan.filled(refused))
     }
 }

@@ -1,22 +1,24 @@
-//! Measures whether every page is answered in time with millions of receipts.
+//! Measures whether every page is answered fast enough if the ledger has millions of receipts.
 //!
-//! `cargo bench --bench pages [-- sqlite redis --receipts N --accounts N --days N --bound-ms MS --runs N --filled URL]`
+//! Usage: `cargo bench --bench pages [-- sqlite redis --receipts N --refused N --accounts N …]`. The argument `--help`
+//! lists all options.
 //!
-//! Fills a ledger as a copy does, rolls its journals up, and starts a gateway on it. Then requests each page and each
-//! route that reads receipts, one after the other. Exits with status 1 if the slowest answer of any page or route
-//! exceeds the bound. `benches/README.md` explains what is measured.
+//! The bench fills a ledger, rolls its journals up, and starts a gateway on it. Then it requests each page, and each
+//! API route that reads receipts, one after another. It exits with status 1 if the slowest response of any page or
+//! route exceeds the bound. `benches/README.md` explains what is measured.
 
 #[path = "../../fixtures/mod.rs"]
 mod fixtures;
 
 mod filled;
+mod portal;
 mod requested;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::{net::TcpListener, time::Instant};
 use tollgate::{Gateway, config::Config};
 
 use crate::{
@@ -28,7 +30,7 @@ use crate::{
     requested::Visitor,
 };
 
-// The allocator of the `tollgate` binary.
+// The same allocator as in the `tollgate` binary.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -36,28 +38,31 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Requests every page of a gateway that has many receipts.
 #[derive(Debug, Parser)]
 pub(crate) struct Options {
-    /// The ledgers to measure; both by default.
+    /// The ledgers to measure. By default both are measured.
     #[arg(value_enum)]
     stores: Vec<Store>,
-    /// The number of receipts. One account has a fifth of them, and a twentieth of them is in the last hour.
+    /// The number of receipts. One account has a fifth of them. A twentieth of them is in the last hour.
     #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
     pub(crate) receipts: u64,
     /// The number of accounts.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) accounts: u64,
-    /// The number of days that the receipts cover.
+    /// The number of days over which the receipts are distributed.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=390))]
     pub(crate) days: u64,
-    /// The longest time that an answer may take, in milliseconds.
+    /// The number of calls without a receipt. One account has a fifth of them.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(crate) refused: u64,
+    /// The maximum time until a response is complete, in milliseconds.
     #[arg(long, default_value_t = 200)]
     bound_ms: u64,
     /// The number of times that each page is requested.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// The `ledger.url` of a ledger that an earlier run has filled; it is not filled again.
+    /// The `ledger.url` of a ledger that an earlier run has filled. It is not filled again.
     #[arg(long)]
     filled: Option<String>,
-    /// Folder for the ledger's file during the run; it needs about 600 bytes per receipt.
+    /// The folder of the ledger's file during the run. It needs about 600 bytes of disk space per receipt.
     #[arg(long)]
     folder: Option<PathBuf>,
 
@@ -119,10 +124,18 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
     };
     eprintln!("pages: {name} has {} MB", bytes / 1_000_000);
     let text = ConfigText::over(&url)
+        .ledger(&format!("refused_calls_max = {}", options.refused.max(1)))
+        .ledger("refused_calls_days = 400")
         .admin()
         .outbox(&folder.path().join("outbox.db"))
         .chat_and_messages("127.0.0.1:9".parse()?, "", "")
         .text();
+    let mails = TcpListener::bind("127.0.0.1:0").await?;
+    let portal = format!(
+        "[cabinet]\nserver = \"smtp://{}\"\nfrom = \"Tollgate <noreply@example.com>\"\n",
+        mails.local_addr()?
+    );
+    let text = text + &portal;
     let env = |name: &str| match name {
         "ADMIN_KEY" => Some(ADMIN_KEY.to_owned()),
         "VENDOR_KEY" => Some("sk-vendor-key-of-the-benches".to_owned()),
@@ -131,14 +144,14 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
     let config = Config::parse(&text, &env)
         .unwrap_or_else(|errors| panic!("the benches' own config: {errors}"));
     let gateway = Gateway::build(&config, |_| {}).await?;
-    let visitor = Visitor::sign_in(&gateway, &filled).await?;
+    let visitor = Visitor::sign_in(&gateway, &filled, &mails).await?;
     let begun = Instant::now();
     let receipts = visitor.check(filled.receipts).await?;
     let seconds = begun.elapsed().as_secs_f64();
     eprintln!("pages: all sums are what was written ({seconds:.1} s)");
     println!(
-        "\n{name}, {receipts} receipts of {} accounts in {} days\n",
-        options.accounts, options.days
+        "\n{name}, {receipts} receipts and {} refused calls of {} accounts in {} days\n",
+        options.refused, options.accounts, options.days
     );
     println!("| page | first, ms | median, ms | slowest, ms |\n|---|---|---|---|");
     let bound = Duration::from_millis(options.bound_ms);
@@ -153,7 +166,8 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
         let (median, slowest) = (times[times.len() / 2], times[times.len() - 1]);
         let late = if slowest > bound { " **late**" } else { "" };
         in_time &= slowest <= bound;
-        // Replaces the parts of a path that differ from run to run, so that results of several runs can be compared.
+        // Replaces those parts of a path that differ from run to run, so that the results of several runs can be
+        // compared.
         let path = page.path.split('/').map(|part| match part {
             number if number.len() == 36 => "<number>",
             month if page.path.contains("/statements/") && month.len() == 7 => "<month>",
@@ -179,6 +193,7 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
     let run = json!({
         "run": machine(),
         "receipts": receipts,
+        "refused": options.refused,
         "accounts": options.accounts,
         "days": options.days,
         "runs": options.runs,
@@ -190,7 +205,7 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
     Ok(in_time)
 }
 
-/// The memory that a Redis server uses for its data, in bytes.
+/// Returns the memory that a Redis server uses for its data, in bytes.
 async fn memory_of(url: &str) -> anyhow::Result<u64> {
     let client = redis::Client::open(url)?;
     let mut conn = client.get_multiplexed_async_connection().await?;

@@ -1,4 +1,4 @@
-//! The page requests, and the time from each request to the last byte of its answer.
+//! Requests pages, and measures the time from each request to the last byte of its response.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,23 +11,33 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::{net::TcpListener, time::Instant};
 use tollgate::Gateway;
 use tollgate_layers::calendar::date_of_day;
 
-use crate::{filled::Filled, fixtures::support::process::ADMIN_KEY};
+use crate::{
+    filled::Filled,
+    fixtures::support::process::ADMIN_KEY,
+    portal::{self, MEMBER},
+};
 
 const HALF_AN_HOUR_MS: u128 = 1_800_000;
 const DAY_MS: u128 = 86_400_000;
 
+pub(crate) type HttpClient = Client<HttpConnector, Full<Bytes>>;
+
 pub(crate) struct Visitor {
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: HttpClient,
     admin: String,
     public: String,
+    /// The cookie of the console's session.
     cookie: String,
-    /// An owner key of the account with the most receipts. It can read the receipts of all keys of that account.
+    /// The cookies of an account owner's session in the customers' portal.
+    portal: String,
+    /// An owner key of the account with the most receipts. An owner key can read the receipts of all keys of its
+    /// account.
     owner: String,
-    /// The number of the account's last call.
+    /// The request number of the last call of the account with the most receipts.
     number: String,
 }
 
@@ -39,7 +49,11 @@ pub(crate) struct Page {
 }
 
 impl Visitor {
-    pub(crate) async fn sign_in(gateway: &Gateway, filled: &Filled) -> anyhow::Result<Self> {
+    pub(crate) async fn sign_in(
+        gateway: &Gateway,
+        filled: &Filled,
+        mails: &TcpListener,
+    ) -> anyhow::Result<Self> {
         let admin = gateway
             .admin_address()
             .context("it listens for operators")?;
@@ -48,6 +62,7 @@ impl Visitor {
             admin: format!("http://{admin}"),
             public: format!("http://{}", gateway.address()),
             cookie: String::new(),
+            portal: String::new(),
             owner: String::new(),
             number: String::new(),
         };
@@ -65,17 +80,13 @@ impl Visitor {
             .unwrap_or_default()
             .clone_into(&mut visitor.cookie);
         let account = &filled.account;
-        let req = Request::post(format!(
-            "{}/admin/v1/accounts/{account}/keys",
-            visitor.admin
-        ))
-        .header(header::AUTHORIZATION, format!("Bearer {ADMIN_KEY}"))
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(Full::from(r#"{"kind":"owner","name":"bench"}"#))?;
-        let made = visitor.client.request(req).await?.into_body();
-        let made: Value = serde_json::from_slice(&made.collect().await?.to_bytes())?;
+        let body = r#"{"kind":"owner","name":"bench"}"#.to_owned();
+        let made = visitor.create(&format!("{account}/keys"), body).await?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
         visitor.owner = text(&made["key"]).context("an owner key is made")?;
+        let body = format!(r#"{{"mail":"{MEMBER}","role":"owner"}}"#);
+        visitor.create(&format!("{account}/members"), body).await?;
+        visitor.portal = portal::sign_in(&visitor.client, &visitor.public, mails).await?;
         let path = format!("/admin/v1/receipts?account={account}&limit=1");
         let latest = visitor.admin(&path).await?;
         let number = text(&latest["receipts"][0]["number"]);
@@ -83,15 +94,36 @@ impl Visitor {
         Ok(visitor)
     }
 
-    /// Every page and route that reads receipts.
+    /// Creates something that belongs to an account, as an operator.
+    async fn create(&self, path: &str, body: String) -> anyhow::Result<Value> {
+        let req = Request::post(format!("{}/admin/v1/accounts/{path}", self.admin))
+            .header(header::AUTHORIZATION, format!("Bearer {ADMIN_KEY}"))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::from(body))?;
+        let res = self.client.request(req).await?;
+        anyhow::ensure!(
+            res.status() == StatusCode::OK || res.status() == StatusCode::CREATED,
+            "{path}: {}",
+            res.status()
+        );
+        Ok(serde_json::from_slice(
+            &res.into_body().collect().await?.to_bytes(),
+        )?)
+    }
+
+    /// Returns a request for every page and every route that reads receipts.
     pub(crate) fn pages(&self, filled: &Filled) -> Vec<Page> {
         let Filled {
-            account, key, days, ..
+            account,
+            key,
+            days,
+            refused,
+            ..
         } = filled;
         let number = &self.number;
         let session = "s-7";
-        // Positions in the journal, as in the `next` field of an answer: one in the middle of the busy last hour, one
-        // in the middle of all days.
+        // Positions in the journal, in the format of the field `next` of a response. One position is in the middle of
+        // the busy last hour, the other in the middle of all days.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ms = since_epoch.map_or(0, |since| since.as_millis());
         let [busy, old] = [HALF_AN_HOUR_MS, u128::from(*days) * DAY_MS / 2]
@@ -115,10 +147,34 @@ impl Visitor {
             format!("/console/calls/{number}"),
             "/console/usage".into(),
             format!("/console/usage?account={account}"),
+            "/console/payments".into(),
+            "/console/events".into(),
+            "/console/changes".into(),
+            "/console/operators".into(),
             "/console/vendors".into(),
             "/console/prices".into(),
             "/console/prices?days=366&multiplier=1.5".into(),
         ];
+        let refused = refused.map(|number| format!("/console/calls/{number}"));
+        let lists = [
+            "",
+            "&code=account_empty",
+            "&code=address_not_allowed",
+            "&model=none",
+        ];
+        let lists = lists.iter().flat_map(|filter| {
+            [
+                String::new(),
+                format!("&account={account}"),
+                format!("&key={key}"),
+                format!(
+                    "&until={}",
+                    date_of(now_ms - u128::from(*days) * DAY_MS / 2)
+                ),
+            ]
+            .map(|of| format!("/console/calls?end=refused{filter}{of}"))
+        });
+        let console = console.into_iter().chain(refused).chain(lists);
         let own = [
             "/usage".to_owned(),
             "/v1/tollgate/key".into(),
@@ -129,7 +185,7 @@ impl Visitor {
             "/v1/tollgate/receipts?limit=25&session=none".into(),
             format!("/v1/tollgate/receipts/{number}"),
         ];
-        let console = console.into_iter().map(|path| Page {
+        let console = console.map(|path| Page {
             path,
             origin: self.admin.clone(),
             header: (header::COOKIE, self.cookie.clone()),
@@ -139,7 +195,8 @@ impl Visitor {
             origin: self.public.clone(),
             header: (header::AUTHORIZATION, format!("Bearer {}", self.owner)),
         });
-        // The slow case: the previous month's statement subtracts all calls that were made after that month had closed.
+        // The statement of the previous month takes the longest: it is computed backwards from the current balance, so it
+        // reads all later calls too.
         let day = i64::try_from(now_ms / DAY_MS).unwrap_or_default();
         let (year, month, _) = date_of_day(day);
         let (year, month) = if month == 1 {
@@ -152,7 +209,31 @@ impl Visitor {
             origin: self.admin.clone(),
             header: (header::AUTHORIZATION, format!("Bearer {ADMIN_KEY}")),
         };
-        console.chain(own).chain([statement]).collect()
+        let portal = [
+            String::new(),
+            "/spending".into(),
+            "/calls".into(),
+            "/calls?model=none".into(),
+            format!("/calls?after={old}"),
+            format!("/calls/{number}"),
+            "/keys".into(),
+            format!("/keys/{key}"),
+            "/payments".into(),
+            "/statements".into(),
+            format!("/statements/{year:04}-{month:02}.csv"),
+            "/members".into(),
+            "/playground".into(),
+        ];
+        let portal = portal.into_iter().map(|path| Page {
+            path: format!("/cabinet{path}"),
+            origin: self.public.clone(),
+            header: (header::COOKIE, self.portal.clone()),
+        });
+        console
+            .chain(own)
+            .chain(portal)
+            .chain([statement])
+            .collect()
     }
 
     pub(crate) async fn time(&self, page: &Page) -> anyhow::Result<Duration> {
@@ -189,7 +270,8 @@ impl Visitor {
         Ok(serde_json::from_slice(&self.get(&page).await?)?)
     }
 
-    /// Checks that the sums on pages equal the written receipts and the accounts' books. Returns the number of calls.
+    /// Checks that the sums on pages are equal to the written receipts and to the accounts' books. Returns the number
+    /// of calls.
     pub(crate) async fn check(&self, receipts: Option<u64>) -> anyhow::Result<u64> {
         let accounts = self.admin("/admin/v1/accounts").await?;
         let (mut spent, mut counted) = (0, 0);
@@ -217,6 +299,12 @@ impl Visitor {
         }
         Ok(counted)
     }
+}
+
+/// Returns the date of a time in Unix milliseconds, as text.
+fn date_of(ms: u128) -> String {
+    let (year, month, day) = date_of_day(i64::try_from(ms / DAY_MS).unwrap_or_default());
+    format!("{year:04}-{month:02}-{day:02}")
 }
 
 /// Converts rubles to micro-rubles.

@@ -1,4 +1,4 @@
-//! Ledgers with funded keys, and calls on them.
+//! Ledgers with funded keys, and the calls that are made on them.
 
 use std::{
     any::Any,
@@ -40,12 +40,12 @@ use crate::fixtures::{
     support::redis::{RedisCluster, RedisServer},
 };
 
-/// The number of calls at a time, in measurements of concurrent calls.
+/// The number of calls that are made at the same time when concurrent calls are measured.
 pub(crate) const AT_A_TIME: usize = 64;
 
 const PRIMARIES: usize = 3;
-/// The persistence settings of a server that keeps money, except that rewrites of the file are off: a rewrite during a
-/// round would distort it.
+/// The persistence settings of a Redis server that keeps money, except that rewrites of its append-only file are off. A
+/// rewrite during a round would distort the result.
 const AS_FOR_MONEY: [&str; 6] = [
     "--appendonly",
     "yes",
@@ -56,28 +56,29 @@ const AS_FOR_MONEY: [&str; 6] = [
 ];
 const HELD: MicroRub = MicroRub::new(200_000);
 const COST: MicroRub = MicroRub::new(100);
-/// Lifetime of a call's hold.
+/// The time after which the hold of a measured call expires.
 const TTL: Duration = Duration::from_secs(960);
-/// Lifetime of holds that stay open during a whole run.
+/// The lifetime of the holds that stay open during a whole run.
 const LONG_TTL: Duration = Duration::from_secs(24 * 3600);
-/// The response timeout. It is long, so that a stall of the server is measured and not reported as an error.
+/// The timeout for a response of Redis. It is long, so that a stall of the server is measured and not reported as an
+/// error.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// If less memory (bytes) than this is available while a ledger is filled, the run ends, so that other programs can
+/// If less memory than this (in bytes) is available while a ledger is filled, the run ends, so that other programs can
 /// continue.
 const MEMORY_LEFT_MIN: u64 = 1_000_000_000;
-/// The interval at which the progress of filling is printed.
+/// The interval at which progress is printed while a ledger is filled.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
-/// The ledgers that are measured.
+/// The kinds of ledgers that are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     Memory,
     Sqlite,
-    /// Redis as one server.
+    /// Redis as a single server, used directly.
     Redis,
-    /// One server behind an outbox, as in a gateway.
+    /// Redis as a single server, used through an outbox, as in a gateway.
     Outbox,
-    /// Redis as a cluster of three primaries.
+    /// Redis as a Cluster of three primaries.
     Cluster,
 }
 
@@ -92,7 +93,8 @@ impl Kind {
         }
     }
 
-    /// The program that this kind of ledger needs, if it is not installed; `None` if nothing is missing.
+    /// Returns the name of the program that this kind of ledger needs and that is not installed; `None` if nothing is
+    /// missing.
     pub(crate) fn missing(self) -> Option<&'static str> {
         let redis = matches!(self, Self::Redis | Self::Outbox | Self::Cluster);
         if redis && !RedisServer::is_installed() {
@@ -109,8 +111,8 @@ impl Kind {
         (self == Self::Cluster && !cli()).then_some("redis-cli")
     }
 
-    /// Accounts that are filled at the same time. SQLite commits them together, and at most 16 384 changes may wait for
-    /// its file.
+    /// The number of accounts that are filled at the same time. SQLite commits them together, and at most 16 384
+    /// changes may wait for its file.
     const fn filled_at_a_time(self) -> usize {
         match self {
             Self::Memory => 1,
@@ -120,14 +122,15 @@ impl Kind {
     }
 }
 
-/// A ledger with funded keys, each on an account of its own.
+/// A ledger with funded keys. Each key has a separate account.
 pub(crate) struct Books {
     kind: Kind,
     ledger: Kept,
     keys: Arc<[(AccountId, KeyId)]>,
     turn: AtomicUsize,
     price: Arc<Price>,
-    /// The servers and folders that the ledger uses. Declared last, so that they are dropped after the ledger.
+    /// The servers and folders that the ledger uses. This field is declared last, so that they are dropped after the
+    /// ledger.
     places: Vec<Place>,
 }
 
@@ -138,16 +141,16 @@ enum Kept {
     Outbox(Outbox<RedisLedger, SqliteLog>),
 }
 
-/// A server, or a folder with a file, that is kept for as long as the ledger uses it.
+/// A server, or a folder with a file, that exists as long as the ledger uses it.
 type Place = Arc<dyn Any + Send + Sync>;
 
-/// A call: the request for its hold, and its settlement.
+/// One call: the request for its hold, and its settlement.
 pub(crate) struct Call {
     pub(crate) hold: Hold,
     pub(crate) settlement: Settlement,
 }
 
-/// Calls a method of the ledger in a `Kept`, whatever the ledger's type is.
+/// Calls a method of the ledger that a `Kept` contains, whatever the ledger's type.
 macro_rules! ask {
     ($stored:expr, $ledger:ident => $call:expr) => {
         match $stored {
@@ -160,7 +163,7 @@ macro_rules! ask {
 }
 
 impl Books {
-    /// Creates a ledger with `keys` keys, each on an account of its own.
+    /// Creates a ledger with `keys` keys, each with a separate account.
     pub(crate) async fn open(kind: Kind, keys: usize) -> Self {
         let (ledger, place) = match kind {
             Kind::Memory => (Kept::Memory(MemoryLedger::new()), place(())),
@@ -196,7 +199,7 @@ impl Books {
         }
     }
 
-    /// Returns the accounts and keys of the same Redis, used through an outbox.
+    /// Returns the same accounts and keys on the same Redis server, but used through an outbox.
     pub(crate) async fn through_outbox(&self) -> Self {
         let Kept::Redis(ledger) = &self.ledger else {
             panic!("an outbox is for books in Redis");
@@ -234,7 +237,7 @@ impl Books {
         self.keys = ids.into();
     }
 
-    /// Closes the file and opens it again, as at a gateway's start.
+    /// Closes the ledger's file and opens it again, as a gateway does at its start.
     async fn reopen(&mut self) {
         let Kept::Sqlite(ledger) = &self.ledger else {
             return;
@@ -280,7 +283,7 @@ impl Books {
         (account, key)
     }
 
-    /// Confirms to the outbox that the server has lost no data, as a gateway does every second.
+    /// Confirms to the outbox that the server has lost no data. A gateway does this every second.
     pub(crate) fn looked_at(&self) {
         if let Kept::Outbox(outbox) = &self.ledger {
             outbox.confirmed();
@@ -295,23 +298,24 @@ impl Books {
         ask!(&self.ledger, ledger => ledger.settle(settlement).await)
     }
 
-    /// Makes `pairs` RESERVEs, each followed by its SETTLE, over all keys in turn. Returns the total time.
+    /// Makes `pairs` RESERVEs over all keys in turn, each followed by its SETTLE. Returns the total time.
     pub(crate) async fn one_after_another(&self, pairs: u64) -> Duration {
         self.looked_at();
         let keys = &self.keys;
         ask!(&self.ledger, ledger => bench::one_after_another(ledger, keys, pairs).await)
     }
 
-    /// Makes the same calls, [`AT_A_TIME`] at a time.
+    /// Makes `pairs` RESERVEs and SETTLEs, with [`AT_A_TIME`] calls at the same time. Returns the total time.
     pub(crate) async fn many_at_a_time(&self, pairs: u64) -> Duration {
         self.looked_at();
         let keys = &self.keys;
         ask!(&self.ledger, ledger => bench::at_a_time(ledger, keys, pairs, AT_A_TIME).await)
     }
 
-    /// Creates a call on the next key.
+    /// Creates a call with the next key.
     pub(crate) fn call(&self) -> Call {
-        // Consecutive calls are a prime number of keys apart, so that their keys are not neighbours in the books.
+        // The keys of consecutive calls are a prime number of positions apart, so that they are not neighbours in the
+        // books.
         let turn = self.turn.fetch_add(7919, Ordering::Relaxed);
         let (account, key) = &self.keys[turn % self.keys.len()];
         self.call_on(account, key)
@@ -349,7 +353,7 @@ async fn fund(
         reason: None,
     };
     ledger.enter(account, &funds).await?;
-    // A made-up digest, different for each key.
+    // A made-up digest that is different for each key.
     let mut digest = [0; 32];
     digest[..key.len()].copy_from_slice(key.as_bytes());
     let record = key_record(account, key, KeyDigest::new(digest));
@@ -362,7 +366,7 @@ fn ids(account: &str, key: &str) -> (AccountId, KeyId) {
     (account.parse().expect(why), key.parse().expect(why))
 }
 
-/// The content of a call's receipt.
+/// The usage and prices that a call's receipt contains.
 pub(crate) fn item(price: &Arc<Price>) -> Item {
     Item {
         usage: Usage {
@@ -397,7 +401,7 @@ fn new_directory() -> TempDir {
     TempDir::new_in(place).expect("target/bench is writable")
 }
 
-/// Prints the progress of a long filling to standard error, and ends the run before the machine runs out of memory.
+/// Prints progress to standard error while a ledger is filled, and ends the run before the machine runs out of memory.
 struct Progress {
     what: String,
     all: usize,
@@ -440,7 +444,7 @@ impl Progress {
     }
 }
 
-/// The memory that the system has available, in bytes; `MAX` if the system does not report it.
+/// Returns the memory that is available on the system, in bytes; `MAX` if the system does not report it.
 fn memory_available() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text

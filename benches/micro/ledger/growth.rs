@@ -1,6 +1,6 @@
-//! Measures whether a hold is slower if a ledger has more keys and accounts, or more open holds.
+//! Measures whether a hold takes longer if the ledger has more keys and accounts, or more open holds.
 //!
-//! All sizes of a ledger are open at the same time and are measured in turn, so that a slow moment of the machine
+//! The ledgers of all sizes are open at the same time and are measured in turn, so that a slow moment of the machine
 //! affects all sizes alike.
 
 use std::{hint::black_box, sync::Arc, time::Duration};
@@ -18,34 +18,34 @@ use crate::{
     report::{Place, Report, Round},
 };
 
-/// Numbers of keys, each on an account of its own.
+/// The numbers of keys at which a ledger is measured. Each key has a separate account.
 const KEYS: [usize; 4] = [10, 1_000, 100_000, 1_000_000];
-/// Open holds of one account, in the ledger with the fewest keys.
+/// The numbers of open holds at which an account is measured, in the ledger with the fewest keys.
 const HOLDS: [usize; 3] = [0, 100, 10_000];
-/// Ledgers that are measured together, because they use the same data: the Redis server is filled only once.
+/// Groups of ledgers that are measured together because they use the same data: the Redis server is filled only once.
 const GROUPS: [&[Kind]; 4] = [
     &[Kind::Memory],
     &[Kind::Sqlite],
     &[Kind::Redis, Kind::Outbox],
     &[Kind::Cluster],
 ];
-/// The number of times that [`AT_A_TIME`] calls are held and settled in a round.
+/// The number of batches per round. A batch holds money for [`AT_A_TIME`] calls and then settles them.
 const CHUNKS: u32 = 32;
 
-/// Measures holds in small books and in large ones.
+/// Measures holds in ledgers with few entries and in ledgers with many.
 #[derive(Debug, Parser)]
 pub(crate) struct Options {
-    /// The most keys and accounts.
+    /// The largest number of keys and accounts.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     max: u32,
-    /// Ledgers; by default all that can be measured on this machine.
+    /// The ledgers to measure; by default all that this machine can run.
     #[arg(long, value_enum, value_delimiter = ',')]
     stores: Vec<Kind>,
-    /// Rounds; the results are medians over them.
+    /// The number of rounds. The results are medians over the rounds.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
-    /// The word `growth`, which selected this bench.
+    /// The word `growth`, which selects this bench.
     #[arg(hide = true)]
     _growth: String,
     /// An argument that cargo passes to every bench.
@@ -64,11 +64,11 @@ impl Options {
     }
 }
 
-/// A ledger of one size, and the keys on which calls are made.
+/// A ledger of one size, and the keys that calls are made with.
 struct Point {
     place: Place,
     books: Arc<Books>,
-    /// The only key on which calls are made; `None` means all keys in turn.
+    /// The only key that calls are made with; `None` means all keys in turn.
     only: Option<(AccountId, KeyId)>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn run(runtime: &Runtime, options: &Options) -> anyhow::Result<()> {
         } else if !kinds.is_empty() {
             let mut report = Report::new(options.rounds);
             runtime.block_on(measure_group(&kinds, options, &mut report));
-            // Stores the results so far, since a later ledger may run out of memory.
+            // The results are stored already at this point, because a later ledger may run out of memory.
             report.finish()?;
         }
     }
@@ -101,11 +101,11 @@ pub(crate) fn run(runtime: &Runtime, options: &Options) -> anyhow::Result<()> {
 async fn measure_group(kinds: &[Kind], options: &Options, report: &mut Report) {
     let points = open(kinds, options).await;
     let mut rounds: Vec<Vec<Round>> = vec![Vec::new(); points.len()];
-    // The first round is a warm-up and is not counted.
+    // The first round is a warm-up. Its results are not counted.
     for number in 0..=options.rounds as usize {
         eprintln!("ledger: {kinds:?}: round {number} of {}", options.rounds);
         for turn in 0..points.len() {
-            // Each round begins with a different size, so that no size is always first.
+            // Each round begins with a different size, so that no size is always measured first.
             let index = (turn + number) % points.len();
             let round = measure(&points[index]).await;
             if number > 0 {
@@ -118,7 +118,7 @@ async fn measure_group(kinds: &[Kind], options: &Options, report: &mut Report) {
     }
 }
 
-/// Opens all ledgers that are measured together, each ledger's sizes in the order of the table.
+/// Opens all ledgers that are measured together. The sizes of each ledger are in the order of the table.
 async fn open(kinds: &[Kind], options: &Options) -> Vec<Point> {
     let mut points = Vec::new();
     let mut opened: Vec<Arc<Books>> = Vec::new();
@@ -152,7 +152,7 @@ async fn open(kinds: &[Kind], options: &Options) -> Vec<Point> {
 }
 
 /// Measures one round. Holds are made one after another, because a call waits for its own hold. Then the calls are
-/// settled together, as the settler settles them.
+/// settled together, because the settler settles them together.
 async fn measure(point: &Point) -> Round {
     let (mut reserving, mut settling) = (Duration::ZERO, Duration::ZERO);
     let books = &point.books;

@@ -1,9 +1,10 @@
-//! Measures what a call on one busy account costs Redis: with gateways that take leases on the account, and without
-//! leases.
+//! Measures the work that a call on one busy account causes in Redis, for gateways that take leases on the account and
+//! for gateways that do not.
 //!
-//! The gateways are ledgers in this process, each with its own connection; they share only Redis. Calls begin at a
+//! The gateways are ledgers in this process. Each has its own connection, and they share only Redis. Calls begin at a
 //! fixed rate, whether or not earlier calls have ended. As in a gateway, a call waits for its hold but not for its
-//! settlement. From the server's CPU time per call, `benches/report` models the load that one core of Redis can carry.
+//! settlement. From the server's CPU time per call, `benches/report` computes the load that one core of Redis can
+//! carry.
 
 use std::{
     sync::{
@@ -45,41 +46,42 @@ use crate::{
 
 const ACCOUNT: &str = "busy";
 const HELD: MicroRub = MicroRub::new(200_000);
-/// The cost of `books::item` at its prices.
+/// The cost in micro-rubles of the call that `books::item` describes, at the prices of that call.
 const COST: MicroRub = MicroRub::new(7_100);
 const PAID: MicroRub = MicroRub::new(1_000_000_000_000_000);
 const CALL_TTL: Duration = Duration::from_secs(960);
 const PATIENCE: Duration = Duration::from_secs(5);
 const LEASE_MAX: Duration = Duration::from_secs(1);
-/// The interval at which calls that are due are started.
+/// The interval at which due calls are started.
 const TICK: Duration = Duration::from_millis(1);
-/// The maximum number of running calls. If it is reached, Redis is too slow, and no more calls are started.
+/// The maximum number of calls in flight. If it is reached, Redis is too slow, and no more calls are started.
 const UNDER_WAY_MAX: u64 = 20_000;
-/// Numbers of call ends that a turn reports. The last number is the most that a turn can report.
+/// The numbers of ended calls that a lease turn reports. The last number is the maximum for one turn.
 const ENDS_AT_THE_LIMIT: [usize; 5] = [1, 4, 16, 64, 256];
 const LEASES_AT_THE_LIMIT: u8 = 4;
-/// The most calls, and the most turns, in a round that measures turns.
+/// The maximum number of calls in a round that measures lease turns.
 const CALLS_AT_THE_LIMIT: usize = 131_072;
+/// The maximum number of turns of each lease in a round that measures lease turns.
 const TURNS_AT_THE_LIMIT: usize = 2_048;
 const LEASED: MicroRub = MicroRub::new(1_000_000_000);
 
-/// Measures what calls on one busy account cost Redis.
+/// Measures the work that calls on one busy account cause in Redis.
 #[derive(Debug, Parser)]
 pub(crate) struct Options {
-    /// Numbers of gateways.
+    /// The numbers of gateways to measure with.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 8])]
     gateways: Vec<usize>,
-    /// Calls per second, of all gateways together.
+    /// The numbers of calls per second, of all gateways together.
     #[arg(long, value_delimiter = ',', default_values_t = [500, 2_000, 8_000, 32_000, 128_000])]
     rates: Vec<u64>,
     /// The length of a round, in seconds.
     #[arg(long, value_name = "S", default_value_t = 2.0)]
     seconds: f64,
-    /// Rounds; the results are medians over them.
+    /// The number of rounds. The results are medians over the rounds.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
-    /// The word `leases`, which selected this bench.
+    /// The word `leases`, which selects this bench.
     #[arg(hide = true)]
     _leases: String,
     /// An argument that cargo passes to every bench.
@@ -87,22 +89,22 @@ pub(crate) struct Options {
     _bench: bool,
 }
 
-/// The result of one round.
+/// The result of one round with one number of gateways.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     calls: u64,
     calls_per_second: f64,
-    /// Commands that Redis executed per call, including those of scripts.
+    /// The number of commands that Redis executed per call, including the commands of scripts.
     commands: f64,
-    /// CPU time of Redis per call, in microseconds.
+    /// The CPU time that Redis used per call, in microseconds.
     redis_us: f64,
     /// The percentage of calls that requested their hold from Redis.
     asked_percent: f64,
-    /// The mean number of call ends that a turn reported; 0 without leases.
+    /// The mean number of ended calls that a lease turn reported; 0 without leases.
     ends_a_turn: f64,
     p50_us: f64,
     p99_us: f64,
-    /// Growth of Redis' memory per receipt, with its entries in all indexes, in bytes.
+    /// The growth of Redis' memory per receipt in bytes, including the receipt's entries in all indexes.
     bytes: f64,
 }
 
@@ -140,7 +142,7 @@ pub(crate) fn run(runtime: &Runtime, options: &Options) -> anyhow::Result<()> {
 }
 
 /// Measures lease turns that are sent without a pause, so that only Redis limits their rate. One account has four
-/// leases, each of another key, so that no turn waits for the answer to another.
+/// leases, each of a different key, so that no turn waits for the response to another turn.
 async fn turns_at_the_limit(rounds: u32) -> anyhow::Result<Vec<Value>> {
     let mut rows = Vec::new();
     for ends in ENDS_AT_THE_LIMIT {
@@ -159,7 +161,7 @@ async fn turns_at_the_limit(rounds: u32) -> anyhow::Result<Vec<Value>> {
         let turns = (CALLS_AT_THE_LIMIT / ends / owners.len()).clamp(1, TURNS_AT_THE_LIMIT);
         let price = books::price();
         let mut taken = Vec::new();
-        // The first round is a warm-up and is not counted.
+        // The first round is a warm-up. Its results are not counted.
         for round in 0..=rounds {
             let reported = owners.iter().map(|owner| {
                 let turns = (0..turns).map(|_| (0..ends).map(|_| owner.end(&price)).collect());
@@ -196,7 +198,7 @@ async fn turns_at_the_limit(rounds: u32) -> anyhow::Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// A gateway with a lease, reduced to the commands that Redis receives from it.
+/// A gateway with a lease, reduced to the commands that it sends to Redis.
 struct Owner {
     lease: RequestNumber,
     account: AccountId,
@@ -224,7 +226,8 @@ impl Owner {
         }
     }
 
-    /// Opens the lease, or reports these ends and requests the amount that they have cost.
+    /// Sends a lease turn, which opens the lease, or reports these ended calls and requests the amount that they have
+    /// cost.
     async fn turn(&mut self, ledger: &RedisLedger, ends: Vec<TurnEnd>) -> anyhow::Result<()> {
         let opens = self.word.is_empty();
         let this = RequestNumber::now_v7().to_string();
@@ -259,7 +262,7 @@ impl Owner {
     }
 }
 
-/// Creates an account with more money than any run needs.
+/// Creates an account with more money than a run can spend.
 async fn paid_account(ledger: &RedisLedger) -> anyhow::Result<AccountId> {
     let account: AccountId = ACCOUNT.parse()?;
     ledger.create_account(&account, "").await?;
@@ -300,7 +303,7 @@ async fn measure(
     fleet[0].create_key(&record, Ceilings::NONE).await?;
 
     let time = Duration::from_secs_f64(options.seconds);
-    // The first round is a warm-up and is not counted.
+    // The first round is a warm-up. Its results are not counted.
     let (mut rounds, mut all) = (Vec::new(), 0);
     for number in 0..=options.rounds {
         let round = round(&server, &fleet, (&account, &key), rate, time).await?;
@@ -371,7 +374,7 @@ async fn round(
         taken.push(ended??);
     }
     let elapsed = began.elapsed();
-    // Waits until the last turn of each gateway's lease has ended.
+    // This waits until the last turn of each gateway's lease has ended.
     sleep(Duration::from_millis(100)).await;
     let (after, used_after) = (counted(fleet), used_us(server).await?);
     let stats: String = server.ask(&["INFO", "commandstats"]).await?;
@@ -398,7 +401,7 @@ async fn round(
     })
 }
 
-/// Makes a call. Returns the time that its hold took, in nanoseconds.
+/// Makes one call. Returns how long its hold took, in nanoseconds.
 async fn call(
     gateway: RedisLedger,
     account: AccountId,
@@ -415,7 +418,7 @@ async fn call(
     Ok(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// The server's memory in bytes, without the buffers of its clients and of its append-only file.
+/// Returns the memory of the Redis server in bytes, without the buffers of its clients and of its append-only file.
 async fn memory(server: &RedisServer) -> anyhow::Result<f64> {
     let stats: String = server.ask(&["INFO", "memory"]).await?;
     let of = |name: &str| {
@@ -428,7 +431,7 @@ async fn memory(server: &RedisServer) -> anyhow::Result<f64> {
     Ok(used - clients - file)
 }
 
-/// The CPU time that the server has used so far, in microseconds.
+/// Returns the CPU time that the Redis server has used so far, in microseconds.
 async fn used_us(server: &RedisServer) -> anyhow::Result<f64> {
     let stats: String = server.ask(&["INFO", "cpu"]).await?;
     let used = ["used_cpu_sys:", "used_cpu_user:"].map(|name| {

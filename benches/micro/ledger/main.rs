@@ -1,5 +1,5 @@
-//! Measures the time of a hold and its settlement on each ledger, and whether it grows with the number of keys,
-//! accounts and holds.
+//! Measures how long a hold and its settlement take on each ledger, and whether this time grows with the number of
+//! keys, accounts and holds.
 //!
 //! ```text
 //! cargo bench --bench ledger                            one RESERVE and its SETTLE, on each ledger
@@ -9,9 +9,10 @@
 //! cargo bench --bench ledger -- leases                  one busy account: 1, 2 and 8 gateways, with leases and without
 //! ```
 //!
-//! Each criterion line measures one RESERVE and its SETTLE, both awaited, over all keys in turn. Calls made one after
-//! another show the latency of a hold and its settlement. Calls made 64 at a time show the ledger's throughput.
-//! SQLite's SETTLE waits for a commit that it shares with other calls; in a gateway no caller waits for it.
+//! Each line of criterion's output measures one RESERVE and its SETTLE, both awaited, over all keys in turn. Calls made
+//! one after another show the latency of a hold and its settlement. Calls made 64 at a time show the throughput of the
+//! ledger. On SQLite, a SETTLE waits for a commit that it shares with other calls; in a gateway, no caller waits for
+//! it.
 
 #[path = "../../fixtures/mod.rs"]
 mod fixtures;
@@ -33,7 +34,7 @@ const KEYS: usize = 10;
 
 fn main() -> anyhow::Result<()> {
     let runtime = Runtime::new()?;
-    // criterion would take the word `growth` for the name of a benchmark.
+    // Criterion would interpret the word `growth` as the name of a benchmark.
     if std::env::args().any(|word| word == "growth") {
         return growth::run(&runtime, &growth::Options::parse());
     }
@@ -60,8 +61,8 @@ fn each_ledger(runtime: &Runtime) {
             );
             continue;
         }
-        // Opened by the first benchmark that uses it, because criterion's filter may skip all benchmarks of this
-        // ledger.
+        // The ledger is opened by the first benchmark that uses it, because criterion's filter may skip all benchmarks
+        // of this ledger.
         let books = LazyCell::new(|| runtime.block_on(Books::open(*kind, KEYS)));
         let name = kind.name();
         group.bench_function(format!("{name}, one after another"), |bencher| {

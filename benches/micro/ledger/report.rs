@@ -1,4 +1,4 @@
-//! Medians over rounds: as a table, and as entries of the results file.
+//! Computes medians over the rounds, and shows them as a table and as entries of the results file.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use crate::fixtures::results::{self, figure, figures, median};
 
-/// The measured load: calls on all keys of a ledger, or on one account with open holds.
+/// The load that was measured: calls on all keys of a ledger, or calls on one account with open holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A ledger with this many keys, each on an account of its own.
+    /// The ledger has this many keys, each with a separate account.
     Keys(&'static str, usize),
-    /// An account of a ledger with this many open holds.
+    /// The account of the calls, in a ledger with few keys, has this many open holds.
     Holds(&'static str, usize),
 }
 
@@ -35,29 +35,30 @@ impl Place {
         }
     }
 
-    /// Whether both are the same kind of load on the same ledger, with any count.
+    /// Returns whether both loads are of the same kind and on the same ledger. Their counts may differ.
     fn is_beside(self, other: Self) -> bool {
         self.store() == other.store() && self.counted() == other.counted()
     }
 }
 
-/// Time per call in one round, in microseconds.
+/// Times per call in one round, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) reserve_us: f64,
-    /// The time of RESERVE together with SETTLE.
+    /// The time of a RESERVE and its SETTLE together.
     pub(crate) both_us: f64,
 }
 
-/// All results of a run.
+/// The results of a run.
 #[derive(Debug)]
 pub(crate) struct Report {
     rounds: u32,
     rows: Vec<Row>,
 }
 
-/// A row of the table. Each round's times are divided by those of the smallest load in the same round, and the table
-/// has the median ratio: in a round in which the machine was slow, both loads were slow.
+/// A row of the table. The times of a round are divided by those of the smallest load in the same round, and the table
+/// shows the median of these ratios. If the machine was slow in a round, both loads were slow, so their ratio is still
+/// correct.
 #[derive(Debug)]
 struct Row {
     place: Place,
@@ -96,7 +97,7 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Prints the tables and stores the results. Stored results of other ledgers do not change.
+    /// Prints the tables and stores the results. Stored results of other ledgers stay unchanged.
     pub(crate) fn finish(&self) -> anyhow::Result<()> {
         for counted in ["keys", "holds"] {
             println!("{}", head(counted));
@@ -167,7 +168,7 @@ fn head(counted: &str) -> String {
     )
 }
 
-/// Writes a number with its digits in groups of three.
+/// Writes a number with its digits in groups of three, for example `16 384`.
 fn spaced(count: usize) -> String {
     let digits = count.to_string();
     let mut text = String::new();
