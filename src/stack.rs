@@ -18,7 +18,7 @@ use tollgate_layers::{
     rate_limit::RateVerdictLayer, request_number::RequestNumberLayer, translate::TranslateLayer,
     upstream::Upstream,
 };
-use tower::{Service, ServiceBuilder};
+use tower::{Service, ServiceBuilder, service_fn};
 
 use self::parts::Parts;
 use crate::{
@@ -70,11 +70,11 @@ fn services(parts: &Parts<'_>, shared: Shared<'_>) -> Services<RequestBody> {
         .layer(RecordLayer(record::admitted));
     let public = admission.clone()
         .layer(parts.catalog_rate()); //      429          10 per second per address
-    let notified = admission.clone()
-        .layer(parts.address_rate()) //       429          per address, as for callers
+    let open = admission
+        .layer(parts.address_rate()); //      429          per address, before a key is looked up
+    let notified = open.clone()
         .map_request(limit_body::<RequestBody>); // 408 413   64 KiB; the content is not trusted
-    let before_key = admission
-        .layer(parts.address_rate()) //       429          per address, before the key is looked up
+    let before_key = open.clone()
         .layer(parts.guesses()); //           429          per address, only unknown keys; known keys pass
     let key_check = ServiceBuilder::new()
         .layer(parts.auth()) //               401 403 503  + Caller; removes the key from the request
@@ -108,10 +108,11 @@ fn services(parts: &Parts<'_>, shared: Shared<'_>) -> Services<RequestBody> {
 
     let reading = |handler| with_key(boxed(limited.clone().service(handler)));
     let changing = |handler| with_key(boxed(with_body.clone().service(handler)));
-    let document = |answer: catalog::Answer<RequestBody>| {
+    let text = |answer: catalog::Answer<RequestBody>| {
         let live = Arc::clone(live);
-        boxed(public.clone().service_fn(move |req: Request<RequestBody>| ready(answer(&live, &req))))
+        service_fn(move |req: Request<RequestBody>| ready(answer(&live, &req)))
     };
+    let document = |answer| boxed(public.clone().service(text(answer)));
     Route::ALL.map(|route| match route {
         Route::Chat | Route::Messages | Route::Responses | Route::Embeddings => inference.clone(),
         Route::CountTokens => count.clone(),
@@ -124,7 +125,8 @@ fn services(parts: &Parts<'_>, shared: Shared<'_>) -> Services<RequestBody> {
         Route::Notification => boxed(notified.clone().service(handled(payments::Notifications::new(paying.clone())))),
         Route::Catalog => document(catalog::answer),
         Route::Connect | Route::ConnectClient => document(connect::answer),
-        Route::UsagePage | Route::UsagePageFile => document(usage_page::answer),
+        Route::UsagePage => document(usage_page::answer),
+        Route::UsagePageFile => boxed(open.clone().service(text(usage_page::answer))),
         Route::Cabinet | Route::CabinetPage => shared.cabinet.map_or_else(page::unknown, |cabinet| boxed(notified.clone().service(handled(cabinet.clone())))),
         Route::PlayCall => as_member(boxed(ServiceBuilder::new().map_request(as_chat::<RequestBody>).service(calls.clone()))),
         Route::PlayEstimate => as_member(estimates.clone()),

@@ -125,6 +125,25 @@ describe('a caller visits the page of the key', () => {
     }
   });
 
+  it('sends a request again that exceeded a limit per second', async () => {
+    const visit = await visitor(browser);
+    const { page } = visit;
+    let refused = 0;
+    await page.route('**/connect', (route) => {
+      refused += 1;
+      return refused === 1 ? route.fulfill({ status: 429, headers: { 'retry-after': '1' }, json: { error: { message: 'too many' } } }) : route.continue();
+    });
+    await page.goto(`${url}/usage`);
+    await page.locator('#snippet').filter({ hasText: /./ }).waitFor();
+    assert.equal(refused, 2);
+    assert.ok(await page.locator('#failed').isHidden());
+    await page.unroute('**/connect');
+    await page.route('**/connect', (route) => route.fulfill({ status: 429, headers: { 'retry-after': '60' }, json: { error: { message: 'too many' } } }));
+    await page.reload();
+    await page.getByRole('alert').filter({ hasText: 'too many' }).waitFor();
+    await visit.context.close();
+  });
+
   it('finds receipts by number, model and session, and goes on to older ones', async () => {
     const visit = await opened(browser);
     await typed(visit);

@@ -5,7 +5,7 @@ use http::Method;
 use crate::{
     checks::{NOT_FOUND, is_russian, refused},
     harness::{Answer, World, request},
-    ops::top,
+    ops::{limits, top},
     page::tags,
 };
 
@@ -130,6 +130,22 @@ async fn usage_page_never_submits_or_remembers_the_key() {
     ] {
         assert!(!script.contains(stored), "{stored}");
     }
+}
+
+#[tokio::test]
+async fn catalog_rate_limit_counts_the_usage_page_but_not_its_assets() {
+    let world = limits("catalog_requests_per_second = 1").start().await;
+    for _ in 0..10 {
+        for (path, _) in PARTS {
+            assert_eq!(world.get(path, &[]).await.status, 200, "{path}");
+        }
+    }
+    let mut statuses = Vec::new();
+    for _ in 0..10 {
+        statuses.push(world.get("/usage", &[]).await.status.as_u16());
+    }
+    assert_eq!(statuses[0], 200);
+    assert!(statuses.contains(&429), "{statuses:?}");
 }
 
 #[tokio::test]

@@ -9,6 +9,8 @@
   const say = (ru, en) => (english ? en : ru);
   const at = (id) => document.getElementById(id);
   const CSV_ROWS_MAX = 10000;
+  const SENDS_MAX = 3;
+  const RETRY_SECONDS_MAX = 5;
   let key = '';
   // The number of the current query. If the key or the search has changed since a query, its answer is dropped.
   let asked = 0;
@@ -31,12 +33,18 @@
     return answered(path, { method, headers, body: change ? JSON.stringify(change) : undefined });
   }
 
+  // The page sends several requests at once and may exceed a limit per second. It then waits and sends them again.
   async function answered(address, how) {
     let answer;
-    try {
-      answer = await fetch(address, { credentials: 'omit', ...how });
-    } catch {
-      throw new Refused(say('Сервер не отвечает. Проверьте сеть и попробуйте ещё раз.', 'The server does not answer. Check the network and try again.'));
+    for (let sent = 1; ; sent += 1) {
+      try {
+        answer = await fetch(address, { credentials: 'omit', ...how });
+      } catch {
+        throw new Refused(say('Сервер не отвечает. Проверьте сеть и попробуйте ещё раз.', 'The server does not answer. Check the network and try again.'));
+      }
+      const seconds = Number(answer.headers.get('retry-after'));
+      if (answer.status !== 429 || sent === SENDS_MAX || !seconds || seconds > RETRY_SECONDS_MAX) break;
+      await new Promise((resolve) => setTimeout(resolve, seconds * 1000));
     }
     if (answer.ok) return answer;
     const said = await answer.json().catch(() => null);
