@@ -1,11 +1,8 @@
 //! Checks of `[[price_rule]]` and `[[account_group]]`. These sections decide which price rule applies to which model
-//! for which account.
-//!
-//! The most specific rule applies. Rules are compared by account first: the account's id precedes a group, and a group
-//! precedes all accounts. Then they are compared by model: the model's id precedes a prefix, a longer prefix precedes a
-//! shorter one, and any prefix precedes all models. In this order, a general offer for a model never changes a price
-//! that was agreed with a customer. All decisions are made when the configuration is read, for every model and every
-//! named account. A call only looks up the decision.
+//! for which account. All decisions are made when the configuration is read, for every model and every named account. A
+//! call only looks up the decision.
+
+mod precedence;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -19,6 +16,7 @@ use tollgate_layers::{
     price::{Condition, Currency},
 };
 
+use self::precedence::Which;
 use super::{
     BaseRates, ModelConfig, Tariff,
     check::Check,
@@ -107,53 +105,6 @@ impl PriceLists {
     }
 }
 
-/// How specifically a rule names accounts. A more specific value is greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Who {
-    All,
-    Group,
-    Account,
-}
-
-/// How specifically a rule names models. A more specific value is greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Which {
-    /// The rule names a prefix of the model's id, with this length in bytes.
-    Prefix(usize),
-    Exact,
-}
-
-impl Which {
-    /// Returns how specific the most specific matching pattern is. `None` if no pattern matches the model.
-    fn from_patterns(patterns: &[String], model: &str) -> Option<Self> {
-        let matching = patterns
-            .iter()
-            .filter_map(|pattern| match pattern.strip_suffix('*') {
-                Some(start) => model
-                    .starts_with(start)
-                    .then_some(Self::Prefix(start.len())),
-                None => (pattern == model).then_some(Self::Exact),
-            });
-        matching.max()
-    }
-}
-
-/// Returns the most specific of the matching rules, by account and then by model. `Ok(None)` if no rule matches. If two
-/// rules are equally specific, returns both as an error.
-fn deciding(
-    holding: impl Iterator<Item = (usize, Who, Which)> + Clone,
-) -> Result<Option<usize>, (usize, usize)> {
-    let Some((rule, who, which)) = holding.clone().max_by_key(|(_, who, which)| (*who, *which))
-    else {
-        return Ok(None);
-    };
-    let mut others = holding.filter(|(other, ..)| *other != rule);
-    match others.find(|(_, its_who, its_which)| (*its_who, *its_which) == (who, which)) {
-        None => Ok(Some(rule)),
-        Some((other, ..)) => Err((rule.min(other), rule.max(other))),
-    }
-}
-
 /// A price rule, with the accounts and models to which it applies.
 struct Scoped {
     rule: CustomerRule,
@@ -172,26 +123,6 @@ type Prices = (
     Option<Decimal>,
     Option<(BaseRates, Vec<(Condition, BaseRates)>)>,
 );
-
-/// Returns, for each account that a rule names, the rules that apply to the account, and how specifically each rule
-/// names it.
-fn rules_by_account<'a>(
-    rules: &'a [Scoped],
-    groups: &'a Groups,
-) -> BTreeMap<&'a AccountId, BTreeMap<usize, Who>> {
-    let mut matching = BTreeMap::<_, BTreeMap<_, _>>::new();
-    for (index, rule) in rules.iter().enumerate() {
-        let by_group = rule.groups.iter().flat_map(|name| &groups[name]);
-        let by_group = by_group.map(|account| (account, Who::Group));
-        let by_id = rule.accounts.iter().map(|account| (account, Who::Account));
-        for (account, who) in by_group.chain(by_id) {
-            let of_account = matching.entry(account).or_default();
-            let before = of_account.entry(index).or_insert(who);
-            *before = who.max(*before);
-        }
-    }
-    matching
-}
 
 impl Check<'_> {
     pub(super) fn price_lists(
@@ -456,85 +387,6 @@ impl Check<'_> {
                     .add(format!("price_rule[{index}].models"), problem);
             }
         }
-    }
-
-    /// Decides which rule applies to which account and model. Accounts with the same decisions share a row.
-    fn settled(
-        &mut self,
-        rules: Vec<Scoped>,
-        groups: &Groups,
-        models: &[ModelConfig],
-    ) -> Option<PriceLists> {
-        let matching = rules_by_account(&rules, groups);
-        let of_all = rules.iter().enumerate().filter(|(_, rule)| rule.all);
-        let of_all: BTreeMap<_, _> = of_all.map(|(index, _)| (index, Who::All)).collect();
-        let which: Vec<Vec<Option<Which>>> = rules
-            .iter()
-            .map(|rule| {
-                let matching = models
-                    .iter()
-                    .map(|it| Which::from_patterns(&rule.models, &it.id));
-                matching.collect()
-            })
-            .collect();
-        let mut rows: HashMap<Vec<(usize, Who)>, Option<Row>> = HashMap::new();
-        let mut warned = BTreeSet::new();
-        let mut row_of = |account: Option<&AccountId>, matching: &BTreeMap<usize, Who>| {
-            let all = of_all
-                .iter()
-                .chain(matching)
-                .map(|(rule, who)| (*rule, *who));
-            let all: Vec<_> = all.collect();
-            let make = |all: &[(usize, Who)]| {
-                let row = (0..models.len()).map(|model| {
-                    let holding = all
-                        .iter()
-                        .filter_map(|(rule, who)| Some((*rule, *who, which[*rule][model]?)));
-                    deciding(holding).map_err(|pair| (pair, model))
-                });
-                row.collect::<Result<Row, _>>()
-            };
-            let row = rows.entry(all);
-            let row = row.or_insert_with_key(|all| {
-                let made = make(all);
-                if let Err((pair, model)) = made
-                    && warned.insert(pair)
-                {
-                    self.report_ambiguous(&rules, pair, account, &models[model].id);
-                }
-                made.ok()
-            });
-            row.clone()
-        };
-        let others = row_of(None, &BTreeMap::new());
-        let accounts: Vec<_> = matching
-            .iter()
-            .map(|(account, matching)| Some(((*account).clone(), row_of(Some(account), matching)?)))
-            .collect();
-        let accounts = accounts.into_iter().collect::<Option<_>>()?;
-        let others = others?;
-        Some(PriceLists {
-            rules: rules.into_iter().map(|scoped| scoped.rule).collect(),
-            accounts,
-            others,
-        })
-    }
-
-    fn report_ambiguous(
-        &mut self,
-        rules: &[Scoped],
-        (one, other): (usize, usize),
-        account: Option<&AccountId>,
-        model: &str,
-    ) {
-        let names = [one, other].map(|it| &rules[it].rule.name);
-        let whom = account.map_or("any account".to_owned(), |it| format!("account \"{it}\""));
-        let problem = format!(
-            "the rules {:?} and {:?} both apply to {whom} and model {model:?}, and are equally specific: remove the \
-             account or the model from one of the rules, or add a more specific rule",
-            names[0], names[1]
-        );
-        self.errors.add(format!("price_rule[{other}]"), problem);
     }
 
     /// Returns whether a rule's prices have the same rate classes and conditions as the model's prices. If not, records
