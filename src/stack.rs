@@ -2,23 +2,22 @@
 //! requests: `operators` for operators' requests, `member` for the playground of the customer portal, `one_vendor` for
 //! a test of a vendor. `parts` creates the layers from their settings. Services are assembled only here.
 //!
-//! Below the callers' router, each layer changes the type of the request, so that layers in a wrong order do not
-//! compile. Every [`Error`](tollgate_layers::Error) goes up to `respond`, the only layer that turns an error into an
-//! HTTP response.
+//! Below the callers' router, each layer changes the type of the request, so that a wrong order does not compile. Every
+//! [`Error`](tollgate_layers::Error) goes up to `respond`, the only layer that turns an error into an HTTP response.
 
 mod member;
 mod one_vendor;
 mod operators;
 mod parts;
 
-use std::{convert::Infallible, future::ready, sync::Arc};
+use std::{convert::Infallible, sync::Arc};
 
 use http::Request;
 use tollgate_layers::{
     rate_limit::RateVerdictLayer, request_number::RequestNumberLayer, translate::TranslateLayer,
     upstream::Upstream,
 };
-use tower::{Service, ServiceBuilder, service_fn};
+use tower::{Service, ServiceBuilder};
 
 use self::parts::Parts;
 use crate::{
@@ -62,9 +61,7 @@ pub fn callers(shared: Shared<'_>) -> impl Service<Request<RequestBody>, Respons
 #[rustfmt::skip]
 fn services(parts: &Parts<'_>, shared: Shared<'_>) -> Services<RequestBody> {
     let Shared { live, store, upstream, payments: paying, .. } = shared;
-
-    // Half-stacks: the layers that several paths have in common. Each half-stack below adds layers to an earlier
-    // half-stack.
+    // Half-stacks: layers that several paths have in common. Each one adds layers to an earlier one.
     let admission = ServiceBuilder::new()
         .layer(parts.in_flight.clone()) //    503          permit until the body ends
         .layer(RecordLayer(record::admitted));
@@ -84,35 +81,25 @@ fn services(parts: &Parts<'_>, shared: Shared<'_>) -> Services<RequestBody> {
         .layer(parts.key_minute_rate()); //   429          per key, per minute
     let free = limited.clone()
         .layer(parts.key_tokens()); //        429          per key, tokens per minute; here for calls that cost nothing
-    let with_body = limited.clone()
-        .map_request(limit_body::<RequestBody>); // 408 413   64 KiB within 10 seconds, read on request of the handler
     let parsed = ServiceBuilder::new()
         .layer(parts.parse.clone()) //        400 408 413 415 503  bounds and parses the body; Request<B> → Request<Call>
         .layer(RecordLayer(record::parsed))
         .layer(parts.select()); //            400 503 403  → Request<Priced>: one snapshot for the whole call
-    // The layers that check the key are boxed on both sides, so that the compiler processes them once instead of once
-    // for each path.
+    // Boxed on both sides, so that the compiler processes the layers that check the key once, not once for each path.
     let with_key = |below: BoxedService<RequestBody>| -> BoxedService<RequestBody, PathBody> {
         boxed(before_key.clone().service(boxed(key_check.clone().service(from_boxed(below)))))
     };
     let as_member = |below| shared.cabinet.map_or_else(page::unknown, |cabinet| boxed(before_key.clone().service(member::member(parts, cabinet, below))));
-
     let calls = inference(parts, upstream);
     let inference = with_key(calls.clone());
     let count = with_key(boxed(free.clone().service(parsed.clone().service(boxed(CountTokens::new(upstream.clone()))))));
-    let estimates = boxed(free.service(ServiceBuilder::new()
+    let estimates = boxed(free
         .map_request(estimate::as_call::<RequestBody>) //  sets the operation, which the path does not determine
-        .layer(parsed)
-        .service(handled(estimate::Estimate::new(store.clone(), parts.tariff.clone())))));
+        .service(parsed.service(handled(estimate::Estimate::new(store.clone(), parts.tariff.clone())))));
     let estimate = with_key(estimates.clone());
-
     let reading = |handler| with_key(boxed(limited.clone().service(handler)));
-    let changing = |handler| with_key(boxed(with_body.clone().service(handler)));
-    let text = |answer: catalog::Answer<RequestBody>| {
-        let live = Arc::clone(live);
-        service_fn(move |req: Request<RequestBody>| ready(answer(&live, &req)))
-    };
-    let document = |answer| boxed(public.clone().service(text(answer)));
+    let changing = |handler| with_key(boxed(limited.clone().map_request(limit_body::<RequestBody>).service(handler))); // 408 413, when the handler reads
+    let document = |answer| boxed(public.clone().service(parts.document(answer)));
     Route::ALL.map(|route| match route {
         Route::Chat | Route::Messages | Route::Responses | Route::Embeddings => inference.clone(),
         Route::CountTokens => count.clone(),
@@ -126,7 +113,7 @@ fn services(parts: &Parts<'_>, shared: Shared<'_>) -> Services<RequestBody> {
         Route::Catalog => document(catalog::answer),
         Route::Connect | Route::ConnectClient => document(connect::answer),
         Route::UsagePage => document(usage_page::answer),
-        Route::UsagePageFile => boxed(open.clone().service(text(usage_page::answer))),
+        Route::UsagePageFile => boxed(open.clone().service(parts.document(usage_page::answer))),
         Route::Cabinet | Route::CabinetPage => shared.cabinet.map_or_else(page::unknown, |cabinet| boxed(notified.clone().service(handled(cabinet.clone())))),
         Route::PlayCall => as_member(boxed(ServiceBuilder::new().map_request(as_chat::<RequestBody>).service(calls.clone()))),
         Route::PlayEstimate => as_member(estimates.clone()),

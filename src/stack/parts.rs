@@ -1,6 +1,10 @@
 //! Creates the layers for callers' requests from their settings. The module `stack` puts the layers in order.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    future::{Ready, ready},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use http::{Request, Response};
 use tollgate_layers::{
@@ -22,12 +26,14 @@ use tollgate_layers::{
     setting::Setting,
     upstream::Upstream,
 };
+use tower::util::{ServiceFn, service_fn};
 
 use crate::{
     cabinet::Cabinet,
     catalog::snapshot::Live,
     config::Config,
     edge::{cors::CorsLayer, panics, routes::Routes},
+    endpoints::catalog,
     idempotency::{self, AnyAnswers, Books},
     ledger::AnyLedger,
     observe::{
@@ -75,6 +81,8 @@ pub struct Shared<'a> {
     /// The customer portal; `None` if it is not configured.
     pub cabinet: Option<&'a Cabinet>,
 }
+
+type DocumentFuture = Ready<Result<Response<AnswerBody>, Error>>;
 
 /// Counts requests per client address, on callers' paths and on public paths.
 type PerAddress = Counted<AddressLimiter>;
@@ -230,6 +238,15 @@ impl<'a> Parts<'a> {
         let limits = self.shared.limits;
         PassthroughLayer::new(limits.answer_bytes_max.clone())
             .answers_bytes_max(limits.answers_bytes_max.clone())
+    }
+
+    /// Returns the service that answers with a document of the current snapshot.
+    pub(super) fn document<B>(
+        &self,
+        answer: catalog::Answer<B>,
+    ) -> ServiceFn<impl Fn(Request<B>) -> DocumentFuture + Clone + use<B>> {
+        let live = Arc::clone(self.shared.live);
+        service_fn(move |req: Request<B>| ready(answer(&live, &req)))
     }
 
     pub(super) fn metrics(&self) -> &'a Arc<Metrics> {
