@@ -52,6 +52,9 @@ def markdown(path, text):
         fence = line.lstrip().startswith("```")
         fenced ^= fence
         ends = fence or fenced or not line.strip() or re.match(r"\s*(#|\||[-*] |\d+\. )", line)
+        if re.match(r"\s*\|[-:| ]+\|\s*$", line) and not fenced:
+            # The head of a table is the context of its rows.
+            head, block = lines[number - 2].strip(), []
         if ends and block and (len(WORD.findall(re.sub(r"`[^`]*`", "", " ".join(block)))) < 3 or figures(block[0])):
             block = []
         if ends and block:
@@ -59,8 +62,6 @@ def markdown(path, text):
             yield Text("doc sentence", path, start, " ".join(block), head if block[0][0] == "|" else lead if is_item else "")
             lead = lead if is_item else re.split(r"(?<=[.:]) ", " ".join(block))[-1]
             block = []
-        if re.match(r"\s*\|[-:| ]+\|\s*$", line) and not fenced:
-            head = lines[number - 2].strip()
         if not fence and not fenced and re.search(r"\w", line):
             start = start if block else number
             block.append(line.strip())
