@@ -25,7 +25,7 @@ use crate::{
 
 /// The number of accounts on a page, and in one response of the API while a file is written. To show an account, its
 /// statement of the month is computed.
-const ACCOUNTS_SHOWN: usize = 20;
+const ACCOUNTS_SHOWN: usize = 10;
 const ACCOUNTS_READ: usize = 500;
 
 /// The number of months that the page offers, including the current one.
