@@ -84,14 +84,19 @@ pub fn names(object: &Value) -> Vec<&str> {
     names
 }
 
+/// Checks that a text contains this part.
+#[track_caller]
+pub fn has(text: &str, part: &str) {
+    assert!(text.contains(part), "no {part:?} in: {text}");
+}
+
 pub fn is_russian(text: &str) -> bool {
     text.chars().any(|c| ('а'..='я').contains(&c))
 }
 
 /// Checks that each of these bodies is refused with a 400 that names the field, and that no vendor receives the body.
 pub async fn refuses(op: Op, field: &str, bodies: impl IntoIterator<Item = Value>) {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for body in bodies {
         let answer = op.call(&world, &key, &body).await;
         let text = refused(&body.to_string(), &answer, 400, INVALID, "");
@@ -107,8 +112,15 @@ pub async fn cost_nothing(what: &str, world: &World, key: &Key, answer: &Answer)
     assert_eq!(account["balance_rub"], "1000.00", "{what}");
     assert_eq!(account["spent_rub"], "0.00", "{what}");
     let path = format!("/admin/v1/receipts/{}", answer.number());
-    let receipt = world.admin(http::Method::GET, &path, None).await;
+    let receipt = world.admin_get(&path).await;
     assert_eq!(receipt.status, 404, "{what}: {receipt:?}");
+}
+
+/// Checks that a call was not charged more than it held.
+#[track_caller]
+pub fn hold_covers_charge(receipt: &Value) {
+    let amount = |field: &str| micro(&receipt[field]);
+    assert!(amount("held_rub") >= amount("charged_rub"), "{receipt}");
 }
 
 /// Parses a decimal string as a number.

@@ -7,11 +7,8 @@ use std::{
     net::SocketAddr,
     path::Path,
     thread,
-    time::Duration,
 };
 
-use http::Method;
-use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
@@ -20,7 +17,7 @@ use tokio::{
 use tollgate::demo::vendor::ScriptedVendor;
 
 use crate::{
-    harness::{ADMIN_KEY, Answer, HttpClient, client, config_text, request, whole},
+    prelude::*,
     secrets::Folder,
     support::process::{MANY_FILES, PATIENCE, Served, Start},
 };
@@ -201,47 +198,35 @@ impl Edge {
 
     /// Sends a request to the admin API.
     pub async fn admin(&self, method: Method, path: &str, body: Option<Value>) -> Answer {
-        let bearer = format!("Bearer {ADMIN_KEY}");
         let url = format!("http://{}{path}", self.admin_address);
-        let headers = [
-            ("authorization", bearer.as_str()),
-            ("content-type", "application/json"),
-        ];
         let body = body.map(|body| body.to_string()).unwrap_or_default();
-        let req = request(method, &url, &headers, body.into());
+        let req = json_request(method, &url, ADMIN_KEY, body);
         whole(self.client.request(req).await.unwrap()).await
     }
 
     /// Creates an account `acme` with much money, and returns the secret of its key.
     pub async fn key(&self) -> String {
+        let mut made = Value::Null;
         for (path, body) in [
+            ("", json!({ "id": "acme", "name": "acme" })),
             (
-                "/admin/v1/accounts",
-                json!({ "id": "acme", "name": "acme" }),
-            ),
-            (
-                "/admin/v1/accounts/acme/topups",
+                "/acme/topups",
                 json!({ "id": "first", "amount_rub": "1000000" }),
             ),
+            ("/acme/keys", json!({})),
         ] {
-            let made = self.admin(Method::POST, path, Some(body)).await;
-            assert!(made.status.is_success(), "{made:?}");
+            let path = format!("/admin/v1/accounts{path}");
+            let answer = self.admin(Method::POST, &path, Some(body)).await;
+            assert!(answer.status.is_success(), "{answer:?}");
+            made = answer.json();
         }
-        let path = "/admin/v1/accounts/acme/keys";
-        let made = self.admin(Method::POST, path, Some(json!({}))).await;
-        assert!(made.status.is_success(), "{made:?}");
-        made.json()["key"].as_str().unwrap().to_owned()
+        made["key"].as_str().unwrap().to_owned()
     }
 
     /// Makes a chat call on a connection of the shared client.
     pub async fn chat(&self, key: &str, body: &Value) -> Answer {
-        let bearer = format!("Bearer {key}");
-        let headers = [
-            ("authorization", bearer.as_str()),
-            ("content-type", "application/json"),
-        ];
         let url = format!("http://{}/v1/chat/completions", self.address);
-        let req = request(Method::POST, &url, &headers, body.to_string().into());
+        let req = json_request(Method::POST, &url, key, body.to_string());
         whole(self.client.request(req).await.unwrap()).await
     }
 

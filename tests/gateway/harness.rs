@@ -15,7 +15,12 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use serde_json::{Value, json};
-use tollgate::{Gateway, config::Config, demo::vendor::ScriptedVendor};
+use tokio::{io::AsyncReadExt, net::TcpStream};
+use tollgate::{
+    Gateway,
+    config::Config,
+    demo::vendor::{Reply, ScriptedVendor},
+};
 use tollgate_layers::reserve::{
     Event,
     ledger::{KeyChange, LedgerAdmin},
@@ -56,6 +61,13 @@ impl Setup {
     pub fn in_file(mut self, file: &Path) -> Self {
         self.file = Some(file.to_owned());
         self
+    }
+
+    /// Starts the gateway, and creates the key of [`World::key`].
+    pub async fn start_with_key(self) -> (World, Key) {
+        let world = self.start().await;
+        let key = world.key().await;
+        (world, key)
     }
 
     pub async fn start(self) -> World {
@@ -132,6 +144,13 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Checks the status, and returns the response.
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{self:?}");
+        self
+    }
+
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
@@ -169,6 +188,11 @@ impl World {
         Setup::default().start().await
     }
 
+    /// Starts the usual gateway, and creates the key of [`Self::key`].
+    pub async fn start_with_key() -> (Self, Key) {
+        Setup::default().start_with_key().await
+    }
+
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.gateway.address())
     }
@@ -189,23 +213,32 @@ impl World {
             .await
     }
 
+    /// Makes the vendor answer all further requests with this reply.
+    pub fn vendor_sends(&self, reply: Reply) {
+        self.vendor.script(move |_| reply.clone());
+    }
+
+    /// Sends a `GET` request to the callers' port with a key.
+    pub async fn get_by(&self, key: &Key, path: &str) -> Answer {
+        let bearer = format!("Bearer {}", key.secret);
+        self.get(path, &[("authorization", &bearer)]).await
+    }
+
     /// Makes a chat call with a key.
     pub async fn chat(&self, key: &Key, body: &Value) -> Answer {
         self.ask(self.chat_request(key, body)).await
     }
 
     pub fn chat_request(&self, key: &Key, body: &Value) -> Request<Full<Bytes>> {
-        let bearer = format!("Bearer {}", key.secret);
-        let headers = [
-            ("authorization", bearer.as_str()),
-            ("content-type", "application/json"),
-        ];
-        request(
-            Method::POST,
-            &self.url("/v1/chat/completions"),
-            &headers,
-            body.to_string().into(),
-        )
+        let url = self.url("/v1/chat/completions");
+        json_request(Method::POST, &url, &key.secret, body.to_string())
+    }
+
+    /// Sends a JSON body to this path of the callers' port, with a key.
+    pub async fn post(&self, path: &str, key: &Key, body: impl Into<Bytes>) -> Answer {
+        let url = self.url(path);
+        self.ask(json_request(Method::POST, &url, &key.secret, body))
+            .await
     }
 
     /// Makes a messages call with a key.
@@ -229,35 +262,35 @@ impl World {
 
     /// Sends a request to the admin API.
     pub async fn admin(&self, method: Method, path: &str, body: Option<Value>) -> Answer {
-        let bearer = format!("Bearer {ADMIN_KEY}");
         let url = format!("http://{}{path}", self.gateway.admin_address().unwrap());
-        let headers = [
-            ("authorization", bearer.as_str()),
-            ("content-type", "application/json"),
-        ];
         let body = body.map(|body| body.to_string()).unwrap_or_default();
-        self.ask(request(method, &url, &headers, body.into())).await
+        self.ask(json_request(method, &url, ADMIN_KEY, body)).await
+    }
+
+    /// Sends a `GET` request to the admin API.
+    pub async fn admin_get(&self, path: &str) -> Answer {
+        self.admin(Method::GET, path, None).await
+    }
+
+    /// Sends a `POST` request to the admin API.
+    pub async fn admin_post(&self, path: &str, body: Value) -> Answer {
+        self.admin(Method::POST, path, Some(body)).await
+    }
+
+    /// Sends a `PATCH` request to the admin API.
+    pub async fn admin_patch(&self, path: &str, body: Value) -> Answer {
+        self.admin(Method::PATCH, path, Some(body)).await
     }
 
     /// Creates an account with this number of rubles, and a key with these additional fields.
     pub async fn key_with(&self, account: &str, rubles: &str, fields: Value) -> Key {
-        let made = self
-            .admin(
-                Method::POST,
-                "/admin/v1/accounts",
-                Some(json!({ "id": account, "name": account })),
-            )
-            .await;
+        let named = json!({ "id": account, "name": account });
+        let made = self.admin_post("/admin/v1/accounts", named).await;
         assert!(made.status.is_success(), "{made:?}");
         if rubles != "0" {
             let path = format!("/admin/v1/accounts/{account}/topups");
-            let paid = self
-                .admin(
-                    Method::POST,
-                    &path,
-                    Some(json!({ "id": "first", "amount_rub": rubles })),
-                )
-                .await;
+            let payment = json!({ "id": "first", "amount_rub": rubles });
+            let paid = self.admin_post(&path, payment).await;
             assert!(paid.status.is_success(), "{paid:?}");
         }
         self.another_key(account, fields).await
@@ -266,7 +299,7 @@ impl World {
     /// Creates an additional key of an existing account.
     pub async fn another_key(&self, account: &str, fields: Value) -> Key {
         let path = format!("/admin/v1/accounts/{account}/keys");
-        let made = self.admin(Method::POST, &path, Some(fields)).await;
+        let made = self.admin_post(&path, fields).await;
         assert!(made.status.is_success(), "{made:?}");
         let made = made.json();
         let text = |field: &str| made[field].as_str().unwrap().to_owned();
@@ -296,13 +329,8 @@ impl World {
 
     /// Returns the account as the admin API shows it.
     pub async fn account(&self, key: &Key) -> Value {
-        self.admin(
-            Method::GET,
-            &format!("/admin/v1/accounts/{}", key.account),
-            None,
-        )
-        .await
-        .json()
+        let path = format!("/admin/v1/accounts/{}", key.account);
+        self.admin_get(&path).await.json()
     }
 
     /// Waits until the account holds nothing, because calls are settled after their response. Returns the account.
@@ -317,9 +345,8 @@ impl World {
     /// Waits until the call is settled, and returns its receipt.
     pub async fn receipt(&self, number: &str) -> Value {
         eventually("there is a receipt", async || {
-            let receipt = self
-                .admin(Method::GET, &format!("/admin/v1/receipts/{number}"), None)
-                .await;
+            let path = format!("/admin/v1/receipts/{number}");
+            let receipt = self.admin_get(&path).await;
             receipt.status.is_success().then(|| receipt.json())
         })
         .await
@@ -337,6 +364,69 @@ pub fn request(
         req = req.header(*name, *value);
     }
     req.body(Full::new(body)).unwrap()
+}
+
+/// Returns a request with a JSON body, and with this key in the header `authorization`.
+pub fn json_request(
+    method: Method,
+    url: &str,
+    key: &str,
+    body: impl Into<Bytes>,
+) -> Request<Full<Bytes>> {
+    let bearer = format!("Bearer {key}");
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("content-type", "application/json"),
+    ];
+    request(method, url, &headers, body.into())
+}
+
+/// Reads an HTTP request from a connection. Returns its head and its body, or `None` if the connection closes early.
+pub async fn read_request(stream: &mut TcpStream) -> Option<(String, String)> {
+    let mut bytes = Vec::new();
+    let end = loop {
+        match bytes.windows(4).position(|part| part == b"\r\n\r\n") {
+            Some(end) => break end + 4,
+            None if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 => return None,
+            None => {}
+        }
+    };
+    let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+    let length = field(&head, "content-length");
+    let length: usize = length.map_or(0, |length| length.parse().unwrap());
+    while bytes.len() < end + length {
+        if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+            return None;
+        }
+    }
+    let body = String::from_utf8(bytes[end..].to_vec()).unwrap();
+    Some((head, body))
+}
+
+/// Returns the value of a header in the head of a request.
+pub fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+    let found = lines.find(|(given, _)| given.eq_ignore_ascii_case(name));
+    found.map(|(_, value)| value)
+}
+
+/// Returns a text in the encoding of query strings and forms.
+pub fn encoded(text: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => {
+            char::from(byte).to_string()
+        }
+        other => format!("%{other:02X}"),
+    };
+    text.bytes().map(byte).collect()
+}
+
+/// Returns the body of a form with these fields.
+pub fn form(pairs: &[(&str, &str)]) -> String {
+    let pairs = pairs
+        .iter()
+        .map(|(name, value)| format!("{}={}", encoded(name), encoded(value)));
+    pairs.collect::<Vec<_>>().join("&")
 }
 
 pub async fn whole(res: Response<Incoming>) -> Answer {

@@ -19,6 +19,7 @@ mod checks; // the shape of refusals, and parsing of money
 mod fleet; // a gateway with several vendors for each model
 mod harness; // a gateway, its scripted vendor and a client
 mod ops; // both operations with the same code
+mod prelude; // the names that most files use
 mod replies; // vendors' answers
 mod secrets; // a check of all of it: no secret in logs, answers, files
 

@@ -60,6 +60,19 @@ impl Op {
         world.ask(self.request(world, key, body)).await
     }
 
+    /// Sends the body of a call to another path that accepts such bodies, for example the token-counting path.
+    pub async fn call_at(self, path: &str, world: &World, key: &Key, body: &Value) -> Answer {
+        let mut headers = vec![
+            ("x-api-key", key.secret.as_str()),
+            ("content-type", "application/json"),
+        ];
+        if self == Self::Messages {
+            headers.push(("anthropic-version", "2026-10-21"));
+        }
+        let (url, body) = (world.url(path), body.to_string().into());
+        world.ask(request(Method::POST, &url, &headers, body)).await
+    }
+
     /// Sends a body with these headers. Adds the usual content type and format version if they are missing.
     pub async fn post(
         self,

@@ -26,6 +26,16 @@ pub struct Tokens {
 }
 
 impl Tokens {
+    /// Returns counts without cached tokens.
+    pub const fn plain(input: u64, output: u64) -> Self {
+        Self {
+            input,
+            cached_input: 0,
+            cache_write: 0,
+            output,
+        }
+    }
+
     /// Returns the usage object of the format. In the Chat Completions format, the prompt includes the cached tokens;
     /// in the Messages format, it does not.
     pub fn usage(self, op: Op) -> Value {
@@ -48,12 +58,7 @@ impl Tokens {
 
 /// Returns a usage without cached tokens.
 pub fn usage(op: Op, input: u64, output: u64) -> Value {
-    let tokens = Tokens {
-        input,
-        output,
-        ..Tokens::default()
-    };
-    tokens.usage(op)
+    Tokens::plain(input, output).usage(op)
 }
 
 /// Returns a plain response with this text. If `usage` is null, the response contains no usage.
@@ -77,6 +82,11 @@ pub fn answer(op: Op, text: &str, usage: &Value) -> Value {
     answer
 }
 
+/// Returns a plain response with this text, and with a usage without cached tokens.
+pub fn plain_reply(op: Op, text: &str, input: u64, output: u64) -> Reply {
+    Reply::json(200, &answer(op, text, &usage(op, input, output)))
+}
+
 /// Returns the events of a stream that sends these words, and a usage with these counts.
 pub fn events(op: Op, words: &[&str], input: u64, output: u64) -> Vec<String> {
     match op {
@@ -93,23 +103,32 @@ pub const fn begun(op: Op) -> usize {
     }
 }
 
+/// Returns a chunk of a Chat Completions stream.
+pub fn chunk(choices: Value, usage: Value) -> String {
+    let chunk = json!({
+        "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_790_000_000,
+        "model": "vendor-chat-1", "choices": choices, "usage": usage,
+    });
+    format!("data: {chunk}\n\n")
+}
+
+/// Returns the choices of a chunk.
+pub fn delta(delta: Value, finish: Value) -> Value {
+    json!([{ "index": 0, "delta": delta, "finish_reason": finish }])
+}
+
+/// Returns an event of a Messages stream.
+pub fn event(data: Value) -> String {
+    let kind = data["type"].as_str().unwrap();
+    format!("event: {kind}\ndata: {data}\n\n")
+}
+
 fn chat_events(words: &[&str], input: u64, output: u64) -> Vec<String> {
-    let chunk = |choices: Value, usage: Value| {
-        let chunk = json!({
-            "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_790_000_000,
-            "model": "vendor-chat-1", "choices": choices, "usage": usage,
-        });
-        format!("data: {chunk}\n\n")
-    };
-    let delta = |delta: Value, finish: Value| {
-        let choice = json!({ "index": 0, "delta": delta, "finish_reason": finish });
-        chunk(json!([choice]), Value::Null)
-    };
     let mut events: Vec<String> = words
         .iter()
-        .map(|word| delta(json!({ "content": word }), Value::Null))
+        .map(|word| chunk(delta(json!({ "content": word }), Value::Null), Value::Null))
         .collect();
-    events.push(delta(json!({}), "stop".into()));
+    events.push(chunk(delta(json!({}), "stop".into()), Value::Null));
     events.push(chunk(json!([]), usage(Op::Chat, input, output)));
     events.push("data: [DONE]\n\n".to_owned());
     events
@@ -136,15 +155,7 @@ fn messages_events(words: &[&str], input: u64, output: u64) -> Vec<String> {
         json!({ "type": "message_delta", "delta": delta, "usage": { "output_tokens": output } }),
         json!({ "type": "message_stop" }),
     ]);
-    events
-        .iter()
-        .map(|event| {
-            format!(
-                "event: {}\ndata: {event}\n\n",
-                event["type"].as_str().unwrap()
-            )
-        })
-        .collect()
+    events.into_iter().map(event).collect()
 }
 
 /// Returns a refusal with this status and text, in the form in which a vendor writes it.
@@ -170,8 +181,7 @@ impl Running {
     /// Starts a stream with this reply. The vendor waits before its second word.
     pub async fn start_with(world: &World, op: Op, key: &Key, body: &Value, reply: Reply) -> Self {
         let go = Arc::new(Notify::new());
-        let reply = reply.with_step(begun(op), Step::Hold(Arc::clone(&go)));
-        world.vendor.script(move |_| reply.clone());
+        world.vendor_sends(reply.with_step(begun(op), Step::Hold(Arc::clone(&go))));
         let body = with(body.clone(), json!({ "stream": true }));
         let res = world.send(op.request(world, key, &body)).await;
         assert_eq!(res.status(), 200, "{op:?}");
