@@ -1,16 +1,11 @@
 //! Tests of events that are sent by email and to Telegram chats. A fake mail server and a fake Bot API run on real
 //! sockets.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::Mutex;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use bytes::Bytes;
-use http::{Method, Response};
+use http::Response;
 use http_body_util::Full;
-use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, split},
     net::{TcpListener, TcpStream},
@@ -19,7 +14,7 @@ use tokio::{
 };
 
 use crate::{
-    harness::{BOT_TOKEN, Setup, World, eventually},
+    prelude::*,
     proxies::{Authority, Vendor},
 };
 
@@ -167,9 +162,7 @@ async fn world(sections: &str) -> World {
     let world = Setup::default().edit("[ledger]", &sections).start().await;
     for account in ["acme", "beta"] {
         let body = json!({ "id": account, "name": account });
-        world
-            .admin(Method::POST, "/admin/v1/accounts", Some(body))
-            .await;
+        world.admin_post("/admin/v1/accounts", body).await;
     }
     world
 }
@@ -177,8 +170,7 @@ async fn world(sections: &str) -> World {
 async fn pay(world: &World, account: &str, rubles: &str) {
     let body = json!({ "id": "first", "amount_rub": rubles });
     let path = format!("/admin/v1/accounts/{account}/topups");
-    let paid = world.admin(Method::POST, &path, Some(body)).await;
-    assert_eq!(paid.status, 200, "{paid:?}");
+    world.admin_post(&path, body).await.expect(200);
 }
 
 fn header<'a>(mail: &'a str, name: &str) -> &'a str {
@@ -252,16 +244,13 @@ async fn event_is_sent_to_a_telegram_chat_that_admits_the_bot() {
         text.starts_with("Платёж зачислен: 1,00\u{a0}₽.\nСчёт: acme\n"),
         "{text}"
     );
-    let shown = world
-        .admin(Method::GET, "/admin/v1/receivers", None)
-        .await
-        .json();
+    let shown = world.admin_get("/admin/v1/receivers").await.json();
     assert_eq!(shown["receivers"][0]["way"], "telegram", "{shown}");
 }
 
 /// Returns the error that the API shows for the first receiver while the receiver's next attempt is due.
 async fn error_of(world: &World) -> Value {
-    let shown = world.admin(Method::GET, "/admin/v1/receivers", None).await;
+    let shown = world.admin_get("/admin/v1/receivers").await;
     shown.json()["receivers"][0]["error"].clone()
 }
 
@@ -294,17 +283,19 @@ async fn mail_server_certificate_must_be_signed_by_the_ca_file() {
             // The mail server rejects the first email, and the gateway sends it again.
             assert_eq!(server.has(2).await.len(), 2);
         } else {
-            eventually("the certificate is refused", async || {
-                let error = error_of(&world).await;
-                error
-                    .as_str()
-                    .filter(|why| why.contains("certificate"))
-                    .map(drop)
-            })
-            .await;
+            certificate_is_refused(&world).await;
             assert!(server.came.lock().unwrap().is_empty(), "{ca_file}");
         }
     }
+}
+
+async fn certificate_is_refused(world: &World) {
+    eventually("the certificate is refused", async || {
+        let error = error_of(world).await;
+        let why = error.as_str()?;
+        why.contains("certificate").then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -339,14 +330,7 @@ async fn webhook_and_bot_api_certificates_must_be_signed_by_their_ca_files() {
                 })
                 .await;
             } else {
-                eventually("the certificate is refused", async || {
-                    let error = error_of(&world).await;
-                    error
-                        .as_str()
-                        .filter(|why| why.contains("certificate"))
-                        .map(drop)
-                })
-                .await;
+                certificate_is_refused(&world).await;
                 assert!(taker.taken().is_empty(), "{section}");
             }
         }

@@ -5,27 +5,19 @@ use std::{
     collections::BTreeSet,
     io::Write as _,
     process::{Command, Stdio},
-    sync::{Arc, Mutex},
-    time::Duration,
+    sync::Mutex,
 };
 
-use http::Method;
-use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
     task::JoinSet,
     time::Instant,
 };
-use tollgate::demo::vendor::{Reply, ScriptedVendor};
+use tollgate::demo::vendor::ScriptedVendor;
 
 use crate::{
-    harness::{
-        ADMIN_KEY, Key, RedisServer, Setup, WEBHOOK_SECRET, World, client, config_text, eventually,
-        request, whole, with,
-    },
-    ops::Op,
-    replies::{answer, usage},
+    prelude::*,
     support::{config::edited, process::Start},
 };
 
@@ -130,33 +122,17 @@ impl Hook {
 }
 
 async fn serve(mut stream: TcpStream, posts: Arc<Mutex<Vec<Post>>>, script: Arc<Mutex<Script>>) {
-    let mut bytes = Vec::new();
-    let end = loop {
-        match bytes.windows(4).position(|part| part == b"\r\n\r\n") {
-            Some(end) => break end + 4,
-            None if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 => return,
-            None => {}
-        }
+    let Some((head, body)) = read_request(&mut stream).await else {
+        return;
     };
-    let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
-    let field = |name: &str| {
-        let lines = head.lines().filter_map(|line| line.split_once(": "));
-        let mut lines = lines.filter(|(given, _)| given.eq_ignore_ascii_case(name));
-        lines.next().map(|(_, value)| value.to_owned())
-    };
-    let length: usize = field("content-length").unwrap().parse().unwrap();
-    while bytes.len() < end + length {
-        if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
-            return;
-        }
-    }
+    let field = |name: &str| field(&head, name).unwrap().to_owned();
     let post = Post {
         at: Instant::now(),
         path: head.split(' ').nth(1).unwrap().to_owned(),
-        id: field("webhook-id").unwrap(),
-        timestamp: field("webhook-timestamp").unwrap(),
-        signature: field("webhook-signature").unwrap(),
-        body: String::from_utf8(bytes[end..].to_vec()).unwrap(),
+        id: field("webhook-id"),
+        timestamp: field("webhook-timestamp"),
+        signature: field("webhook-signature"),
+        body,
     };
     let says = (script.lock().unwrap())(&post);
     posts.lock().unwrap().push(post);
@@ -180,23 +156,17 @@ async fn world(sections: &str) -> World {
 
 async fn open(world: &World) {
     let body = json!({ "id": "acme", "name": "Acme" });
-    world
-        .admin(Method::POST, "/admin/v1/accounts", Some(body))
-        .await;
+    world.admin_post("/admin/v1/accounts", body).await;
 }
 
 async fn pay(world: &World, id: &str) {
     let body = json!({ "id": id, "amount_rub": "1" });
     let path = "/admin/v1/accounts/acme/topups";
-    let paid = world.admin(Method::POST, path, Some(body)).await;
-    assert_eq!(paid.status, 200, "{paid:?}");
+    world.admin_post(path, body).await.expect(200);
 }
 
 async fn receiver(world: &World, name: &str) -> Value {
-    let all = world
-        .admin(Method::GET, "/admin/v1/receivers", None)
-        .await
-        .json();
+    let all = world.admin_get("/admin/v1/receivers").await.json();
     let all = all["receivers"].as_array().unwrap();
     all.iter().find(|one| one["name"] == name).unwrap().clone()
 }
@@ -209,22 +179,13 @@ fn verify(post: &Post) -> bool {
     let run = format!(
         "{code}\nimport sys\nsys.exit(0 if verify(sys.argv[1], sys.argv[2], sys.argv[3], sys.stdin.buffer.read(), sys.argv[4]) else 1)\n"
     );
+    let signed = [&post.id, &post.timestamp, &post.signature];
     let mut python = Command::new("python3");
-    python.args([
-        "-c",
-        &run,
-        &post.id,
-        &post.timestamp,
-        &post.signature,
-        WEBHOOK_SECRET,
-    ]);
+    python.args(["-c", &run]).args(signed).arg(WEBHOOK_SECRET);
     let mut python = python.stdin(Stdio::piped()).spawn().unwrap();
-    python
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(post.body.as_bytes())
-        .unwrap();
+    let mut input = python.stdin.take().unwrap();
+    input.write_all(post.body.as_bytes()).unwrap();
+    drop(input);
     python.wait().unwrap().success()
 }
 
@@ -243,10 +204,8 @@ async fn each_event_is_posted_in_order_and_signed() {
     assert_eq!(first["data"]["entry"], "a");
     assert_eq!(first["timestamp"], first["data"]["at"]);
     let id = format!("evt_{}_1", first["data"]["at_ms"]);
-    assert_eq!(
-        (posts[0].id.as_str(), posts[0].path.as_str()),
-        (id.as_str(), "/hook")
-    );
+    assert_eq!(posts[0].id, id);
+    assert_eq!(posts[0].path, "/hook");
     for post in &posts {
         assert!(verify(post), "{post:?}");
         let mut forged = post.clone();
@@ -258,10 +217,8 @@ async fn each_event_is_posted_in_order_and_signed() {
         (state["after"] == 3).then_some(state)
     })
     .await;
-    assert_eq!(
-        (&state["status"], &state["dead"]),
-        (&json!("active"), &json!(0))
-    );
+    assert_eq!(state["status"], "active");
+    assert_eq!(state["dead"], 0);
     assert_eq!(state["to"], "127.0.0.1");
 }
 
@@ -280,7 +237,7 @@ async fn event_excluded_by_a_receivers_filter_cannot_be_replayed_to_it() {
     for (number, status, says) in [(others, 400, "number: "), (ours, 200, "true")] {
         let path = "/admin/v1/receivers/crm/replays";
         let body = json!({ "number": number });
-        let answer = world.admin(Method::POST, path, Some(body)).await;
+        let answer = world.admin_post(path, body).await;
         assert_eq!(answer.status, status, "{answer:?}");
         assert!(answer.text().contains(says), "{answer:?}");
     }
@@ -342,9 +299,7 @@ async fn receiver_that_answered_410_gets_no_event_until_it_is_resumed() {
     assert_eq!(hook.posts().len(), 1);
     hook.script(|_| Say::Status(200, ""));
     let path = "/admin/v1/receivers/crm";
-    let resumed = world
-        .admin(Method::PATCH, path, Some(json!({ "status": "active" })))
-        .await;
+    let resumed = world.admin_patch(path, json!({ "status": "active" })).await;
     assert_eq!(resumed.json()["status"], "active", "{resumed:?}");
     hook.has(3).await;
     assert_eq!(hook.numbers(), [1, 1, 2]);
@@ -352,7 +307,7 @@ async fn receiver_that_answered_410_gets_no_event_until_it_is_resumed() {
         (path, json!({ "status": "gone" })),
         ("/admin/v1/receivers/nobody", json!({ "status": "active" })),
     ] {
-        let refused = world.admin(Method::PATCH, path, Some(body)).await;
+        let refused = world.admin_patch(path, body).await;
         assert!(refused.status.is_client_error(), "{refused:?}");
     }
 }
@@ -397,8 +352,7 @@ async fn webhook_to_localhost_by_name_is_refused() {
 }
 
 fn cheap(vendor: &ScriptedVendor) {
-    let reported = answer(Op::Chat, "да", &usage(Op::Chat, 10, 1000));
-    vendor.script(move |_| Reply::json(200, &reported));
+    vendor.script(move |_| plain_reply(Op::Chat, "да", 10, 1000));
 }
 
 fn body() -> Value {
@@ -407,10 +361,10 @@ fn body() -> Value {
 
 async fn alert(world: &World, levels: Value) {
     let path = "/admin/v1/accounts/acme/alerts";
-    let set = world
+    world
         .admin(Method::PUT, path, Some(json!({ "levels_rub": levels })))
-        .await;
-    assert_eq!(set.status, 200, "{set:?}");
+        .await
+        .expect(200);
 }
 
 #[tokio::test]
@@ -427,8 +381,7 @@ async fn receiver_that_hangs_delays_neither_calls_nor_other_receivers() {
     alert(&world, json!(["999.9", "999", "995"])).await;
     let began = Instant::now();
     for _ in 0..50 {
-        let answer = world.chat(&key, &body()).await;
-        assert_eq!(answer.status, 200);
+        world.chat(&key, &body()).await.expect(200);
     }
     assert!(
         began.elapsed() < Duration::from_secs(10),
@@ -531,8 +484,7 @@ async fn event_that_reuses_the_number_of_a_lost_event_is_sent() {
     let correct = async |id: &str| {
         let entry = json!({ "id": id, "amount_rub": "-0.01", "reason": "test" });
         let path = "/admin/v1/accounts/acme/adjustments";
-        let corrected = world.admin(Method::POST, path, Some(entry)).await;
-        assert_eq!(corrected.status, 200, "{corrected:?}");
+        world.admin_post(path, entry).await.expect(200);
     };
     for id in ["b", "c", "d"] {
         correct(id).await;
@@ -583,13 +535,8 @@ impl Outside {
 
     /// Makes a call. Returns whether it was answered.
     async fn call(&self, key: &Key) -> bool {
-        let bearer = format!("Bearer {}", key.secret);
         let url = format!("http://{}/v1/chat/completions", self.address);
-        let headers = [
-            ("authorization", bearer.as_str()),
-            ("content-type", "application/json"),
-        ];
-        let req = request(Method::POST, &url, &headers, body().to_string().into());
+        let req = json_request(Method::POST, &url, &key.secret, body().to_string());
         client()
             .request(req)
             .await

@@ -3,8 +3,6 @@
 //! is sent only to the provider.
 
 use futures_util::future::join_all;
-use http::{Method, StatusCode};
-use serde_json::{Value, json};
 use tollgate::payments::{CardUse, IntentId, NewAutoTopup, PaymentError, Payments, State};
 use tollgate_layers::{
     money::MicroRub,
@@ -23,11 +21,9 @@ use super::{
 };
 use crate::{
     console::Browser,
-    harness::{RedisServer, World, chat_body, eventually, request},
-    ops::Op,
-    replies::Running,
+    prelude::*,
     support::shop::{Shop, card_of, paid},
-    usage_report::{reported, tollgate},
+    usage_report::{reported, tollgate, typed},
 };
 
 const RULE: &str = "/admin/v1/accounts/acme/auto_topup";
@@ -109,10 +105,8 @@ async fn begun(payments: &str, month_max: i64) -> (Books, Shop) {
     shop.pay(&payment);
     books.process().poll().await.unwrap();
     let on = rule(&books).await;
-    assert_eq!(
-        (&on["status"], &on["card"]),
-        (&json!("on"), &json!("····4444"))
-    );
+    assert_eq!(on["status"], "on");
+    assert_eq!(on["card"], "····4444");
     assert_eq!(paid_in(&books).await, [2000]);
     (books, shop)
 }
@@ -132,16 +126,11 @@ async fn parallel_checks_of_a_low_balance_make_one_card_charge() {
         assert_eq!(paid_in(&books).await, vec![2000; crossing + 1]);
     }
     let charge = shop.charges().pop().unwrap();
-    let order = shop
-        .received()
-        .into_iter()
-        .rfind(|requested| !requested.body.is_empty())
-        .unwrap();
-    let key = order.headers["idempotence-key"]
-        .to_str()
-        .unwrap()
-        .to_owned();
-    assert_eq!(order.json()["metadata"]["tollgate_intent"], key.as_str());
+    let mut received = shop.received().into_iter();
+    let order = received.rfind(|requested| !requested.body.is_empty());
+    let order = order.unwrap();
+    let key = order.headers["idempotence-key"].to_str().unwrap();
+    assert_eq!(order.json()["metadata"]["tollgate_intent"], key);
     let intent = books.process().find(key.parse().unwrap()).await.unwrap();
     assert_eq!(intent.entry, Some(format!("yookassa:{charge}")));
     assert_eq!((intent.card, &*intent.by), (Some(CardUse::Saved), "auto"));
@@ -262,12 +251,8 @@ async fn card_charge_beyond_the_monthly_maximum_is_not_made_and_emits_one_event(
     assert_eq!(shop.charges().len(), 1);
     let returned = failures(&books).await;
     assert_eq!(returned.len(), 1, "{returned:?}");
-    assert!(
-        returned[0]
-            .0
-            .contains("2000.00 ₽ of the monthly maximum of 3000.00 ₽"),
-        "{returned:?}"
-    );
+    let why = "2000.00 ₽ of the monthly maximum of 3000.00 ₽";
+    assert!(returned[0].0.contains(why), "{returned:?}");
     assert_eq!(rule(&books).await["status"], "on", "the next month goes on");
 }
 
@@ -280,10 +265,8 @@ async fn card_charge_that_needs_confirmation_emits_an_event_with_the_link() {
     let returned = failures(&books).await;
     let charge = shop.charges().pop().unwrap();
     assert_eq!(returned.len(), 1, "{returned:?}");
-    assert!(
-        returned[0].2.as_ref().unwrap().contains(&charge),
-        "{returned:?}"
-    );
+    let link = returned[0].2.as_ref().unwrap();
+    assert!(link.contains(&charge), "{returned:?}");
     round(&books).await;
     assert_eq!(shop.charges().len(), 1);
     assert_eq!(paid_in(&books).await, [2000]);
@@ -365,7 +348,7 @@ async fn automatic_top_up_is_on_only_after_a_payment_that_saves_the_card() {
 }
 
 async fn shown(world: &World) -> Value {
-    world.admin(Method::GET, RULE, None).await.json()
+    world.admin_get(RULE).await.json()
 }
 
 /// Creates a rule with the API, and makes the first payment of the rule.
@@ -376,19 +359,20 @@ async fn agreed(world: &World, shop: &Shop) {
 /// Creates a rule with this level and this amount with the API, and makes the first payment of the rule.
 async fn agreed_to(world: &World, shop: &Shop, below: &str, amount: &str) {
     let wanted = json!({ "below_rub": below, "amount_rub": amount, "month_max_rub": "20000" });
-    let made = world.admin(Method::PUT, RULE, Some(wanted)).await;
-    assert_eq!(made.status, 200, "{made:?}");
+    world
+        .admin(Method::PUT, RULE, Some(wanted))
+        .await
+        .expect(200);
     let payment = shop.payments().pop().unwrap();
     shop.pay(&payment);
-    assert_eq!(tell(world, &paid(&payment)).await, StatusCode::OK);
+    assert_eq!(tell(world, &paid(&payment)).await, 200);
     assert_eq!(shown(world).await["status"], "on");
 }
 
 async fn adjust(world: &World, id: &str, rubles: &str) {
     let off = json!({ "id": id, "amount_rub": rubles, "reason": "spent" });
     let path = "/admin/v1/accounts/acme/adjustments";
-    let done = world.admin(Method::POST, path, Some(off)).await;
-    assert_eq!(done.status, 200, "{done:?}");
+    world.admin_post(path, off).await.expect(200);
 }
 
 #[tokio::test]
@@ -410,13 +394,7 @@ async fn parallel_calls_at_two_gateways_cause_one_card_charge() {
     one.settled(&key).await;
     for (crossing, spent) in [(1, "-2000"), (2, "-2000")] {
         eventually("it is charged", async || {
-            let whole = balance(&one)
-                .await
-                .split('.')
-                .next()
-                .unwrap()
-                .parse::<i64>();
-            (whole.unwrap() >= 2000).then_some(())
+            (micro(&balance(&one).await) >= 2_000_000_000).then_some(())
         })
         .await;
         assert_eq!(shop.charges().len(), crossing, "one for each crossing");
@@ -510,111 +488,76 @@ async fn operators_and_owners_can_see_and_remove_a_top_up_rule_but_never_see_the
     let shop = Shop::start().await;
     let world = start(&shop, &format!("{ROUND}\non_page = true"), "memory:").await;
     let key = world.key_with("acme", "0", json!({})).await;
-    let made = tollgate(
-        &world,
-        &[
-            "payment",
-            "auto",
-            "acme",
-            "--below",
-            "500",
-            "--amount",
-            "2000",
-            "--month-max",
-            "20000",
-        ],
-        "",
-    )
-    .await;
-    let made = reported(&made, 0);
+    let words = "payment auto acme --below 500 --amount 2000 --month-max 20000";
+    let made = typed(&world, words, 0).await;
     let payment = shop.payments().pop().unwrap();
-    assert!(
-        made.contains("waiting") && made.contains(&payment),
-        "{made}"
-    );
+    has(&made, "waiting");
+    has(&made, &payment);
     shop.pay(&payment);
     assert_eq!(tell(&world, &paid(&payment)).await, 200);
-    let listed = reported(&tollgate(&world, &["payment", "auto"], "").await, 0);
+    let listed = typed(&world, "payment auto", 0).await;
     assert!(listed.contains("····4444"), "{listed}");
 
     let url = world.url("/v1/tollgate/payments/auto");
     let ask = async |method: Method, secret: &str, body: Value| {
-        let bearer = format!("Bearer {secret}");
-        let headers = [
-            ("authorization", bearer.as_str()),
-            ("content-type", "application/json"),
-        ];
         let body = if body.is_null() {
             String::new()
         } else {
             body.to_string()
         };
-        world
-            .ask(request(method, &url, &headers, body.into()))
-            .await
+        world.ask(json_request(method, &url, secret, body)).await
     };
     let owner = world.another_key("acme", json!({ "kind": "owner" })).await;
     let seen = ask(Method::GET, &key.secret, Value::Null).await.json();
     assert_eq!(seen["auto_topup"]["card"], "····4444", "{seen}");
     for method in [Method::PUT, Method::DELETE] {
-        let refused = ask(method, &key.secret, Value::Null).await;
-        assert_eq!(refused.status, 403, "{refused:?}");
+        let refused = ask(method, &key.secret, Value::Null).await.expect(403);
         assert!(refused.text().contains("Для этого нужен ключ владельца"));
     }
-    let export = reported(&tollgate(&world, &["export"], "").await, 0);
-    let events = world
-        .admin(Method::GET, "/admin/v1/events?after=0", None)
-        .await
-        .text();
-    let payments = world.admin(Method::GET, "/admin/v1/payments", None).await;
-    let shown_rule = world.admin(Method::GET, RULE, None).await.text();
+    let export = typed(&world, "export", 0).await;
+    let events = world.admin_get("/admin/v1/events?after=0").await.text();
+    let payments = world.admin_get("/admin/v1/payments").await;
+    let shown_rule = world.admin_get(RULE).await.text();
     let handle = card_of(&payment);
-    for text in [
-        seen.to_string(),
-        export,
-        events,
-        payments.text(),
-        shown_rule,
-    ] {
+    let payments = payments.text();
+    for text in [seen.to_string(), export, events, payments, shown_rule] {
         assert!(!text.contains(&handle), "{text}");
     }
 
     // The owner key removes the rule and creates another one, which the operator then removes.
     let gone = ask(Method::DELETE, &owner.secret, Value::Null).await;
-    assert_eq!(
-        (gone.status, gone.json()),
-        (StatusCode::OK, json!({ "auto_topup": null }))
-    );
-    for ([below, amount, month_max], says) in [
+    assert_eq!(gone.expect(200).json(), json!({ "auto_topup": null }));
+    let no_amount = "нужна сумма в рублях, больше 0 и с целыми копейками";
+    for (below, amount, month_max, field, why) in [
         (
-            ["500", "400", "20000"],
-            "«amount_rub»: меньше, чем в поле «below_rub»",
+            "500",
+            "400",
+            "20000",
+            "amount_rub",
+            "меньше, чем в поле «below_rub»",
         ),
         (
-            ["500", "1000", "999"],
-            "«month_max_rub»: меньше, чем в поле «amount_rub»",
+            "500",
+            "1000",
+            "999",
+            "month_max_rub",
+            "меньше, чем в поле «amount_rub»",
         ),
-        (
-            ["0", "1000", "20000"],
-            "«below_rub»: нужна сумма в рублях, больше 0 и с целыми копейками",
-        ),
+        ("0", "1000", "20000", "below_rub", no_amount),
     ] {
+        let says = format!("«{field}»: {why}");
         let bad = json!({ "below_rub": below, "amount_rub": amount, "month_max_rub": month_max });
-        let refused = ask(Method::PUT, &owner.secret, bad).await;
-        assert_eq!(refused.status, 400, "{refused:?}");
-        assert!(refused.text().contains(says), "{says}: {refused:?}");
+        let refused = ask(Method::PUT, &owner.secret, bad).await.expect(400);
+        assert!(refused.text().contains(&says), "{says}: {refused:?}");
     }
     let good = json!({ "below_rub": "500", "amount_rub": "1000", "month_max_rub": "20000" });
-    let requested = ask(Method::PUT, &owner.secret, good).await;
-    assert_eq!(requested.status, 200, "{requested:?}");
-    let link = requested.json()["auto_topup"]["url"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let requested = ask(Method::PUT, &owner.secret, good).await.expect(200);
+    let requested = requested.json();
+    let link = requested["auto_topup"]["url"].as_str().unwrap();
     assert!(link.starts_with("https://yoomoney.example/"), "{link}");
     let removed = tollgate(&world, &["payment", "auto", "acme", "--remove"], "").await;
     assert!(reported(&removed, 0).contains("no longer topped up"));
-    assert_eq!(world.admin(Method::GET, RULE, None).await.status, 404);
+    assert_eq!(world.admin_get(RULE).await.status, 404);
     assert_eq!(world.admin(Method::DELETE, RULE, None).await.status, 404);
 }
 
@@ -623,12 +566,8 @@ async fn console_creates_shows_and_removes_a_top_up_rule() {
     let (world, shop) = super::begun("").await;
     let browser = Browser::admin(&world).await;
     let page = "/console/accounts/acme";
-    assert!(
-        !browser
-            .page(&world, page)
-            .await
-            .contains("Remove the top-up rule and delete the saved card")
-    );
+    let removal = "Remove the top-up rule and delete the saved card";
+    assert!(!browser.page(&world, page).await.contains(removal));
     let terms = [
         ("do", "auto-topup"),
         ("below_rub", "500"),
@@ -638,10 +577,7 @@ async fn console_creates_shows_and_removes_a_top_up_rule() {
     let requested = browser.done(&world, page, &terms).await;
     let payment = shop.payments().pop().unwrap();
     assert!(requested.contains("Send the payer the link"), "{requested}");
-    assert!(
-        requested.contains(&format!("orderId={payment}")),
-        "{requested}"
-    );
+    has(&requested, &format!("orderId={payment}"));
     shop.pay(&payment);
     assert_eq!(tell(&world, &paid(&payment)).await, 200);
     let shown = browser.page(&world, page).await;

@@ -1,18 +1,13 @@
 //! Tests of automatic top-up with Stripe and with CloudPayments, in their real formats: how each provider saves,
 //! charges, declines, confirms and deletes a card.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::BTreeMap, sync::Mutex};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::future::join_all;
 use hmac::{Hmac, KeyInit, Mac};
-use http::Method;
-use serde_json::{Value, json};
 use sha2::Sha256;
-use tollgate::demo::vendor::{Received, Reply, ScriptedVendor};
+use tollgate::demo::vendor::{Received, ScriptedVendor};
 use tollgate_ledger::contract::{BookError, Documents, Update};
 
 use super::{
@@ -20,7 +15,7 @@ use super::{
     killed::{Books, until_killed},
     start_with,
 };
-use crate::harness::{VENDOR_KEY, request};
+use crate::prelude::*;
 
 /// The state of a fake provider: the objects that requests have created, and how it responds to the next requests.
 #[derive(Default)]
@@ -185,10 +180,8 @@ async fn at_stripe(more: &str) -> (Books, Fake) {
     }
     books.process().poll().await.unwrap();
     let shown = rule(&books).await;
-    assert_eq!(
-        (&shown["status"], &shown["card"]),
-        (&json!("on"), &json!("····4242"))
-    );
+    assert_eq!(shown["status"], "on");
+    assert_eq!(shown["card"], "····4242");
     (books, fake)
 }
 
@@ -204,10 +197,8 @@ async fn charged_once(open: impl AsyncFn() -> (Books, Fake), charges: usize, ent
         let looks = join_all(processes.iter().map(|process| process.charge_due())).await;
         assert!(looks.iter().all(Result::is_ok), "{looks:?}");
     }
-    assert_eq!(
-        (fake.charges(), paid_in(&books).await),
-        (charges, vec![2000, 2000])
-    );
+    assert_eq!(fake.charges(), charges);
+    assert_eq!(paid_in(&books).await, [2000, 2000]);
     assert!(books.entries().await.iter().any(|(id, _)| id == entry));
 
     for polls in 0.. {
@@ -220,11 +211,8 @@ async fn charged_once(open: impl AsyncFn() -> (Books, Fake), charges: usize, ent
         }
         round(&books).await;
         round(&books).await;
-        assert_eq!(
-            (fake.charges(), paid_in(&books).await),
-            (charges, vec![2000, 2000]),
-            "{polls}"
-        );
+        assert_eq!(fake.charges(), charges, "{polls}");
+        assert_eq!(paid_in(&books).await, [2000, 2000], "{polls}");
         if ended {
             break;
         }
@@ -271,21 +259,17 @@ async fn stripe_decline_and_confirmation_emit_events_and_a_removed_card_is_detac
 /// idempotency key count as one charge.
 fn cloudpayments(state: &mut State, requested: &Received) -> Reply {
     let body = requested.json();
-    let found = |model: &Value| {
-        Reply::json(
-            200,
-            &json!({ "Model": model, "Success": model["Status"] == "Completed", "Message": null }),
-        )
+    let reply = |model: &Value, success: bool| {
+        let body = json!({ "Model": model, "Success": success, "Message": null });
+        Reply::json(200, &body)
     };
+    let found = |model: &Value| reply(model, model["Status"] == "Completed");
     match requested.path.as_str() {
         "/orders/create" => {
             let id = format!("order{}", state.made.len());
             let order = json!({ "Id": id, "Url": format!("https://orders.example/d/{id}"), "InvoiceId": body["InvoiceId"] });
             state.made.push(order.clone());
-            Reply::json(
-                200,
-                &json!({ "Model": order, "Success": true, "Message": null }),
-            )
+            reply(&order, true)
         }
         "/payments/find" => {
             let mut tries = state.charged.iter().rev();
@@ -295,17 +279,13 @@ fn cloudpayments(state: &mut State, requested: &Received) -> Reply {
             }
         }
         "/payments/tokens/charge" => {
-            assert_eq!(
-                (&body["Token"], &body["AccountId"], &body["TrInitiatorCode"]),
-                (&json!("tk-card"), &json!("acme"), &json!(0))
-            );
+            assert_eq!(body["Token"], "tk-card");
+            assert_eq!(body["AccountId"], "acme");
+            assert_eq!(body["TrInitiatorCode"], 0);
             assert!(String::from_utf8_lossy(&requested.body).contains("\"Amount\":2000.00"));
-            let key = requested.headers["x-request-id"]
-                .to_str()
-                .unwrap()
-                .to_owned();
-            assert_eq!(body["InvoiceId"], key.as_str());
-            let known = (requested.path.clone(), key);
+            let key = requested.headers["x-request-id"].to_str().unwrap();
+            assert_eq!(body["InvoiceId"], key);
+            let known = (requested.path.clone(), key.to_owned());
             let number = 700 + state.charged.len();
             let tried = match state.answered.get(&known) {
                 Some((_, tried)) => tried.clone(),
@@ -364,10 +344,8 @@ async fn at_cloudpayments(more: &str) -> (Books, Fake) {
     pay_order(&fake, json!("tk-card"));
     books.process().poll().await.unwrap();
     let shown = rule(&books).await;
-    assert_eq!(
-        (&shown["status"], &shown["card"]),
-        (&json!("on"), &json!("····4242"))
-    );
+    assert_eq!(shown["status"], "on");
+    assert_eq!(shown["card"], "····4242");
     (books, fake)
 }
 
@@ -384,24 +362,16 @@ async fn cloudpayments_decline_and_confirmation_emit_events() {
         Some(json!({ "Status": "Declined", "Reason": "InsufficientFunds", "ReasonCode": 5051 }));
     spend(&books, 1900).await;
     round(&books).await;
-    assert_eq!(
-        failures(&books).await,
-        [("InsufficientFunds".to_owned(), false, None)]
-    );
+    let why = "InsufficientFunds".to_owned();
+    assert_eq!(failures(&books).await, [(why, false, None)]);
     fake.state.lock().unwrap().declines =
         Some(json!({ "Status": null, "AcsUrl": "https://acs.example", "PaReq": "x" }));
-    books
-        .process()
-        .resume_auto(&"acme".parse().unwrap())
-        .await
-        .unwrap();
+    let account = "acme".parse().unwrap();
+    books.process().resume_auto(&account).await.unwrap();
     round(&books).await;
     let reported = failures(&books).await;
-    assert_eq!(
-        reported[1].2.as_deref(),
-        Some("https://orders.example/d/order1"),
-        "{reported:?}"
-    );
+    let link = "https://orders.example/d/order1";
+    assert_eq!(reported[1].2.as_deref(), Some(link), "{reported:?}");
     assert_eq!(paid_in(&books).await, [2000]);
 }
 
@@ -412,8 +382,10 @@ async fn card_token_is_stored_only_from_a_signed_notification() {
     world.key_with("acme", "0", json!({})).await;
     let path = "/admin/v1/accounts/acme/auto_topup";
     let wanted = json!({ "below_rub": "500", "amount_rub": "2000", "month_max_rub": "20000" });
-    let made = world.admin(Method::PUT, path, Some(wanted)).await;
-    assert_eq!(made.status, 200, "{made:?}");
+    world
+        .admin(Method::PUT, path, Some(wanted))
+        .await
+        .expect(200);
     // The search returns the payment without the card's token. Only the notification contains the token.
     let invoice = pay_order(&fake, Value::Null);
     let body = format!(
@@ -431,7 +403,7 @@ async fn card_token_is_stored_only_from_a_signed_notification() {
         let url = world.url("/payments/cloudpayments");
         let reported = request(Method::POST, &url, &headers, body.clone().into());
         assert_eq!(world.ask(reported).await.status, status);
-        let shown = world.admin(Method::GET, path, None).await.json();
+        let shown = world.admin_get(path).await.json();
         assert_eq!(shown["status"], state, "{shown}");
     }
 }
@@ -460,9 +432,7 @@ async fn automatic_top_up_is_off_if_the_payer_saved_no_card() {
     round(&books).await;
     let shown = rule(&books).await;
     assert_eq!(shown["status"], "off", "{shown}");
-    assert_eq!(
-        shown["reason"], "the payer used a payment method that cannot be saved",
-        "{shown}"
-    );
+    let why = "the payer used a payment method that cannot be saved";
+    assert_eq!(shown["reason"], why, "{shown}");
     assert_eq!(paid_in(&books).await, [2000]);
 }

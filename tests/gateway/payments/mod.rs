@@ -7,22 +7,16 @@ mod killed;
 mod stripe;
 
 use futures_util::future::join_all;
-use http::{Method, StatusCode};
-use serde_json::{Value, json};
-use std::sync::Arc;
-use tokio::sync::Notify;
-use tollgate::demo::vendor::Reply;
+use http::StatusCode;
 use tollgate_layers::reserve::ledger::{JournalLine, JournalPart, LedgerAdmin};
 use tollgate_ledger::contract::{BookError, Documents, Update};
 
 use crate::{
     console::{Browser, PASSWORD, named, operators_file_section},
-    harness::{Answer, Key, RedisServer, Setup, World, eventually, request},
     leases::{busy, leases, metric},
-    ops::Op,
-    replies::{answer, usage},
+    prelude::*,
     support::shop::{Shop, canceled, paid, refunded},
-    usage_report::{complained, reported, tollgate},
+    usage_report::{complained, tollgate, typed},
 };
 
 const ANCHOR: &str = "[[rate.source]]\nfixed = \"100\"\n";
@@ -49,25 +43,31 @@ async fn begun(payments: &str) -> (World, Shop) {
     (world, shop)
 }
 
+/// Starts what [`begun`] starts, and requests a payment of 5000 ₽ that the customer makes. The gateway does not know of
+/// it yet.
+async fn paid_at_shop(payments: &str) -> (World, Shop, Value) {
+    let (world, shop) = begun(payments).await;
+    let made = create(&world, "5000").await;
+    shop.pay(id(&made));
+    (world, shop, made)
+}
+
 async fn create(world: &World, rubles: &str) -> Value {
     let wanted = json!({ "account": "acme", "amount_rub": rubles });
-    let made = world
-        .admin(Method::POST, "/admin/v1/payments", Some(wanted))
-        .await;
-    assert_eq!(made.status, 200, "{made:?}");
-    made.json()
+    let made = world.admin_post("/admin/v1/payments", wanted).await;
+    made.expect(200).json()
+}
+
+fn path(payment: &Value) -> String {
+    format!("/admin/v1/payments/{}", payment["id"].as_str().unwrap())
 }
 
 async fn show(world: &World, payment: &Value) -> Value {
-    let path = format!("/admin/v1/payments/{}", payment["id"].as_str().unwrap());
-    world.admin(Method::GET, &path, None).await.json()
+    world.admin_get(&path(payment)).await.json()
 }
 
 async fn check(world: &World, payment: &Value) -> Answer {
-    let path = format!(
-        "/admin/v1/payments/{}/check",
-        payment["id"].as_str().unwrap()
-    );
+    let path = path(payment) + "/check";
     world.admin(Method::POST, &path, None).await
 }
 
@@ -81,23 +81,19 @@ async fn tell(world: &World, notification: &Value) -> StatusCode {
         .status
 }
 
-async fn balance(world: &World) -> String {
-    let account = world
-        .admin(Method::GET, "/admin/v1/accounts/acme", None)
-        .await;
-    account.json()["balance_rub"].as_str().unwrap().to_owned()
+async fn balance(world: &World) -> Value {
+    let account = world.admin_get("/admin/v1/accounts/acme").await;
+    account.json()["balance_rub"].clone()
 }
 
 /// Returns the account's debt: the amount of refunds for which it had no money.
-async fn owed(world: &World) -> String {
-    let account = world
-        .admin(Method::GET, "/admin/v1/accounts/acme", None)
-        .await;
-    account.json()["debt_rub"].as_str().unwrap().to_owned()
+async fn owed(world: &World) -> Value {
+    let account = world.admin_get("/admin/v1/accounts/acme").await;
+    account.json()["debt_rub"].clone()
 }
 
-/// Returns the ids and amounts of the account's entries.
-async fn entries(world: &World) -> Vec<(String, String)> {
+/// Returns the id and the amount of each of the account's entries, for example `yookassa:refund:r-1 -500.00`.
+async fn entries(world: &World) -> Vec<String> {
     let account = "acme".parse().unwrap();
     let page = world
         .gateway
@@ -107,7 +103,7 @@ async fn entries(world: &World) -> Vec<(String, String)> {
     let lines = page.unwrap().lines.into_iter();
     lines
         .filter_map(|line| match line {
-            JournalLine::Entry { id, amount_rub, .. } => Some((id, amount_rub.to_string())),
+            JournalLine::Entry { id, amount_rub, .. } => Some(format!("{id} {amount_rub}")),
             JournalLine::Call(_) => None,
         })
         .collect()
@@ -139,10 +135,8 @@ async fn change_intent(world: &World, payment: &Value, change: impl Fn(&mut Valu
 }
 
 async fn is_sound(world: &World) {
-    let audit = world
-        .admin(Method::POST, "/admin/v1/audit", None)
-        .await
-        .json();
+    let audit = world.admin(Method::POST, "/admin/v1/audit", None).await;
+    let audit = audit.json();
     assert_eq!(audit["breaches"], json!([]), "{audit}");
 }
 
@@ -155,22 +149,14 @@ async fn payment_made_with_the_link_is_credited_once() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
     assert_eq!(made["state"], "open");
-    assert!(
-        made["url"]
-            .as_str()
-            .unwrap()
-            .starts_with("https://yoomoney.example/checkout")
-    );
+    let url = made["url"].as_str().unwrap();
+    assert!(url.starts_with("https://yoomoney.example/checkout"));
     let order = &shop.received()[0];
-    assert_eq!(
-        order.headers["idempotence-key"],
-        made["id"].as_str().unwrap()
-    );
+    let number = made["id"].as_str().unwrap();
+    assert_eq!(order.headers["idempotence-key"], number);
     let order = order.json();
-    assert_eq!(
-        order["amount"],
-        json!({ "value": "5000.00", "currency": "RUB" })
-    );
+    let amount = json!({ "value": "5000.00", "currency": "RUB" });
+    assert_eq!(order["amount"], amount);
     assert_eq!(order["capture"], true);
     assert_eq!(order["metadata"]["tollgate_intent"], made["id"]);
 
@@ -180,95 +166,54 @@ async fn payment_made_with_the_link_is_credited_once() {
     }
     assert_eq!(shop.fetches(), 1, "what is paid is not fetched again");
     let entry = format!("yookassa:{}", id(&made));
-    let expected = (entry.clone(), "5000.00".to_owned());
-    assert_eq!(entries(&world).await, [expected]);
+    assert_eq!(entries(&world).await, [format!("{entry} 5000.00")]);
     let shown = show(&world, &made).await;
-    assert_eq!(
-        (&shown["state"], &shown["entry"]),
-        (&json!("paid"), &json!(entry))
-    );
+    assert_eq!(shown["state"], "paid");
+    assert_eq!(shown["entry"], entry);
     is_sound(&world).await;
 }
 
 #[tokio::test]
 async fn payments_can_be_created_listed_and_checked_by_command() {
     let (world, shop) = begun("").await;
-    let link = reported(
-        &tollgate(&world, &["payment", "create", "acme", "5000"], "").await,
-        0,
-    );
+    let link = typed(&world, "payment create acme 5000", 0).await;
     let payment = shop.payments().pop().unwrap();
-    assert!(
-        link.contains(&format!("checkout?orderId={payment}")),
-        "{link}"
-    );
-    let made = reported(
-        &tollgate(
-            &world,
-            &["payment", "list", "--account", "acme", "--json"],
-            "",
-        )
-        .await,
-        0,
-    );
+    has(&link, &format!("checkout?orderId={payment}"));
+    let made = typed(&world, "payment list --account acme --json", 0).await;
     let made: Value = serde_json::from_str(&made).unwrap();
     let made = made["payments"][0]["id"].as_str().unwrap();
     shop.pay(&payment);
-    let checked = reported(&tollgate(&world, &["payment", "check", made], "").await, 0);
-    assert!(
-        checked.contains(&format!("yookassa:{payment}")),
-        "{checked}"
-    );
-    let listed = reported(
-        &tollgate(&world, &["payment", "list", "--state", "paid"], "").await,
-        0,
-    );
-    assert!(
-        listed.contains(made) && listed.contains("5000.00"),
-        "{listed}"
-    );
+    let checked = typed(&world, &format!("payment check {made}"), 0).await;
+    has(&checked, &format!("yookassa:{payment}"));
+    let listed = typed(&world, "payment list --state paid", 0).await;
+    has(&listed, made);
+    has(&listed, "5000.00");
 }
 
 #[tokio::test]
 async fn repeated_payment_request_returns_the_same_payment() {
     let (world, shop) = begun("").await;
     let wanted = |rubles: &str| json!({ "id": "019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90", "account": "acme", "amount_rub": rubles });
-    let ask = async |rubles: &str| {
-        world
-            .admin(Method::POST, "/admin/v1/payments", Some(wanted(rubles)))
-            .await
-    };
+    let ask = async |rubles: &str| world.admin_post("/admin/v1/payments", wanted(rubles)).await;
     // The provider fails at first and creates nothing, so the caller may repeat the request.
     shop.break_with(Some(500));
     assert_eq!(ask("10").await.status, 502);
     shop.break_with(None);
     let made = join_all((0..5).map(|_| ask("10"))).await;
-    assert!(
-        made.iter()
-            .all(|made| made.json()["url"] == made.json()["url"])
-    );
+    let url = made[0].json()["url"].clone();
+    assert!(made.iter().all(|made| made.json()["url"] == url));
     assert_eq!(shop.payments().len(), 1);
     assert_eq!(ask("11").await.status, 409);
-    for (rubles, says) in [
-        ("0.001", "whole kopecks"),
-        ("0", "whole kopecks"),
-        ("-5", "whole kopecks"),
-    ] {
-        let refused = world
-            .admin(
-                Method::POST,
-                "/admin/v1/payments",
-                Some(json!({ "account": "acme", "amount_rub": rubles })),
-            )
-            .await;
+    let path = "/admin/v1/payments";
+    for rubles in ["0.001", "0", "-5"] {
+        let wanted = json!({ "account": "acme", "amount_rub": rubles });
+        let refused = world.admin_post(path, wanted).await;
         assert_eq!(refused.status, 400, "{rubles}");
-        assert!(refused.text().contains(says), "{}", refused.text());
+        let text = refused.text();
+        assert!(text.contains("whole kopecks"), "{rubles}: {text}");
     }
     let nobody = json!({ "account": "nobody", "amount_rub": "10" });
-    let refused = world
-        .admin(Method::POST, "/admin/v1/payments", Some(nobody))
-        .await;
-    assert_eq!(refused.status, 404);
+    world.admin_post(path, nobody).await.expect(404);
 }
 
 #[tokio::test]
@@ -280,30 +225,25 @@ async fn ten_notifications_to_two_gateways_on_one_redis_make_one_top_up() {
     one.key_with("acme", "0", json!({})).await;
     let made = create(&one, "5000").await;
     shop.pay(id(&made));
+    let tell_both = async |notification: &Value| {
+        let returned = (0..10).map(|n| tell(if n % 2 == 0 { &one } else { &other }, notification));
+        for status in join_all(returned).await {
+            assert_eq!(status, 200);
+        }
+    };
     let notification = paid(id(&made));
-    let returned = (0..10).map(|n| tell(if n % 2 == 0 { &one } else { &other }, &notification));
-    for status in join_all(returned).await {
-        assert_eq!(status, 200);
-    }
+    tell_both(&notification).await;
     assert_eq!(balance(&other).await, "5000.00");
     assert_eq!(entries(&one).await.len(), 1);
 
     // The account has spent a part of the money. Both gateways get the notification of the refund, and together they
     // record it once.
     let off = json!({ "id": "spent", "amount_rub": "-4000", "reason": "spent" });
-    other
-        .admin(
-            Method::POST,
-            "/admin/v1/accounts/acme/adjustments",
-            Some(off),
-        )
-        .await;
+    let path = "/admin/v1/accounts/acme/adjustments";
+    other.admin_post(path, off).await;
     shop.refund(id(&made), "r-1", "3000.00");
     let notification = refunded(id(&made), "r-1");
-    let returned = (0..10).map(|n| tell(if n % 2 == 0 { &one } else { &other }, &notification));
-    for status in join_all(returned).await {
-        assert_eq!(status, 200);
-    }
+    tell_both(&notification).await;
     assert_eq!(entries(&one).await.len(), 3);
     assert_eq!(balance(&one).await, "0.00");
     let shown = show(&other, &made).await;
@@ -326,11 +266,8 @@ async fn forged_payment_notification_has_no_effect() {
         "*",
     ] {
         assert_eq!(tell(&world, &paid(unknown)).await, 200, "{unknown}");
-        assert_eq!(
-            tell(&world, &refunded(unknown, "r")).await,
-            200,
-            "{unknown}"
-        );
+        let refund = refunded(unknown, "r");
+        assert_eq!(tell(&world, &refund).await, 200, "{unknown}");
     }
     // The notification names another payment for the intent. The intent keeps the first payment.
     let mut other = paid("2d009999-000f-5000-8000-18db351245c7");
@@ -341,10 +278,10 @@ async fn forged_payment_notification_has_no_effect() {
         assert_eq!(tell(&world, &unread).await, 400);
     }
     let url = world.url("/payments/paypal");
-    let elsewhere = world
+    world
         .ask(request(Method::POST, &url, &[], "{}".into()))
-        .await;
-    assert_eq!(elsewhere.status, 404);
+        .await
+        .expect(404);
     let large = vec![b' '; 65 * 1024];
     let url = world.url("/payments/yookassa");
     let large = world
@@ -373,9 +310,7 @@ async fn payment_that_does_not_match_its_intent_is_refused_with_an_event() {
         json!({ "value": "50000.00", "currency": "RUB" }),
         json!({ "value": "many", "currency": "RUB" }),
     ] {
-        let (world, shop) = begun("").await;
-        let made = create(&world, "5000").await;
-        shop.pay(id(&made));
+        let (world, shop, made) = paid_at_shop("").await;
         shop.set(id(&made), &json!({ "amount": amount }));
         assert_eq!(tell(&world, &paid(id(&made))).await, 200);
         let shown = show(&world, &made).await;
@@ -384,15 +319,11 @@ async fn payment_that_does_not_match_its_intent_is_refused_with_an_event() {
         assert!(why.contains(amount["value"].as_str().unwrap()), "{why}");
         assert!(why.contains(amount["currency"].as_str().unwrap()), "{why}");
         assert_eq!(balance(&world).await, "0.00");
-        let listed = world
-            .admin(Method::GET, "/admin/v1/payments?state=refused", None)
-            .await;
+        let listed = world.admin_get("/admin/v1/payments?state=refused").await;
         assert_eq!(listed.json()["payments"].as_array().unwrap().len(), 1);
-        let unknown = world
-            .admin(Method::GET, "/admin/v1/payments?state=lost", None)
-            .await;
-        assert_eq!(unknown.status, 400, "{unknown:?}");
-        let scrape = world.admin(Method::GET, "/metrics", None).await.text();
+        let lost = "/admin/v1/payments?state=lost";
+        world.admin_get(lost).await.expect(400);
+        let scrape = world.admin_get("/metrics").await.text();
         let counted = "tollgate_payments_total{result=\"refused\"} 1";
         assert!(scrape.contains(counted), "{scrape}");
     }
@@ -400,18 +331,14 @@ async fn payment_that_does_not_match_its_intent_is_refused_with_an_event() {
 
 #[tokio::test]
 async fn payment_without_a_notification_is_found_by_a_check_or_a_poll() {
-    let (world, shop) = begun("").await;
-    let made = create(&world, "5000").await;
-    shop.pay(id(&made));
+    let (world, shop, made) = paid_at_shop("").await;
     assert_eq!(check(&world, &made).await.json()["state"], "paid");
     // The notification of the refund is lost, like that of the payment.
     shop.refund(id(&made), "r-1", "1000.00");
     assert_eq!(check(&world, &made).await.json()["debt_rub"], "0.00");
     assert_eq!(balance(&world).await, "4000.00");
 
-    let (world, shop) = begun("poll_seconds = 1").await;
-    let made = create(&world, "5000").await;
-    shop.pay(id(&made));
+    let (world, shop, made) = paid_at_shop("poll_seconds = 1").await;
     eventually("the clock finds it", async || {
         (show(&world, &made).await["state"] == "paid").then_some(())
     })
@@ -419,11 +346,9 @@ async fn payment_without_a_notification_is_found_by_a_check_or_a_poll() {
     assert_eq!(balance(&world).await, "5000.00");
     // The poll does not fetch payments that are closed.
     let of_paid = || {
-        let received = shop.received();
-        received
-            .iter()
-            .filter(|requested| requested.path.ends_with(id(&made)))
-            .count()
+        let mut received = shop.received();
+        received.retain(|requested| requested.path.ends_with(id(&made)));
+        received.len()
     };
     let before = of_paid();
     let other = create(&world, "7").await;
@@ -438,18 +363,16 @@ async fn payment_without_a_notification_is_found_by_a_check_or_a_poll() {
 #[tokio::test]
 async fn payment_notifications_may_arrive_in_any_order() {
     // The notification of a refund may arrive before the notification of its payment.
-    let (world, shop) = begun("").await;
-    let made = create(&world, "5000").await;
-    shop.pay(id(&made));
+    let (world, shop, made) = paid_at_shop("").await;
     shop.refund(id(&made), "r-1", "5000.00");
     assert_eq!(tell(&world, &refunded(id(&made), "r-1")).await, 200);
     assert_eq!(tell(&world, &paid(id(&made))).await, 200);
-    let amounts: Vec<_> = entries(&world)
-        .await
-        .into_iter()
-        .map(|(_, amount)| amount)
-        .collect();
-    assert_eq!(amounts, ["5000.00", "-5000.00"]);
+    let entry = format!("yookassa:{}", id(&made));
+    let expected = [
+        format!("{entry} 5000.00"),
+        "yookassa:refund:r-1 -5000.00".to_owned(),
+    ];
+    assert_eq!(entries(&world).await, expected);
 
     // The notification of a success may arrive before or after the notification of a cancellation.
     let made = create(&world, "300").await;
@@ -490,44 +413,30 @@ async fn payment_notification_may_arrive_before_the_answer_that_names_the_paymen
 
 #[tokio::test]
 async fn payment_cancelled_after_success_emits_an_event_and_moves_no_money() {
-    let (world, shop) = begun("").await;
-    let made = create(&world, "5000").await;
-    shop.pay(id(&made));
+    let (world, shop, made) = paid_at_shop("").await;
     assert_eq!(tell(&world, &paid(id(&made))).await, 200);
     shop.cancel(id(&made));
     for _ in 0..3 {
         assert_eq!(tell(&world, &canceled(id(&made))).await, 200);
     }
     let path = "/admin/v1/events?after=0&kind=payment_reversed";
-    let returned = world.admin(Method::GET, path, None).await.json();
+    let returned = world.admin_get(path).await.json();
     let returned = returned["events"].as_array().unwrap();
     assert_eq!(returned.len(), 1, "{returned:?}");
     let entry = format!("yookassa:{}", id(&made));
-    assert_eq!(
-        (
-            &returned[0]["entry"],
-            &returned[0]["amount_rub"],
-            &returned[0]["reason"]
-        ),
-        (
-            &json!(entry),
-            &json!("5000.00"),
-            &json!("yoo_money: expired_on_confirmation")
-        )
-    );
+    assert_eq!(returned[0]["entry"], entry);
+    assert_eq!(returned[0]["amount_rub"], "5000.00");
+    let reason = "yoo_money: expired_on_confirmation";
+    assert_eq!(returned[0]["reason"], reason);
     assert_eq!(show(&world, &made).await["state"], "paid");
     assert_eq!(balance(&world).await, "5000.00");
-    assert_eq!(
-        metric(&world, "tollgate_payments_total{result=\"reversed\"}").await,
-        1.0
-    );
+    let reversed = "tollgate_payments_total{result=\"reversed\"}";
+    assert_eq!(metric(&world, reversed).await, 1.0);
 }
 
 #[tokio::test]
 async fn refund_that_yookassa_cancels_after_it_succeeded_is_credited_back() {
-    let (world, shop) = begun("").await;
-    let made = create(&world, "5000").await;
-    shop.pay(id(&made));
+    let (world, shop, made) = paid_at_shop("").await;
     assert_eq!(tell(&world, &paid(id(&made))).await, 200);
     shop.refund(id(&made), "r-1", "2000.00");
     assert_eq!(tell(&world, &refunded(id(&made), "r-1")).await, 200);
@@ -540,20 +449,14 @@ async fn refund_that_yookassa_cancels_after_it_succeeded_is_credited_back() {
 
 #[tokio::test]
 async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
-    let (world, shop) = begun("on_page = true").await;
-    let made = create(&world, "5000").await;
-    shop.pay(id(&made));
+    let (world, shop, made) = paid_at_shop("on_page = true").await;
     tell(&world, &paid(id(&made))).await;
     let adjust = async |id: &str, rubles: &str| {
         let body = json!({ "id": id, "amount_rub": rubles, "reason": "as calls would" });
-        let done = world
-            .admin(
-                Method::POST,
-                "/admin/v1/accounts/acme/adjustments",
-                Some(body),
-            )
-            .await;
-        assert_eq!(done.status, 200, "{done:?}");
+        world
+            .admin_post("/admin/v1/accounts/acme/adjustments", body)
+            .await
+            .expect(200);
     };
     adjust("spent", "-4500").await;
     shop.refund(id(&made), "r-1", "2000.00");
@@ -564,21 +467,14 @@ async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
     let shown = show(&world, &made).await;
     assert_eq!(shown["debt_rub"], "1500.00");
     assert_eq!(shown["refunds"][0]["taken_rub"], json!(["500.00"]));
-    let listed = world
-        .admin(Method::GET, "/admin/v1/payments?account=acme", None)
-        .await
-        .json();
-    assert_eq!(listed["debt_rub"], "1500.00");
+    let listed = world.admin_get("/admin/v1/payments?account=acme").await;
+    assert_eq!(listed.json()["debt_rub"], "1500.00");
     assert_eq!(owed(&world).await, "1500.00");
-    let returned = reported(&tollgate(&world, &["account", "show", "acme"], "").await, 0);
-    assert!(
-        returned.contains("owed for refunds  1500.00 ₽"),
-        "{returned}"
-    );
+    let returned = typed(&world, "account show acme", 0).await;
+    let debt = "owed for refunds  1500.00 ₽";
+    assert!(returned.contains(debt), "{returned}");
     let key = world.another_key("acme", json!({})).await;
-    let bearer = format!("Bearer {}", key.secret);
-    let headers = [("authorization", bearer.as_str())];
-    let offer = world.get("/v1/tollgate/payments", &headers).await.json();
+    let offer = offered(&world, &key).await.json();
     assert_eq!(offer["debt_rub"], "1500.00", "{offer}");
     // The account has no free money. So the second refund deducts nothing now, and its whole amount is added to the
     // debt.
@@ -587,26 +483,16 @@ async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
     assert_eq!(show(&world, &made).await["debt_rub"], "1501.00");
     assert_eq!(owed(&world).await, "1501.00");
     let path = "/admin/v1/events?after=0&kind=debt";
-    let returned = world.admin(Method::GET, path, None).await.json();
-    let returned: Vec<_> = returned["events"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|event| {
-            (
-                event["entry"].as_str().unwrap(),
-                event["debt_rub"].as_str().unwrap(),
-            )
-        })
+    let returned = world.admin_get(path).await.json();
+    let returned = returned["events"].as_array().unwrap().iter();
+    let returned: Vec<_> = returned
+        .map(|event| json!([event["entry"], event["debt_rub"]]))
         .collect();
-    assert_eq!(
-        returned,
-        [
-            ("yookassa:refund:r-1", "1500.00"),
-            ("yookassa:refund:r-2", "1.00")
-        ],
-        "once each"
-    );
+    let once_each = [
+        json!(["yookassa:refund:r-1", "1500.00"]),
+        json!(["yookassa:refund:r-2", "1.00"]),
+    ];
+    assert_eq!(returned, once_each);
     // A check of the payment collects the debt from the account's free money, but never more than the debt.
     adjust("given", "1000").await;
     assert_eq!(check(&world, &made).await.json()["debt_rub"], "501.00");
@@ -616,22 +502,16 @@ async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
     assert_eq!(check(&world, &made).await.json()["debt_rub"], "0.00");
     assert_eq!(owed(&world).await, "0.00");
     assert_eq!(balance(&world).await, "499.00");
-    let taken: Vec<_> = entries(&world)
-        .await
-        .into_iter()
-        .filter(|(id, _)| id.contains(":refund:"))
-        .collect();
+    let mut taken = entries(&world).await;
+    taken.retain(|entry| entry.contains(":refund:"));
     let expected = [
-        ("yookassa:refund:r-1", "-500.00"),
-        ("yookassa:refund:r-2", "0.00"),
-        ("yookassa:refund:r-1:2", "-1000.00"),
-        ("yookassa:refund:r-1:3", "-500.00"),
-        ("yookassa:refund:r-2:2", "-1.00"),
+        "yookassa:refund:r-1 -500.00",
+        "yookassa:refund:r-2 0.00",
+        "yookassa:refund:r-1:2 -1000.00",
+        "yookassa:refund:r-1:3 -500.00",
+        "yookassa:refund:r-2:2 -1.00",
     ];
-    assert_eq!(
-        taken,
-        expected.map(|(id, amount)| (id.to_owned(), amount.to_owned()))
-    );
+    assert_eq!(taken, expected);
     is_sound(&world).await;
 }
 
@@ -650,8 +530,7 @@ async fn unused_money_of_a_lease_can_be_refunded() {
     let made = create(&world, "5000").await;
     shop.pay(id(&made));
     assert_eq!(tell(&world, &paid(id(&made))).await, 200);
-    let reply = answer(Op::Chat, "да", &usage(Op::Chat, 9, 2));
-    world.vendor.script(move |_| Reply::json(200, &reply));
+    world.vendor_sends(plain_reply(Op::Chat, "да", 9, 2));
     let lease = eventually("a lease has heard of all ends, and stands", async || {
         busy(&world, &key).await;
         let counts = ["tollgate_lease_holds_total", "tollgate_lease_ends_total"];
@@ -667,18 +546,16 @@ async fn unused_money_of_a_lease_can_be_refunded() {
     assert_eq!(tell(&world, &refunded(id(&made), "r-1")).await, 200);
     assert_eq!(balance(&world).await, "0.00");
     let path = format!("/admin/v1/keys/{}", key.id);
-    let shown = world.admin(Method::GET, &path, None).await.json();
+    let shown = world.admin_get(&path).await.json();
     let spent = &shown["spent_rub"];
     assert_eq!(&show(&world, &made).await["debt_rub"], spent);
-    assert_eq!(owed(&world).await, spent.as_str().unwrap());
+    assert_eq!(owed(&world).await, *spent);
     is_sound(&world).await;
 }
 
 #[tokio::test]
 async fn provider_that_does_not_answer_is_called_again() {
-    let (world, shop) = begun("").await;
-    let made = create(&world, "5000").await;
-    shop.pay(id(&made));
+    let (world, shop, made) = paid_at_shop("").await;
     for status in [500, 429, 401] {
         shop.break_with(Some(status));
         assert_eq!(tell(&world, &paid(id(&made))).await, 503, "{status}");
@@ -698,22 +575,16 @@ async fn payment_that_the_provider_did_not_create_is_requested_again_with_the_sa
     let (_, id) = failed.split_once("--id ").unwrap();
     let id = id.split(')').next().unwrap();
     shop.break_with(None);
-    let args = ["payment", "create", "acme", "5000", "--id", id];
-    let made = reported(&tollgate(&world, &args, "").await, 0);
+    let again = format!("payment create acme 5000 --id {id}");
+    let made = typed(&world, &again, 0).await;
     assert!(made.contains(id) && made.contains("https://"), "{made}");
     assert_eq!(shop.payments().len(), 1);
 }
 
 /// Requests a payment with a caller's key.
 async fn asked_by(world: &World, key: &Key, body: &Value) -> Answer {
-    let bearer = format!("Bearer {}", key.secret);
-    let headers = [
-        ("authorization", bearer.as_str()),
-        ("content-type", "application/json"),
-    ];
-    let url = world.url("/v1/tollgate/payments");
-    let body = body.to_string().into();
-    world.ask(request(Method::POST, &url, &headers, body)).await
+    let path = "/v1/tollgate/payments";
+    world.post(path, key, body.to_string()).await
 }
 
 #[tokio::test]
@@ -759,9 +630,8 @@ async fn only_roles_that_manage_money_create_owner_keys_while_payments_are_enabl
             let me = Browser::signed_in(&world, who, PASSWORD).await;
             let path = format!("/console/keys/{}", owner.id);
             for wanted in ["disable", "enable", "delete"] {
-                let answer = me
-                    .post(&world, &path, &[("do", wanted), ("sure", "1")])
-                    .await;
+                let fields = [("do", wanted), ("sure", "1")];
+                let answer = me.post(&world, &path, &fields).await;
                 let is_refused = answer.status == 403;
                 assert_eq!(is_refused, !may, "{who} {wanted} {offered}: {answer:?}");
             }
@@ -780,21 +650,25 @@ async fn only_roles_that_manage_money_create_owner_keys_while_payments_are_enabl
     }
 }
 
+/// Returns what the gateway offers a caller's key: the limits of payments, and the payments so far.
+async fn offered(world: &World, key: &Key) -> Answer {
+    world.get_by(key, "/v1/tollgate/payments").await
+}
+
+/// Checks that a requested payment was refused because of this field.
+fn is_refused(answer: &Answer, body: &Value, field: &str, says: &str) {
+    assert_eq!(answer.status, 400, "{body}: {answer:?}");
+    let text = answer.refusal();
+    let named = text.contains(&format!("«{field}»"));
+    assert!(named && text.contains(says), "{body}: {text}");
+}
+
 #[tokio::test]
 async fn callers_key_can_start_payments_only_within_the_configured_limits() {
     let shop = Shop::start().await;
-    let world = start(
-        &shop,
-        "on_page = true\nmin_rub = \"100\"\nmax_rub = \"1000\"\nopen_max = 2",
-        "memory:",
-    )
-    .await;
+    let bounds = "on_page = true\nmin_rub = \"100\"\nmax_rub = \"1000\"\nopen_max = 2";
+    let world = start(&shop, bounds, "memory:").await;
     let key = world.key_with("acme", "0", json!({})).await;
-    let bearer = format!("Bearer {}", key.secret);
-    let headers = [
-        ("authorization", bearer.as_str()),
-        ("content-type", "application/json"),
-    ];
     let ask = async |body: Value| asked_by(&world, &key, &body).await;
     for (body, status) in [
         (json!({ "amount_rub": "99.99" }), 400),
@@ -807,55 +681,27 @@ async fn callers_key_can_start_payments_only_within_the_configured_limits() {
         let answer = ask(body.clone()).await;
         assert_eq!(answer.status, status, "{body}: {answer:?}");
     }
-    for (body, field, says) in [
-        (
-            json!({ "amount_rub": "1,5" }),
-            "amount_rub",
-            "целыми копейками",
-        ),
-        (
-            json!({ "amount_rub": "100.001" }),
-            "amount_rub",
-            "целыми копейками",
-        ),
-        (
-            json!({ "amount_rub": 100 }),
-            "amount_rub",
-            "в кавычках, например \"12.50\"",
-        ),
-        (json!({}), "amount_rub", "отсутствует"),
-        (
-            json!({ "amount_rub": "100", "account": "other" }),
-            "account",
-            "не поддерживает",
-        ),
-        (
-            json!({ "amount_rub": "100", "email": "nobody" }),
-            "email",
-            "адрес почты, например",
-        ),
-        (
-            json!({ "amount_rub": "100", "email": 1 }),
-            "email",
-            "строка",
-        ),
+    for (field, value, says) in [
+        ("amount_rub", json!("1,5"), "целыми копейками"),
+        ("amount_rub", json!("100.001"), "целыми копейками"),
+        ("amount_rub", json!(100), "в кавычках, например \"12.50\""),
+        ("account", json!("other"), "не поддерживает"),
+        ("email", json!("nobody"), "адрес почты, например"),
+        ("email", json!(1), "строка"),
     ] {
-        let answer = ask(body.clone()).await;
-        assert_eq!(answer.status, 400, "{body}: {answer:?}");
-        let text = answer.json()["error"]["message"]
-            .as_str()
-            .unwrap()
-            .to_owned();
-        assert!(
-            text.contains(&format!("«{field}»")) && text.contains(says),
-            "{body}: {text}"
-        );
+        let mut body = json!({ "amount_rub": "100" });
+        body[field] = value;
+        is_refused(&ask(body.clone()).await, &body, field, says);
     }
-    let offer = world.get("/v1/tollgate/payments", &headers).await.json();
-    assert_eq!(
-        (&offer["min_rub"], &offer["max_rub"]),
-        (&json!("100.00"), &json!("1000.00"))
+    is_refused(
+        &ask(json!({})).await,
+        &json!({}),
+        "amount_rub",
+        "отсутствует",
     );
+    let offer = offered(&world, &key).await.json();
+    assert_eq!(offer["min_rub"], "100.00");
+    assert_eq!(offer["max_rub"], "1000.00");
     assert_eq!(offer["payments"].as_array().unwrap().len(), 2);
     // The number of open payments is limited. A paid payment is not open any more.
     let first = shop.payments()[0].clone();
@@ -871,24 +717,11 @@ async fn callers_key_can_start_payments_only_within_the_configured_limits() {
     let (world, _shop) = begun("").await;
     assert!(!page(&world).await.contains("<form id=\"pay\""));
     let key = world.another_key("acme", json!({})).await;
-    let bearer = format!("Bearer {}", key.secret);
-    let headers = [("authorization", bearer.as_str())];
-    assert_eq!(
-        world.get("/v1/tollgate/payments", &headers).await.status,
-        404
-    );
-    let world = World::start().await;
-    let key = world.key().await;
-    let bearer = format!("Bearer {}", key.secret);
-    let headers = [("authorization", bearer.as_str())];
-    assert_eq!(
-        world.get("/v1/tollgate/payments", &headers).await.status,
-        404
-    );
+    assert_eq!(offered(&world, &key).await.status, 404);
+    let (world, key) = World::start_with_key().await;
+    assert_eq!(offered(&world, &key).await.status, 404);
     let wanted = json!({ "account": "acme", "amount_rub": "10" });
-    let refused = world
-        .admin(Method::POST, "/admin/v1/payments", Some(wanted))
-        .await;
-    assert_eq!(refused.status, 400);
-    assert!(refused.text().contains("[payments]"), "{}", refused.text());
+    let refused = world.admin_post("/admin/v1/payments", wanted).await;
+    let text = refused.expect(400).text();
+    assert!(text.contains("[payments]"), "{text}");
 }

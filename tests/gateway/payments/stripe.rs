@@ -1,17 +1,16 @@
 //! Tests of Stripe in its real format: Checkout sessions, and events with a signature over their time and body.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::Mutex,
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use futures_util::future::join_all;
 use hmac::{Hmac, KeyInit, Mac};
-use http::{Method, StatusCode};
-use serde_json::{Value, json};
+use http::StatusCode;
 use sha2::Sha256;
 use tollgate::{
-    demo::vendor::{Received, Reply, ScriptedVendor},
+    demo::vendor::{Received, ScriptedVendor},
     payments::IntentId,
 };
 use tollgate_layers::money::MicroRub;
@@ -21,7 +20,7 @@ use super::{
     killed::{self, until_killed, wish_of},
     show, start_with,
 };
-use crate::harness::{RedisServer, VENDOR_KEY, World, request};
+use crate::prelude::*;
 
 #[derive(Default)]
 struct Books {
@@ -35,17 +34,15 @@ struct Account {
     books: Arc<Mutex<Books>>,
 }
 
-async fn begun() -> (World, Account) {
-    begun_with("").await
-}
-
-/// Starts a gateway whose Stripe section has these additional lines.
-async fn begun_with(lines: &str) -> (World, Account) {
+/// Starts a gateway whose Stripe section has these additional lines, and requests a payment of 5000.50 ₽ for an account
+/// without money.
+async fn requested(lines: &str) -> (World, Account, Value) {
     let (sections, account) = open_account().await;
     let sections = format!("{sections}{lines}");
     let world = start_with(&sections, "memory:").await;
     world.key_with("acme", "0", json!({})).await;
-    (world, account)
+    let made = create(&world, "5000.5").await;
+    (world, account, made)
 }
 
 /// Starts a fake Stripe account. Returns the configuration sections of a gateway that uses it, and the fake.
@@ -92,23 +89,22 @@ fn answer(books: &mut Books, requested: &Received) -> Reply {
     if let Some(paid) = requested.path.strip_prefix("/v1/payment_intents/") {
         let ours = json!({ "tollgate_intent": books.session["client_reference_id"] });
         let metadata = if paid == "pi_1" { ours } else { json!({}) };
-        return Reply::json(
-            200,
-            &json!({
-                "id": paid, "object": "payment_intent", "metadata": metadata, "status": "succeeded", "amount": 500_050,
-                "currency": "rub",
-            }),
-        );
+        let paid = json!({ "id": paid, "object": "payment_intent", "metadata": metadata, "status": "succeeded",
+            "amount": 500_050, "currency": "rub" });
+        return Reply::json(200, &paid);
     }
     let listed = match requested.path.as_str() {
         "/v1/refunds?limit=100&payment_intent=pi_1" => &books.refunds,
         "/v1/disputes?limit=100&payment_intent=pi_1" => &books.disputes,
         path => panic!("{path}"),
     };
-    Reply::json(
-        200,
-        &json!({ "object": "list", "data": listed, "has_more": false }),
-    )
+    let list = json!({ "object": "list", "data": listed, "has_more": false });
+    Reply::json(200, &list)
+}
+
+/// Returns a refund of 1000 ₽ as Stripe lists it.
+fn refund(id: &str, status: &str) -> Value {
+    json!({ "id": id, "amount": 100_000, "currency": "rub", "status": status })
 }
 
 impl Account {
@@ -126,8 +122,7 @@ impl Account {
     }
 
     fn refund_is(&self, status: &str) {
-        self.books.lock().unwrap().refunds =
-            vec![json!({ "id": "re_1", "amount": 100_000, "currency": "rub", "status": status })];
+        self.books.lock().unwrap().refunds = vec![refund("re_1", status)];
     }
 
     fn dispute_is(&self, status: &str) {
@@ -174,12 +169,8 @@ async fn tell_signed(world: &World, event: &Value, shown: &str) -> StatusCode {
 }
 
 async fn tell(world: &World, event: &Value) -> StatusCode {
-    tell_signed(
-        world,
-        event,
-        &signature(VENDOR_KEY, now(), &event.to_string()),
-    )
-    .await
+    let shown = signature(VENDOR_KEY, now(), &event.to_string());
+    tell_signed(world, event, &shown).await
 }
 
 fn event(kind: &str, made: &Value, id: &str) -> Value {
@@ -190,45 +181,28 @@ fn event(kind: &str, made: &Value, id: &str) -> Value {
 
 #[tokio::test]
 async fn paid_stripe_session_is_credited_once_and_its_refunds_deducted() {
-    let (world, account) = begun().await;
-    let made = create(&world, "5000.5").await;
+    let (world, account, made) = requested("").await;
     assert_eq!(made["url"], "https://checkout.example/c/pay/cs_test_a1");
     // The payer has completed the session, but the bank has not paid yet.
     account.set(&json!({ "status": "complete" }));
-    assert_eq!(
-        tell(
-            &world,
-            &event("checkout.session.completed", &made, "cs_test_a1")
-        )
-        .await,
-        200
-    );
+    let completed = event("checkout.session.completed", &made, "cs_test_a1");
+    assert_eq!(tell(&world, &completed).await, 200);
     assert_eq!(show(&world, &made).await["state"], "open");
     account.pay();
-    for kind in [
-        "async_payment_succeeded",
-        "completed",
-        "async_payment_succeeded",
-    ] {
-        let kind = format!("checkout.session.{kind}");
-        assert_eq!(tell(&world, &event(&kind, &made, "cs_test_a1")).await, 200);
+    let succeeded = "checkout.session.async_payment_succeeded";
+    let succeeded = event(succeeded, &made, "cs_test_a1");
+    for paid in [&succeeded, &completed, &succeeded] {
+        assert_eq!(tell(&world, paid).await, 200);
     }
-    assert_eq!(
-        entries(&world).await,
-        [("stripe:cs_test_a1".to_owned(), "5000.50".to_owned())]
-    );
-    account.books.lock().unwrap().refunds = vec![
-        json!({ "id": "re_1", "amount": 100_000, "currency": "rub", "status": "succeeded" }),
-        json!({ "id": "re_2", "amount": 100_000, "currency": "rub", "status": "failed" }),
-    ];
+    assert_eq!(entries(&world).await, ["stripe:cs_test_a1 5000.50"]);
+    account.books.lock().unwrap().refunds =
+        vec![refund("re_1", "succeeded"), refund("re_2", "failed")];
+    let refunded = event("charge.refunded", &made, "ch_1");
     for _ in 0..2 {
-        assert_eq!(
-            tell(&world, &event("charge.refunded", &made, "ch_1")).await,
-            200
-        );
+        assert_eq!(tell(&world, &refunded).await, 200);
     }
     assert_eq!(balance(&world).await, "4000.50");
-    assert_eq!(entries(&world).await[1].0, "stripe:refund:re_1");
+    assert_eq!(entries(&world).await[1], "stripe:refund:re_1 -1000.00");
     // The event of a refund names only the payment, not the session.
     let reported = |paid: &str| {
         json!({ "id": "evt_2", "object": "event", "type": "refund.updated", "data": { "object": {
@@ -258,9 +232,7 @@ async fn refund_interrupted_by_a_kill_is_finished_by_the_poll() {
         books.process().create(requested).await.unwrap();
         account.pay();
         books.process().check(id).await.unwrap();
-        account.books.lock().unwrap().refunds = vec![
-            json!({ "id": "re_1", "amount": 100_000, "currency": "rub", "status": "succeeded" }),
-        ];
+        account.refund_is("succeeded");
         let ended = until_killed(books.process().check(id), polls).await;
         let found = books.process().find(id).await.unwrap();
         if found.refunds.is_empty() {
@@ -295,8 +267,6 @@ async fn ten_stripe_events_to_two_gateways_on_one_redis_make_one_top_up() {
     one.key_with("acme", "0", json!({})).await;
     let made = create(&one, "5000.5").await;
     account.pay();
-    let refund =
-        json!({ "id": "re_1", "amount": 100_000, "currency": "rub", "status": "succeeded" });
     for (kind, object, booked, left) in [
         ("checkout.session.completed", "cs_test_a1", 1, "5000.50"),
         ("charge.refunded", "ch_1", 2, "4000.50"),
@@ -307,7 +277,7 @@ async fn ten_stripe_events_to_two_gateways_on_one_redis_make_one_top_up() {
         assert!(answers.iter().all(|status| *status == 200), "{answers:?}");
         assert_eq!(entries(&one).await.len(), booked);
         assert_eq!(balance(&other).await, left);
-        account.books.lock().unwrap().refunds = vec![refund.clone()];
+        account.refund_is("succeeded");
     }
     is_sound(&one).await;
 }
@@ -323,14 +293,13 @@ fn of_payment(kind: &str, id: &str) -> Value {
 async fn spend(world: &World, rubles: &str) {
     let off = json!({ "id": format!("spent {rubles}"), "amount_rub": rubles, "reason": "spent" });
     let path = "/admin/v1/accounts/acme/adjustments";
-    let done = world.admin(Method::POST, path, Some(off)).await;
-    assert_eq!(done.status, 200, "{done:?}");
+    world.admin_post(path, off).await.expect(200);
 }
 
 /// Returns the statuses in the dispute events that the gateway has emitted.
 async fn disputes_told(world: &World) -> Vec<String> {
     let path = "/admin/v1/events?after=0&kind=payment_disputed";
-    let reported = world.admin(Method::GET, path, None).await.json();
+    let reported = world.admin_get(path).await.json();
     let reported = reported["events"].as_array().unwrap().iter();
     reported
         .map(|event| event["status"].as_str().unwrap().to_owned())
@@ -340,17 +309,14 @@ async fn disputes_told(world: &World) -> Vec<String> {
 #[tokio::test]
 async fn refund_that_fails_after_it_succeeded_is_credited_back_once() {
     for kind in ["refund.failed", "refund.updated", "charge.refund.updated"] {
-        let (world, account) = begun().await;
-        let made = create(&world, "5000.5").await;
+        let (world, account, made) = requested("").await;
         account.pay();
         check(&world, &made).await;
         // The account has spent a part of the refunded money. This part is a debt until the refund fails.
         spend(&world, "-4500.5").await;
         account.refund_is("succeeded");
-        assert_eq!(
-            tell(&world, &of_payment("refund.updated", "re_1")).await,
-            200
-        );
+        let updated = of_payment("refund.updated", "re_1");
+        assert_eq!(tell(&world, &updated).await, 200);
         assert_eq!(balance(&world).await, "0.00");
         assert_eq!(show(&world, &made).await["debt_rub"], "500.00");
         account.refund_is("failed");
@@ -360,10 +326,7 @@ async fn refund_that_fails_after_it_succeeded_is_credited_back_once() {
         check(&world, &made).await;
         assert_eq!(balance(&world).await, "500.00", "{kind}");
         let last = entries(&world).await.pop().unwrap();
-        assert_eq!(
-            last,
-            ("stripe:refund:re_1:back".to_owned(), "500.00".to_owned())
-        );
+        assert_eq!(last, "stripe:refund:re_1:back 500.00");
         assert_eq!(show(&world, &made).await["debt_rub"], "0.00", "{kind}");
         assert_eq!(super::owed(&world).await, "0.00", "{kind}");
         is_sound(&world).await;
@@ -372,8 +335,7 @@ async fn refund_that_fails_after_it_succeeded_is_credited_back_once() {
 
 #[tokio::test]
 async fn refund_that_failed_before_the_gateway_saw_it_moves_no_money() {
-    let (world, account) = begun().await;
-    let made = create(&world, "5000.5").await;
+    let (world, account, made) = requested("").await;
     account.pay();
     account.refund_is("failed");
     check(&world, &made).await;
@@ -418,8 +380,7 @@ async fn refund_being_credited_back_when_the_process_was_killed_is_finished_by_t
 
 #[tokio::test]
 async fn dispute_emits_one_event_per_status_and_moves_money_only_if_configured() {
-    let (world, account) = begun().await;
-    let made = create(&world, "5000.5").await;
+    let (world, account, made) = requested("").await;
     account.pay();
     check(&world, &made).await;
     for (status, kind) in [
@@ -442,11 +403,10 @@ async fn dispute_emits_one_event_per_status_and_moves_money_only_if_configured()
 #[tokio::test]
 async fn disputed_amount_is_deducted_until_the_dispute_is_won() {
     for (end, left, last) in [
-        ("won", "3000.50", "stripe:dispute:du_1:back"),
-        ("lost", "1000.50", "stripe:dispute:du_1"),
+        ("won", "3000.50", "stripe:dispute:du_1:back 2000.00"),
+        ("lost", "1000.50", "stripe:dispute:du_1 -2000.00"),
     ] {
-        let (world, account) = begun_with("hold_disputed = true\n").await;
-        let made = create(&world, "5000.5").await;
+        let (world, account, made) = requested("hold_disputed = true\n").await;
         account.pay();
         check(&world, &made).await;
         spend(&world, "-2000").await;
@@ -463,7 +423,7 @@ async fn disputed_amount_is_deducted_until_the_dispute_is_won() {
             tell(&world, &of_payment("charge.dispute.closed", "du_1")).await;
         }
         assert_eq!(balance(&world).await, left, "{end}");
-        assert_eq!(entries(&world).await.pop().unwrap().0, last);
+        assert_eq!(entries(&world).await.pop().unwrap(), last);
         assert_eq!(disputes_told(&world).await, ["inquiry", "open", end]);
         is_sound(&world).await;
     }
@@ -471,8 +431,7 @@ async fn disputed_amount_is_deducted_until_the_dispute_is_won() {
 
 #[tokio::test]
 async fn stripe_event_with_an_old_signature_is_refused() {
-    let (world, account) = begun().await;
-    let made = create(&world, "5000.5").await;
+    let (world, account, made) = requested("").await;
     account.pay();
     let paid = event("checkout.session.completed", &made, "cs_test_a1");
     let body = paid.to_string();
@@ -485,18 +444,15 @@ async fn stripe_event_with_an_old_signature_is_refused() {
     ] {
         assert_eq!(tell_signed(&world, &paid, &shown).await, 400, "{shown}");
     }
-    assert_eq!(
-        (account.fetches(), balance(&world).await.as_str()),
-        (0, "0.00")
-    );
+    assert_eq!(account.fetches(), 0);
+    assert_eq!(balance(&world).await, "0.00");
     assert_eq!(tell(&world, &paid).await, 200);
     assert_eq!(balance(&world).await, "5000.50");
 }
 
 #[tokio::test]
 async fn payment_in_another_currency_is_refused_and_an_expired_session_is_cancelled() {
-    let (world, account) = begun().await;
-    let made = create(&world, "5000.5").await;
+    let (world, account, made) = requested("").await;
     account.pay();
     account.set(&json!({ "currency": "usd" }));
     let checked = check(&world, &made).await.json();
@@ -507,24 +463,16 @@ async fn payment_in_another_currency_is_refused_and_an_expired_session_is_cancel
     );
     assert_eq!(balance(&world).await, "0.00");
 
-    let (world, account) = begun().await;
-    let made = create(&world, "5000.5").await;
+    let (world, account, made) = requested("").await;
     account.set(&json!({ "status": "expired" }));
-    assert_eq!(
-        tell(
-            &world,
-            &event("checkout.session.expired", &made, "cs_test_a1")
-        )
-        .await,
-        200
-    );
+    let expired = event("checkout.session.expired", &made, "cs_test_a1");
+    assert_eq!(tell(&world, &expired).await, 200);
     assert_eq!(show(&world, &made).await["state"], "canceled");
 }
 
 #[tokio::test]
 async fn card_charge_of_a_removed_top_up_rule_is_credited_when_notified() {
-    let (world, _account) = begun().await;
-    let made = create(&world, "5000.5").await;
+    let (world, _account, made) = requested("").await;
     let paid = event("payment_intent.succeeded", &made, "pi_1");
     // The payer must pay this intent through a session. So an event of the payment object is accepted but credits
     // nothing.
@@ -539,9 +487,6 @@ async fn card_charge_of_a_removed_top_up_rule_is_credited_when_notified() {
         assert_eq!(tell(&world, &paid).await, StatusCode::OK);
     }
     assert_eq!(show(&world, &made).await["state"], "paid");
-    assert_eq!(
-        entries(&world).await,
-        [("stripe:pi_1".to_owned(), "5000.50".to_owned())]
-    );
+    assert_eq!(entries(&world).await, ["stripe:pi_1 5000.50"]);
     is_sound(&world).await;
 }
