@@ -1,13 +1,12 @@
 //! Tests of the playground in the cabinet: calls of a signed-in member, their price and their receipts, and attacks.
 
-use http::{Method, StatusCode};
-use serde_json::{Value, json};
+use http::StatusCode;
 use tollgate_layers::auth::digest;
 use tollgate_ledger::contract::Documents;
 
 use crate::{
     cabinet::{ANNA, Browser, DAVE, EVIL, FINN, Office},
-    harness::{Answer, World, chat_body, eventually, request, with},
+    prelude::*,
 };
 
 const CALL: &str = "/cabinet/playground/call";
@@ -53,7 +52,7 @@ async fn person(office: &Office, mail: &str, role: &str) -> String {
 /// Returns those keys of the account `acme` that members use in the playground.
 async fn keys_of_members(world: &World) -> Vec<Value> {
     let path = "/admin/v1/accounts/acme/keys";
-    let keys = world.admin(Method::GET, path, None).await.json();
+    let keys = world.admin_get(path).await.json();
     let keys = keys["keys"].as_array().unwrap().iter();
     let of_member = |key: &&Value| key["id"].as_str().unwrap().starts_with("member-");
     keys.filter(of_member).cloned().collect()
@@ -66,10 +65,8 @@ async fn playground_call_costs_its_estimate_and_its_receipt_names_the_member() {
     let mut dave = office.signed_in(DAVE).await;
     let page = dave.get(world, "/cabinet/playground").await;
     let policy = page.headers["content-security-policy"].to_str().unwrap();
-    assert!(
-        policy.contains("script-src 'self'") && !policy.contains("unsafe"),
-        "{policy}"
-    );
+    has(&policy, "script-src 'self'");
+    assert!(!policy.contains("unsafe"), "{policy}");
     let html = page.text();
     assert!(html.contains("<option value=\"chat\">"), "{html}");
     assert_eq!(html.matches("<script").count(), 1, "{html}");
@@ -81,15 +78,13 @@ async fn playground_call_costs_its_estimate_and_its_receipt_names_the_member() {
     );
 
     let body = with(chat_body("a secret prompt"), json!({ "stream": true }));
-    let estimate = play(&dave, world, ESTIMATE, &body).await;
-    assert_eq!(estimate.status, 200, "{estimate:?}");
+    let estimate = play(&dave, world, ESTIMATE, &body).await.expect(200);
     assert_eq!(
         world.vendor.received().len(),
         0,
         "an estimate calls no vendor"
     );
-    let answer = play(&dave, world, CALL, &body).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = play(&dave, world, CALL, &body).await.expect(200);
     let kind = answer.headers["content-type"].to_str().unwrap();
     assert!(kind.starts_with("text/event-stream"), "{kind}");
     assert!(answer.text().contains("secret"), "{answer:?}");
@@ -101,10 +96,8 @@ async fn playground_call_costs_its_estimate_and_its_receipt_names_the_member() {
 
     // The vendor receives no header of the member's session.
     let sent = format!("{:?}", world.vendor.received()[0].headers);
-    assert!(
-        !sent.contains(&dave.csrf) && !sent.contains("cookie"),
-        "{sent}"
-    );
+    assert!(!sent.contains(&dave.csrf), "{sent}");
+    assert!(!sent.contains("cookie"), "{sent}");
     let call = dave
         .page(world, &format!("/cabinet/calls/{}", answer.number()))
         .await;
@@ -134,8 +127,7 @@ async fn playground_refuses_calls_from_other_origins_or_by_other_roles_or_withou
     let world = &office.world;
     let theirs = world.key_with("beta", "777", json!({})).await;
     let (mut anna, mut finn) = (office.signed_in(ANNA).await, office.signed_in(FINN).await);
-    let refused = finn.get(world, "/cabinet/playground").await;
-    assert_eq!(refused.status, 403, "{refused:?}");
+    finn.get(world, "/cabinet/playground").await.expect(403);
     finn.page(world, "/cabinet").await;
     anna.page(world, "/cabinet").await;
     let token = anna.csrf.clone();
@@ -144,69 +136,43 @@ async fn playground_refuses_calls_from_other_origins_or_by_other_roles_or_withou
     let by_key = format!("Bearer {}", theirs.secret);
     let by_digest = digest(theirs.secret.as_bytes()).to_string();
     let body = chat_body("x");
+    let (csrf, keyed) = (
+        |token| ("x-csrf-token", token),
+        |key| ("authorization", key),
+    );
+    let ours = csrf(&*token);
     for path in [CALL, ESTIMATE] {
-        for (browser, headers, status, code) in [
-            (&anna, &[][..], 403, "cabinet.forged"),
-            (&anna, &[("x-csrf-token", &*wrong)], 403, "cabinet.forged"),
+        for (browser, headers, code) in [
+            (&anna, &[][..], "cabinet.forged"),
+            (&anna, &[csrf(&*wrong)], "cabinet.forged"),
+            (&anna, &[csrf(""), keyed(&*by_key)], "cabinet.forged"),
             (
                 &anna,
-                &[("x-csrf-token", ""), ("authorization", &*by_key)],
-                403,
-                "cabinet.forged",
+                &[ours, ("origin", "https://evil.example")],
+                "cabinet.foreign",
             ),
+            (&anna, &[ours, ("origin", "null")], "cabinet.foreign"),
             (
                 &anna,
-                &[
-                    ("x-csrf-token", &*token),
-                    ("origin", "https://evil.example"),
-                ],
-                403,
+                &[ours, ("sec-fetch-site", "cross-site")],
                 "cabinet.foreign",
             ),
             (
                 &anna,
-                &[("x-csrf-token", &*token), ("origin", "null")],
-                403,
+                &[ours, ("sec-fetch-site", "same-site")],
                 "cabinet.foreign",
             ),
-            (
-                &anna,
-                &[("x-csrf-token", &*token), ("sec-fetch-site", "cross-site")],
-                403,
-                "cabinet.foreign",
-            ),
-            (
-                &anna,
-                &[("x-csrf-token", &*token), ("sec-fetch-site", "same-site")],
-                403,
-                "cabinet.foreign",
-            ),
-            (
-                &finn,
-                &[("x-csrf-token", &*finn.csrf)],
-                403,
-                "cabinet.refused",
-            ),
-            (&finn, &[("x-csrf-token", &*token)], 403, "cabinet.forged"),
-            (
-                &stranger,
-                &[("x-csrf-token", &*token)],
-                401,
-                "cabinet.signed_out",
-            ),
-            (
-                &stranger,
-                &[("authorization", &*by_key)],
-                401,
-                "cabinet.signed_out",
-            ),
-            (
-                &stranger,
-                &[("authorization", &*by_digest)],
-                401,
-                "cabinet.signed_out",
-            ),
+            (&finn, &[csrf(&*finn.csrf)], "cabinet.refused"),
+            (&finn, &[ours], "cabinet.forged"),
+            (&stranger, &[ours], "cabinet.signed_out"),
+            (&stranger, &[keyed(&*by_key)], "cabinet.signed_out"),
+            (&stranger, &[keyed(&*by_digest)], "cabinet.signed_out"),
         ] {
+            let status = if code == "cabinet.signed_out" {
+                401
+            } else {
+                403
+            };
             let answer = post(browser, world, path, headers, &body).await;
             assert_eq!(answer.status, status, "{headers:?} {answer:?}");
             assert_eq!(answer.json()["error"]["code"], code, "{headers:?}");
@@ -224,18 +190,12 @@ async fn playground_refuses_calls_from_other_origins_or_by_other_roles_or_withou
         assert_eq!(receipt["account"], "acme", "{receipt}");
     }
     let url = world.url("/v1/chat/completions");
-    let bearer = format!("Bearer {by_digest}");
-    let headers = [
-        ("authorization", &*bearer),
-        ("content-type", "application/json"),
-    ];
-    let sent = request(Method::POST, &url, &headers, body.to_string().into());
+    let sent = json_request(Method::POST, &url, &by_digest, body.to_string());
     assert_eq!(world.ask(sent).await.status, 401);
 
     // After the sign-out, neither the cookie nor the CSRF token can be used to call a model.
     anna.clone().post(world, "/cabinet/sign-out", &[]).await;
-    let gone = play(&anna, world, CALL, &body).await;
-    assert_eq!(gone.status, 401, "{gone:?}");
+    play(&anna, world, CALL, &body).await.expect(401);
 }
 
 #[tokio::test]
@@ -295,8 +255,7 @@ async fn playground_enforces_the_limits_of_the_members_key_and_account() {
     let status = async |status: &str| {
         let body = json!({ "status": status });
         let path = "/admin/v1/accounts/acme";
-        let changed = world.admin(Method::PATCH, path, Some(body)).await;
-        assert_eq!(changed.status, 200, "{changed:?}");
+        world.admin_patch(path, body).await.expect(200);
     };
     status("suspended").await;
     let (code, _) = refused(&mut anna, &body).await;
@@ -315,6 +274,7 @@ async fn playground_enforces_the_limits_of_the_members_key_and_account() {
     // The cabinet shows no page for a call of another account.
     let theirs = world.key_with("beta", "777", json!({})).await;
     let foreign = world.chat(&theirs, &unknown).await.number();
-    let page = anna.get(world, &format!("/cabinet/calls/{foreign}")).await;
-    assert_eq!(page.status, 404, "{page:?}");
+    anna.get(world, &format!("/cabinet/calls/{foreign}"))
+        .await
+        .expect(404);
 }

@@ -2,14 +2,12 @@
 
 use std::{fs, path::PathBuf};
 
-use serde_json::json;
 use tempfile::TempDir;
-use tollgate::demo::vendor::Reply;
 
 use crate::{
     console::{Browser, PASSWORD, named, operators_file_section},
-    harness::{ADMIN_KEY, Setup, VENDOR_KEY, World},
     ledger::folder,
+    prelude::*,
 };
 
 const MARKUP: &str = "\"><script>alert(1)</script>";
@@ -137,17 +135,18 @@ async fn markup_in_vendor_names_or_in_values_or_in_errors_is_shown_as_text_in_th
         shown.push(me.page(&world, &format!("/console/{page}")).await);
     }
     let hash = hidden(&shown[3], "hash");
-    world
-        .vendor
-        .script(|_| Reply::json(400, &json!({ "error": { "message": MARKUP, "type": "x" } })));
+    world.vendor_sends(Reply::json(
+        400,
+        &json!({ "error": { "message": MARKUP, "type": "x" } }),
+    ));
     let tested = me
         .post(
             &world,
             &format!("/console/vendors/{name}"),
             &[("do", "test")],
         )
-        .await;
-    assert_eq!(tested.status, 200, "{tested:?}");
+        .await
+        .expect(200);
     world.vendor.script(|_| {
         let message = json!({ "role": "assistant", "content": MARKUP });
         Reply::json(
@@ -219,18 +218,13 @@ async fn configuration_form_based_on_an_older_file_changes_nothing() {
         let pairs: Vec<_> = form.iter().map(|(name, value)| (*name, &**value)).collect();
         me.post(&world, "/console/configuration", &pairs).await
     };
-    let preview = post("").await;
-    assert_eq!(preview.status, 200, "{preview:?}");
+    let preview = post("").await.expect(200);
     assert_eq!(hidden(&preview.text(), "hash"), hash);
     let text = fs::read_to_string(&file).unwrap() + "# of somebody else\n";
     fs::write(&file, &text).unwrap();
     for step in ["", "apply"] {
-        let refused = post(step).await;
-        assert_eq!(refused.status, 409, "{refused:?}");
-        assert!(
-            refused.text().contains("the file has changed"),
-            "{refused:?}"
-        );
+        let refused = post(step).await.expect(409);
+        has(&refused.text(), "the file has changed");
     }
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
 }
@@ -262,8 +256,8 @@ async fn configuration_page_never_reads_or_writes_a_file_outside_its_folder() {
             "/console/configuration",
             &[&add[..], &named].concat(),
         )
-        .await;
-    assert_eq!(preview.status, 200, "{preview:?}");
+        .await
+        .expect(200);
     let folder = fs::canonicalize(file.parent().unwrap()).unwrap();
     let key = folder.join("_________tmp_x.key").display().to_string();
     assert!(preview.text().contains(&key), "{preview:?}");

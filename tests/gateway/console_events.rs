@@ -1,14 +1,12 @@
 //! Tests of the console page with events. It shows the newest events first, the receivers and the dead letters. Events
 //! and dead letters can be sent again.
 
-use http::Method;
-use serde_json::{Value, json};
 use tollgate_ledger::contract::Documents;
 
 use crate::{
     console::{Browser, PASSWORD, named, operators_file_section},
-    harness::{RedisServer, Setup, World, eventually},
     ledger::folder,
+    prelude::*,
     webhooks::{Hook, Say},
 };
 
@@ -30,13 +28,10 @@ async fn world(hook: &Hook, file: &std::path::Path, ledger: Option<&str>) -> Wor
     for id in 0..60 {
         let body = json!({ "id": format!("p{id}"), "amount_rub": "1" });
         let path = "/admin/v1/accounts/acme/topups";
-        world.admin(Method::POST, path, Some(body)).await;
+        world.admin_post(path, body).await;
     }
     hook.has(62).await;
-    let events = world
-        .admin(Method::GET, "/admin/v1/events?limit=1", None)
-        .await
-        .json();
+    let events = world.admin_get("/admin/v1/events?limit=1").await.json();
     let letter = json!({ "event": events["events"][0], "dead_ms": 1_795_000_000_000_u64, "error": "500 <b>Oops</b>" });
     let name = format!("dead/crm/{:020}", 1);
     let store = world.gateway.store();
@@ -53,10 +48,7 @@ fn numbers(html: &str) -> Vec<u64> {
 }
 
 async fn dead(world: &World) -> u64 {
-    let all = world
-        .admin(Method::GET, "/admin/v1/receivers", None)
-        .await
-        .json();
+    let all = world.admin_get("/admin/v1/receivers").await.json();
     all["receivers"][0]["dead"].as_u64().unwrap()
 }
 
@@ -91,15 +83,17 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     // The order in which events of different accounts are numbered is undefined. So the test reads the number of beta's
     // event from the API.
     let reported = world
-        .admin(Method::GET, "/admin/v1/events?account=beta", None)
+        .admin_get("/admin/v1/events?account=beta")
         .await
         .json();
     let reported = reported["events"][0]["number"].as_u64().unwrap();
     assert_eq!(numbers(&of_beta), [reported]);
     let none = me.page(&world, &format!("{PAGE}?kind=debt")).await;
     assert!(none.contains("No events match"), "{none}");
-    let wrong = me.get(&world, &format!("{PAGE}?account=a%2Fb")).await;
-    assert_eq!(wrong.status, 400);
+    let wrong = me
+        .get(&world, &format!("{PAGE}?account=a%2Fb"))
+        .await
+        .expect(400);
     assert!(wrong.text().contains("account: "), "{}", wrong.text());
 
     // The page shows the receiver and its dead letter. The error text of the receiver is escaped.
@@ -112,13 +106,8 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     }
     let replay = [("do", "replay"), ("receiver", "crm"), ("number", "1")];
     hook.script(|_| Say::Status(500, ""));
-    let answer = me.post(&world, PAGE, &replay).await;
-    assert_eq!(answer.status, 502, "{answer:?}");
-    assert!(
-        answer.text().contains("did not accept event 1"),
-        "{}",
-        answer.text()
-    );
+    let answer = me.post(&world, PAGE, &replay).await.expect(502);
+    has(&answer.text(), "did not accept event 1");
     assert_eq!(dead(&world).await, 1);
     hook.script(|_| Say::Status(204, ""));
     let forged = [
@@ -127,14 +116,10 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
         ("receiver", "crm"),
         ("number", "1"),
     ];
-    let answer = me.post_with(&world, PAGE, &[], &forged).await;
-    assert_eq!(answer.status, 403);
+    me.post_with(&world, PAGE, &[], &forged).await.expect(403);
     assert_eq!(dead(&world).await, 1);
     let done = me.done(&world, PAGE, &replay).await;
-    assert!(
-        done.contains("was sent again, and the receiver accepted it"),
-        "{done}"
-    );
+    has(&done, "was sent again, and the receiver accepted it");
     assert!(!done.contains("Send again"), "no letter is left: {done}");
     assert_eq!(dead(&world).await, 0);
     let posts = hook.posts();
@@ -154,24 +139,17 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     let reader = Browser::signed_in(&world, "reader", PASSWORD).await;
     let html = reader.page(&world, PAGE).await;
     assert!(!html.contains("Send again") && !html.contains("Stop crm"));
-    let refused = reader.post(&world, PAGE, &replay).await;
-    assert_eq!(refused.status, 403);
+    let refused = reader.post(&world, PAGE, &replay).await.expect(403);
     assert!(refused.text().contains("the role read may not"));
     let stop = [("do", "stop"), ("receiver", "crm")];
     assert_eq!(me.post(&world, PAGE, &stop).await.status, 403);
     let admin = Browser::admin(&world).await;
     let stopped = admin.done(&world, PAGE, &stop).await;
-    assert!(
-        stopped.contains("<strong class=\"bad\">stopped</strong>"),
-        "{stopped}"
-    );
+    has(&stopped, "<strong class=\"bad\">stopped</strong>");
     let resume = [("do", "resume"), ("receiver", "crm")];
     admin.done(&world, PAGE, &resume).await;
     let state: Value = eventually("it is sent events again", async || {
-        let all = world
-            .admin(Method::GET, "/admin/v1/receivers", None)
-            .await
-            .json();
+        let all = world.admin_get("/admin/v1/receivers").await.json();
         (all["receivers"][0]["status"] == "active").then_some(all)
     })
     .await;

@@ -3,20 +3,20 @@
 use std::fs;
 
 use futures_util::future::join_all;
-use http::Method;
-use serde_json::json;
 
 use crate::{
     console::{Browser, PASSWORD, named, operators_file_section},
-    harness::{Setup, World},
     ledger::folder,
+    prelude::*,
 };
 
 /// Invites an operator. Returns the token of the invitation link.
 async fn invited(world: &World, me: &Browser, name: &str, role: &str) -> String {
     let form = [("do", "invite"), ("name", name), ("role", role)];
-    let answer = me.post(world, "/console/operators", &form).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = me
+        .post(world, "/console/operators", &form)
+        .await
+        .expect(200);
     let html = answer.text();
     let (_, after) = html.split_once("/console/invitation?token=").unwrap();
     after.split('<').next().unwrap().trim().to_owned()
@@ -80,18 +80,15 @@ async fn operator_invitation_works_once_and_creates_one_operator_with_its_role()
     );
     let anna = Browser::signed_in(&world, "anna", PASSWORD).await;
     let html = anna.page(&world, "/console/operators").await;
-    assert!(
-        html.contains("<small>support</small>") && !html.contains("value=\"invite\""),
-        "{html}"
-    );
-    let refused = anna
-        .post(
-            &world,
-            "/console/operators",
-            &[("do", "invite"), ("name", "x"), ("role", "admin")],
-        )
-        .await;
-    assert_eq!(refused.status, 403);
+    has(&html, "<small>support</small>");
+    assert!(!html.contains("value=\"invite\""), "{html}");
+    anna.post(
+        &world,
+        "/console/operators",
+        &[("do", "invite"), ("name", "x"), ("role", "admin")],
+    )
+    .await
+    .expect(403);
     let removed = [("do", "remove-operator"), ("name", "anna")];
     assert_eq!(
         me.post(&world, "/console/operators", &removed).await.status,
@@ -150,9 +147,7 @@ async fn console_finds_payments_of_all_accounts_and_its_monthly_sums_equal_the_s
     let world = World::start().await;
     for (account, name) in [("acme", "<script>alert(1)</script>"), ("beta", "Beta")] {
         let body = json!({ "id": account, "name": name });
-        world
-            .admin(Method::POST, "/admin/v1/accounts", Some(body))
-            .await;
+        world.admin_post("/admin/v1/accounts", body).await;
     }
     let me = Browser::admin(&world).await;
     let pay = [
@@ -176,7 +171,7 @@ async fn console_finds_payments_of_all_accounts_and_its_monthly_sums_equal_the_s
     ];
     me.done(&world, "/console/accounts/acme", &formula).await;
     let found = world
-        .admin(Method::GET, "/admin/v1/entries/invoice%2017%2Fa", None)
+        .admin_get("/admin/v1/entries/invoice%2017%2Fa")
         .await
         .json();
     assert_eq!(
@@ -184,49 +179,35 @@ async fn console_finds_payments_of_all_accounts_and_its_monthly_sums_equal_the_s
         json!({ "entries": [{ "account": "beta", "id": "invoice 17/a", "amount_rub": "1000.50", "reason": null }] })
     );
     let html = me.page(&world, "/console/payments?id=invoice+17%2Fa").await;
-    assert!(
-        html.contains("invoice 17/a") && html.contains("/console/accounts/beta"),
-        "{html}"
-    );
+    has(&html, "invoice 17/a");
+    has(&html, "/console/accounts/beta");
     let html = me.page(&world, "/console/payments?id=invoice+18").await;
-    assert!(
-        html.contains("No account has a payment or correction with this ID"),
-        "{html}"
-    );
+    has(&html, "No account has a payment or correction with this ID");
     let html = me.page(&world, "/console/payments").await;
-    assert!(
-        html.contains("a fee") && !html.contains("<script>alert"),
-        "{html}"
-    );
+    has(&html, "a fee");
+    assert!(!html.contains("<script>alert"), "{html}");
     let month = html.split("/statements/").nth(1).unwrap()[..7].to_owned();
     let all = world
-        .admin(Method::GET, &format!("/admin/v1/statements/{month}"), None)
+        .admin_get(&format!("/admin/v1/statements/{month}"))
         .await
         .json();
     let beta = &all["accounts"][1];
-    assert_eq!(
-        (
-            &beta["payments_rub"],
-            &beta["corrections_rub"],
-            &beta["closing_rub"]
-        ),
-        (&json!("1000.50"), &json!("-0.50"), &json!("1000.00")),
-        "{all}"
-    );
+    assert_eq!(beta["payments_rub"], "1000.50", "{all}");
+    assert_eq!(beta["corrections_rub"], "-0.50", "{all}");
+    assert_eq!(beta["closing_rub"], "1000.00", "{all}");
     let next = format!("/admin/v1/statements/{month}?after=acme");
-    let next = world.admin(Method::GET, &next, None).await.json();
+    let next = world.admin_get(&next).await.json();
     assert_eq!(next["accounts"].as_array().unwrap().len(), 1);
     let first = format!("/admin/v1/statements/{month}?limit=1");
-    let first = world.admin(Method::GET, &first, None).await.json();
+    let first = world.admin_get(&first).await.json();
     assert_eq!(first["accounts"].as_array().unwrap().len(), 1);
     assert_eq!(first["next_after"], "acme");
     let none = format!("/admin/v1/statements/{month}?limit=0");
-    let none = world.admin(Method::GET, &none, None).await;
+    let none = world.admin_get(&none).await;
+    assert!(none.status == 400, "{none:?}");
     assert!(
-        none.status == 400
-            && none
-                .text()
-                .contains("limit: must be a whole number from 1 to 500"),
+        none.text()
+            .contains("limit: must be a whole number from 1 to 500"),
         "{none:?}"
     );
     let part = me
@@ -235,11 +216,8 @@ async fn console_finds_payments_of_all_accounts_and_its_monthly_sums_equal_the_s
             &format!("/console/payments?month={month}&after=acme"),
         )
         .await;
-    assert!(
-        part.contains("The CSV file has the payments of all accounts")
-            && !html.contains("The CSV file has"),
-        "{part}"
-    );
+    has(&part, "The CSV file has the payments of all accounts");
+    assert!(!html.contains("The CSV file has"), "{part}");
     let csv = me
         .get(&world, &format!("/console/payments.csv?month={month}"))
         .await
@@ -248,6 +226,6 @@ async fn console_finds_payments_of_all_accounts_and_its_monthly_sums_equal_the_s
     assert!(csv.contains(",acme,f,1.00,'=1+1\r\n"), "{csv}");
     for bad in ["2026-13", "x"] {
         let path = format!("/admin/v1/statements/{bad}");
-        assert_eq!(world.admin(Method::GET, &path, None).await.status, 400);
+        assert_eq!(world.admin_get(&path).await.status, 400);
     }
 }

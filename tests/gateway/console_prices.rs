@@ -1,18 +1,11 @@
 //! Tests of tariff versions over time: the ledger records them, and the console shows what each version has changed.
 
-use http::Method;
-use serde_json::json;
 use tollgate_layers::money::MicroRub;
 
-use crate::{
-    console::Browser,
-    harness::{RedisServer, Setup, World},
-    ledger::folder,
-    ops::Op,
-};
+use crate::{console::Browser, ledger::folder, prelude::*};
 
 async fn versions(world: &World) -> Vec<u64> {
-    let answer = world.admin(Method::GET, "/admin/v1/tariffs", None).await;
+    let answer = world.admin_get("/admin/v1/tariffs").await;
     let tariffs = answer.json()["tariffs"].as_array().unwrap().clone();
     let versions = tariffs.iter().map(|it| it["version"].as_u64().unwrap());
     versions.collect()
@@ -33,10 +26,8 @@ async fn prices_are_shown_by_version(ledger: &str) {
     assert_eq!(versions(&first).await, [1]);
     let me = Browser::admin(&first).await;
     let html = me.page(&first, "/console/prices").await;
-    assert!(
-        html.contains("Tariff No. 1, since") && html.contains("earlier versions are unknown"),
-        "{html}"
-    );
+    has(&html, "Tariff No. 1, since");
+    has(&html, "earlier versions are unknown");
     assert!(!html.contains("<ins>"), "{html}");
     let at_one = charged_for_a_call(&first, "one").await;
     first.gateway.drain().await.unwrap();
@@ -84,10 +75,7 @@ async fn prices_are_shown_by_version(ledger: &str) {
         let answer = me.get(&second, &path).await;
         assert_eq!(answer.status, 422, "{beyond}");
         let html = answer.text();
-        assert!(
-            html.contains("Multiplier: enter a number above 0 and at most 1000"),
-            "{html}"
-        );
+        has(&html, "Multiplier: enter a number above 0 and at most 1000");
     }
     second.gateway.drain().await.unwrap();
 
