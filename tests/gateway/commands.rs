@@ -2,12 +2,10 @@
 
 use std::process::{Command, Output};
 
-use serde_json::json;
-
 use crate::{
-    harness::{ADMIN_KEY, RedisServer, Setup, World, eventually},
+    prelude::*,
     support::process::TOLLGATE,
-    usage_report::{complained, reported, tollgate},
+    usage_report::{complained, reported, tollgate, typed},
 };
 
 /// Runs the binary with this gateway address and this admin key, either of which may be wrong.
@@ -130,18 +128,12 @@ async fn command_prints_its_result_with_the_next_step() {
         "correction",
     ];
     let refused = complained(&tollgate(&world, &correction, "").await, 1);
-    assert!(
-        refused.contains("before, with another kind (payment)"),
-        "{refused}"
-    );
+    has(&refused, "before, with another kind (payment)");
     let done = tollgate(&world, &["vendor", "disable", "chat-vendor"], "").await;
     reported(&done, 0);
     let note = String::from_utf8_lossy(&done.stderr);
-    assert!(
-        note.contains("tollgate vendor enable chat-vendor"),
-        "{note}"
-    );
-    let list = reported(&tollgate(&world, &["vendor", "list"], "").await, 0);
+    has(&note, "tollgate vendor enable chat-vendor");
+    let list = typed(&world, "vendor list", 0).await;
     let row = list.lines().find(|row| row.starts_with("chat-vendor"));
     assert_eq!(row.unwrap().matches("disabled").count(), 2, "{list}");
 }

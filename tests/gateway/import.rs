@@ -2,13 +2,11 @@
 
 use std::{os::unix::fs::PermissionsExt, path::PathBuf};
 
-use http::Method;
-use serde_json::{Value, json};
 use tollgate_layers::auth::digest;
 
 use crate::{
-    harness::{Key, RedisServer, Setup, World, chat_body},
-    usage_report::{complained, reported, tollgate},
+    prelude::*,
+    usage_report::{complained, reported, tollgate, typed},
 };
 
 const FOREIGN: &str = "sk-proj-0123456789_abcdef~!#";
@@ -32,13 +30,13 @@ fn key(secret: &str, account: &str) -> Key {
 }
 
 async fn accounts(world: &World) -> Value {
-    let listed = world.admin(Method::GET, "/admin/v1/accounts", None).await;
+    let listed = world.admin_get("/admin/v1/accounts").await;
     listed.json()["accounts"].clone()
 }
 
 async fn keys(world: &World, account: &str) -> Vec<Value> {
     let path = format!("/admin/v1/accounts/{account}/keys");
-    let listed = world.admin(Method::GET, &path, None).await;
+    let listed = world.admin_get(&path).await;
     listed.json()["keys"].as_array().unwrap().clone()
 }
 
@@ -60,10 +58,7 @@ async fn imports_once(world: &World) {
     let place = tempfile::tempdir().unwrap();
     let made = place.path().join("made.csv");
     let (file, made_text) = (file.to_str().unwrap(), made.to_str().unwrap());
-    let dry = reported(
-        &tollgate(world, &["import", file, "--dry-run"], "").await,
-        0,
-    );
+    let dry = typed(world, &format!("import {file} --dry-run"), 0).await;
     assert!(dry.contains("nothing was done"), "{dry}");
     assert_eq!(accounts(world).await, json!([]));
 
@@ -93,21 +88,18 @@ async fn imports_once(world: &World) {
     assert!(!output.contains(secret), "no key on standard output");
 
     for secret in [FOREIGN, secret] {
-        let answer = world.chat(&key(secret, "acme"), &chat_body("x")).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        world
+            .chat(&key(secret, "acme"), &chat_body("x"))
+            .await
+            .expect(200);
     }
     let account = world.settled(&key(FOREIGN, "acme")).await;
     assert_eq!(account["name"], "ООО «Акме»");
     let listed = keys(world, "acme").await;
     let old = listed.iter().find(|key| key["name"] == "old").unwrap();
-    assert_eq!(
-        (&old["prefix"], &old["ceiling_rub"], &old["models"]),
-        (
-            &json!("sk-pro…"),
-            &json!("100.00"),
-            &json!(["chat", "messages"])
-        )
-    );
+    assert_eq!(old["prefix"], "sk-pro…");
+    assert_eq!(old["ceiling_rub"], "100.00");
+    assert_eq!(old["models"], json!(["chat", "messages"]));
 
     // A second import of the same file adds no payment and creates nothing, with or without `--keys-out`.
     let before = (accounts(world).await, listed);
@@ -219,7 +211,7 @@ async fn interrupted_import_continues_with_the_keys_that_it_has_created() {
     world.key_with("beta", "0", json!({})).await;
     let paid = json!({ "id": "p1", "amount_rub": "8" });
     let topups = "/admin/v1/accounts/beta/topups";
-    world.admin(Method::POST, topups, Some(paid)).await;
+    world.admin_post(topups, paid).await;
     let args = [
         "import",
         file.to_str().unwrap(),
@@ -228,21 +220,19 @@ async fn interrupted_import_continues_with_the_keys_that_it_has_created() {
     ];
     let failed = tollgate(&world, &args, "").await;
     let errors = complained(&failed, 1);
-    assert!(
-        errors.contains("customers.csv: line 3 (earlier lines were imported")
-            && errors.contains("p1"),
-        "{errors}"
+    has(
+        &errors,
+        "customers.csv: line 3 (earlier lines were imported",
     );
+    has(&errors, "p1");
     let first = std::fs::read_to_string(&made).unwrap();
 
     let mended = "account,balance_rub,topup_id,key_name\nacme,,,one\nbeta,8,p1,two\n";
     std::fs::write(&file, mended).unwrap();
     reported(&tollgate(&world, &args, "").await, 0);
     let text = std::fs::read_to_string(&made).unwrap();
-    assert!(
-        text.starts_with(&first) && text.lines().count() == 3,
-        "{text}"
-    );
+    assert!(text.starts_with(&first), "{text}");
+    assert!(text.lines().count() == 3, "{text}");
     let secret = first
         .lines()
         .nth(1)

@@ -1,13 +1,10 @@
 //! Tests of invoices for companies: in the admin API, the console and the command, up to the payment that is booked
 //! under the invoice's number.
 
-use http::Method;
-use serde_json::json;
-
 use crate::{
     console::Browser,
-    harness::{Setup, World},
     ledger::folder,
+    prelude::*,
     usage_report::{complained, reported, tollgate},
 };
 
@@ -23,7 +20,7 @@ async fn acme(world: &World) {
     let key = world.key().await;
     assert_eq!(key.account, "acme");
     let body = json!({ "name": "ООО <b>Акме" });
-    let renamed = world.admin(Method::PATCH, "/admin/v1/accounts/acme", Some(body));
+    let renamed = world.admin_patch("/admin/v1/accounts/acme", body);
     assert_eq!(renamed.await.status, 200);
 }
 
@@ -32,7 +29,7 @@ async fn admin_api_returns_an_invoice_in_each_format() {
     let world = with_seller(Setup::default()).start().await;
     acme(&world).await;
     let path = "/admin/v1/accounts/acme/invoice?amount_rub=1000.5&date=2026-11-29";
-    let ask = async |path: &str| world.admin(Method::GET, path, None).await;
+    let ask = async |path: &str| world.admin_get(path).await;
     let invoice = ask(path).await.json();
     assert_eq!(invoice["number"], "acme-20261129-100050");
     assert_eq!(invoice["amount_in_words"], "Одна тысяча рублей 50 копеек");
@@ -105,8 +102,7 @@ async fn invoice_is_refused_if_seller_settings_are_missing_and_the_refusal_names
         let world = setup.start().await;
         acme(&world).await;
         let path = "/admin/v1/accounts/acme/invoice?amount_rub=1";
-        let refused = world.admin(Method::GET, path, None).await;
-        assert_eq!(refused.status, 409, "{refused:?}");
+        let refused = world.admin_get(path).await.expect(409);
         assert!(refused.text().contains(says), "{refused:?}");
     }
 }
@@ -119,31 +115,23 @@ async fn payment_of_an_invoice_is_found_by_the_invoices_number() {
     let me = Browser::admin(&world).await;
     let account = "/console/accounts/acme";
     let form = me.page(&world, account).await;
-    assert!(
-        form.contains("action=\"/console/accounts/acme/invoice\""),
-        "{form}"
-    );
+    has(&form, "action=\"/console/accounts/acme/invoice\"");
     let path = format!("{account}/invoice?amount_rub=1%C2%A0000,50&format=pdf");
     let made = me.get(&world, &path).await;
     assert!(made.body.starts_with(b"%PDF-1."), "{made:?}");
     let name = made.headers["content-disposition"].to_str().unwrap();
     let number = name.split('"').nth(1).unwrap().trim_end_matches(".pdf");
-    assert!(
-        number.starts_with("acme-20") && number.ends_with("-100050"),
-        "{number}"
-    );
+    assert!(number.starts_with("acme-20"), "{number}");
+    assert!(number.ends_with("-100050"), "{number}");
     let path = format!("{account}/invoice?amount_rub=1000.5&format=html");
     let page = me.get(&world, &path).await;
-    assert!(
-        page.text().contains("Одна тысяча рублей 50 копеек"),
-        "{page:?}"
-    );
+    has(&page.text(), "Одна тысяча рублей 50 копеек");
 
     let found = format!("/console/payments?id={number}");
     let before = me.page(&world, &found).await;
-    assert!(
-        before.contains("No account has a payment or correction with this ID"),
-        "{before}"
+    has(
+        &before,
+        "No account has a payment or correction with this ID",
     );
     let topup = [("do", "topup"), ("id", number), ("amount_rub", "1000,50")];
     me.done(&world, account, &topup).await;

@@ -2,16 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use http::Method;
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
-
-use crate::{
-    harness::{Key, RedisServer, Setup, World, chat_body, eventually, request},
-    ops::Op,
-    replies::{answer, usage},
-    usage_report::{reported, tollgate},
-};
+use crate::{prelude::*, usage_report::typed};
 
 async fn world(server: &RedisServer) -> World {
     Setup::default()
@@ -37,8 +28,7 @@ pub async fn busy(world: &World, key: &Key) -> Vec<Value> {
 
 pub async fn leases(world: &World, query: &str) -> Vec<Value> {
     let path = format!("/admin/v1/leases{query}");
-    let answer = world.admin(Method::GET, &path, None).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = world.admin_get(&path).await.expect(200);
     answer.json()["leases"].as_array().unwrap().clone()
 }
 
@@ -58,10 +48,9 @@ async fn lease_of_a_busy_key_is_listed_and_counted() {
     let world = world(&server).await;
     let key = world.key_with("acme", "10000", json!({})).await;
     assert_eq!(leases(&world, "").await, [] as [Value; 0]);
-    let said_none = reported(&tollgate(&world, &["lease", "list"], "").await, 0);
+    let said_none = typed(&world, "lease list", 0).await;
     assert!(said_none.starts_with("no leases"), "{said_none}");
-    let reply = answer(Op::Chat, "да", &usage(Op::Chat, 9, 2));
-    world.vendor.script(move |_| Reply::json(200, &reply));
+    world.vendor_sends(plain_reply(Op::Chat, "да", 9, 2));
 
     let listed = busy(&world, &key).await;
     let [lease] = listed.as_slice() else {
@@ -73,10 +62,7 @@ async fn lease_of_a_busy_key_is_listed_and_counted() {
     // For its own leases, a gateway also reports the amounts that calls hold.
     assert!(lease["calls_rub"].is_string(), "{lease}");
     assert_eq!(leases(&world, "").await.len(), 1);
-    let table = reported(
-        &tollgate(&world, &["lease", "list", "--account", "acme"], "").await,
-        0,
-    );
+    let table = typed(&world, "lease list --account acme", 0).await;
     assert!(table.contains(owner), "{table}");
 
     let counted = eventually("turns are counted", async || {
@@ -134,7 +120,7 @@ async fn invalid_lease_queries_are_refused() {
         ("", 200),
     ] {
         let path = format!("/admin/v1/leases{query}");
-        let answer = world.admin(Method::GET, &path, None).await;
+        let answer = world.admin_get(&path).await;
         assert_eq!(answer.status, status, "{query}: {answer:?}");
     }
 }

@@ -3,15 +3,11 @@
 
 use std::{fs, path::Path};
 
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
-
 use crate::{
-    harness::{Key, RedisServer, Setup, World, config_text, with},
     ledger::folder,
-    ops::Op,
-    replies::{self, Running, Tokens},
-    usage_report::{complained, reported, tollgate},
+    prelude::*,
+    replies,
+    usage_report::{complained, reported, tollgate, typed},
 };
 
 /// The usage that the vendor reports for each call.
@@ -24,8 +20,10 @@ const TOKENS: Tokens = Tokens {
 
 /// Makes three calls. Returns the day on which all of them were charged.
 async fn three_calls(world: &World, op: Op, key: &Key) -> String {
-    let reply = replies::answer(op, "ответ", &TOKENS.usage(op));
-    world.vendor.script(move |_| Reply::json(200, &reply));
+    world.vendor_sends(Reply::json(
+        200,
+        &replies::answer(op, "ответ", &TOKENS.usage(op)),
+    ));
     let mut days = Vec::new();
     for _ in 0..3 {
         let answer = op.call(world, key, &op.body("вопрос")).await;
@@ -166,10 +164,8 @@ async fn on_a_ledger(ledger: &str) {
     let number = running.number.clone();
     drop(running);
     let receipt = world.receipt(&number).await;
-    assert_eq!(
-        (&receipt["end"], &receipt["estimated"]),
-        (&json!("client_left"), &json!(true))
-    );
+    assert_eq!(receipt["end"], "client_left");
+    assert_eq!(receipt["estimated"], true);
     let ours = receipt["usage"]["output"].as_u64().unwrap();
     let input = receipt["usage"]["input"].as_u64().unwrap();
     let mut drifted = openai(&day, 3, ours + 90);
@@ -198,19 +194,14 @@ async fn on_a_ledger(ledger: &str) {
         explained["receipts"][0]["reasons"],
         json!(["estimated", "client_left"])
     );
-    assert_eq!(
-        (&explained["calls"], &explained["more"]),
-        (&json!(1), &json!(0))
-    );
+    assert_eq!(explained["calls"], 1);
+    assert_eq!(explained["more"], 0);
     let text = reported(
         &run(&world, "chat-vendor", &drifted, &["--config", &config]).await,
         1,
     );
     assert!(text.contains("1 receipt may explain the drift: "), "{text}");
-    assert!(
-        text.contains(&format!("  {number}  estimated, client_left: ")),
-        "{text}"
-    );
+    has(&text, &format!("  {number}  estimated, client_left: "));
     assert!(
         text.ends_with("1 of 4 rows differ by more than 0 %\n"),
         "{text}"
@@ -219,10 +210,7 @@ async fn on_a_ledger(ledger: &str) {
     // Books that are read from an export give the same result as books read from the admin API. With a larger
     // tolerance, the drift is not reported.
     let books = dir.path().join("books.ndjson").to_str().unwrap().to_owned();
-    reported(
-        &tollgate(&world, &["export", "--output", &books], "").await,
-        0,
-    );
+    typed(&world, &format!("export --output {books}"), 0).await;
     let from_export = ["--config", &config, "--json", "--export", &books];
     let of_export = run(&world, "chat-vendor", &drifted, &from_export).await;
     assert_eq!(
@@ -264,8 +252,7 @@ async fn reconcile_compares_costs_with_the_configured_prices() {
     // The vendor costs two USDT for input and four for output, so that a difference is more than a cent.
     let big = json!({ "prompt_tokens": 2_000_000, "completion_tokens": 2_000_000, "total_tokens": 4_000_000 });
     let config = config(&world, dir.path());
-    let reply = replies::answer(Op::Chat, "ответ", &big);
-    world.vendor.script(move |_| Reply::json(200, &reply));
+    world.vendor_sends(Reply::json(200, &replies::answer(Op::Chat, "ответ", &big)));
     let body = with(Op::Chat.body("вопрос"), json!({ "max_tokens": 4000 }));
     let answer = Op::Chat.call(&world, &key, &body).await;
     let receipt = world.receipt(&answer.number()).await;
@@ -307,14 +294,11 @@ async fn reconcile_compares_costs_with_the_configured_prices() {
     );
     let row = &report["rows"][1];
     let output = receipt["usage"]["output"].as_u64().unwrap();
-    assert_eq!(
-        (&row["class"], &row["ours"], &row["vendors"]),
-        (&json!("output"), &json!(output), &Value::Null)
-    );
-    assert_eq!(
-        (&row["our_cost_usdt"], &row["vendors_cost_usd"]),
-        (&json!("0.008"), &json!("4.00"))
-    );
+    assert_eq!(row["class"], "output");
+    assert_eq!(row["ours"], json!(output));
+    assert_eq!(row["vendors"], Value::Null);
+    assert_eq!(row["our_cost_usdt"], "0.008");
+    assert_eq!(row["vendors_cost_usd"], "4.00");
 }
 
 /// Cache writes of one hour are compared as a separate class. Costs are computed at the prices of the day of the call,
@@ -347,8 +331,10 @@ async fn reconcile_compares_rate_classes_separately_and_uses_the_costs_of_the_da
         "input_tokens": 40, "output_tokens": 10, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 6000,
         "cache_creation": { "ephemeral_5m_input_tokens": 2000, "ephemeral_1h_input_tokens": 4000 },
     });
-    let reply = replies::answer(Op::Messages, "ответ", &usage);
-    world.vendor.script(move |_| Reply::json(200, &reply));
+    world.vendor_sends(Reply::json(
+        200,
+        &replies::answer(Op::Messages, "ответ", &usage),
+    ));
     let text = json!([{
         "type": "text", "text": "вопрос ".repeat(2000), "cache_control": { "type": "ephemeral", "ttl": "1h" },
     }]);
@@ -425,11 +411,8 @@ async fn reconcile_compares_rate_classes_separately_and_uses_the_costs_of_the_da
     ] {
         let report: Value = serde_json::from_str(&returned(file, config, code).await).unwrap();
         let total = report["rows"].as_array().unwrap().last().unwrap();
-        assert_eq!(
-            (&total["class"], &total["our_cost_usdt"]),
-            (&json!("total"), &json!(cost)),
-            "{report}"
-        );
+        assert_eq!(total["class"], "total", "{report}");
+        assert_eq!(total["our_cost_usdt"], json!(cost), "{report}");
         assert_eq!(total["drift"], code == 1, "{report}");
         assert_eq!(report["drifts"], u64::from(code == 1), "{report}");
     }

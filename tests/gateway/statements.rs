@@ -3,17 +3,11 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use bytes::Bytes;
-use http::Method;
-use serde_json::{Value, json};
-
 use crate::{
-    checks::micro,
-    harness::{Answer, Key, RedisServer, Setup, World},
     ledger::folder,
-    ops::{BOTH, top},
+    prelude::*,
     support::process::TOLLGATE,
-    usage_report::{complained, reported, tollgate},
+    usage_report::{complained, reported, tollgate, typed},
 };
 
 const SELLER: &str =
@@ -26,19 +20,18 @@ fn month_of(at: &str) -> String {
 
 async fn ask(world: &World, month: &str, format: &str) -> Answer {
     let path = format!("/admin/v1/accounts/acme/statements/{month}?format={format}");
-    world.admin(Method::GET, &path, None).await
+    world.admin_get(&path).await
 }
 
 async fn statement(world: &World, month: &str) -> Value {
-    let answer = ask(world, month, "json").await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = ask(world, month, "json").await.expect(200);
     answer.json()
 }
 
 async fn correct(world: &World, id: &str, rubles: &str) {
     let path = "/admin/v1/accounts/acme/adjustments";
     let body = json!({ "id": id, "amount_rub": rubles, "reason": "возврат, по письму" });
-    let answer = world.admin(Method::POST, path, Some(body)).await;
+    let answer = world.admin_post(path, body).await;
     assert!(answer.status.is_success(), "{answer:?}");
 }
 
@@ -66,32 +59,21 @@ fn kopecks(value: &Value) -> i64 {
 /// Checks that the sums of a statement agree with each other.
 fn adds_up(statement: &Value) {
     let of = |name: &str| {
-        (
-            kopecks(&statement[name]["rub"]),
-            micro(&statement[name]["exact_rub"]),
-        )
+        let amounts = &statement[name];
+        [kopecks(&amounts["rub"]), micro(&amounts["exact_rub"])]
     };
-    let (opening, payments, corrections, spending, closing) = (
-        of("opening"),
-        of("payments"),
-        of("corrections"),
-        of("spending"),
-        of("closing"),
-    );
-    assert_eq!(
-        (
-            opening.0 + payments.0 + corrections.0 - spending.0,
-            opening.1 + payments.1 + corrections.1 - spending.1
-        ),
-        closing,
-        "{statement}"
-    );
+    let parts = ["opening", "payments", "corrections", "spending", "closing"];
+    let [opening, payments, corrections, spending, closing] = parts.map(of);
+    for unit in [0, 1] {
+        let sum = opening[unit] + payments[unit] + corrections[unit] - spending[unit];
+        assert_eq!(sum, closing[unit], "{statement}");
+    }
     let models = statement["spending"]["models"].as_array().unwrap();
     let rounding = kopecks(&statement["spending"]["models_rounding_rub"]);
     let sum: i64 = models.iter().map(|line| kopecks(&line["rub"])).sum();
-    assert_eq!(sum + rounding, spending.0, "{statement}");
+    assert_eq!(sum + rounding, spending[0], "{statement}");
     let exact: i64 = models.iter().map(|line| micro(&line["exact_rub"])).sum();
-    assert_eq!(exact, spending.1, "{statement}");
+    assert_eq!(exact, spending[1], "{statement}");
 }
 
 /// In every store, the statement agrees with the usage report, the account and the audit.
@@ -101,49 +83,35 @@ async fn statement_agrees_with_the_books() {
     let file = format!("sqlite:{}", folder.path().join("books.db").display());
     for ledger in ["memory:", &file, &server.url()] {
         let setup = Setup::default().ledger(ledger).edit("[tariff]", SELLER);
-        let world = setup.start().await;
-        let key = world.key().await;
+        let (world, key) = setup.start_with_key().await;
         let Some(month) = busy(&world, &key).await else {
             return;
         };
         let returned = statement(&world, &month).await;
         adds_up(&returned);
-        assert_eq!(
-            (&returned["closed"], &returned["number"]),
-            (&json!(false), &json!(format!("acme-{month}"))),
-            "{ledger}"
-        );
+        assert_eq!(returned["closed"], false, "{ledger}");
+        assert_eq!(returned["number"], format!("acme-{month}"), "{ledger}");
         assert_eq!(returned["opening"]["exact_rub"], "0.000000");
         assert_eq!(returned["payments"]["rub"], "1000.00");
         assert_eq!(returned["payments"]["entries"][0]["id"], "first");
         assert_eq!(returned["corrections"]["rub"], "-12.50");
-        assert_eq!(
-            returned["corrections"]["entries"][0]["reason"],
-            "возврат, по письму"
-        );
+        let correction = &returned["corrections"]["entries"][0];
+        assert_eq!(correction["reason"], "возврат, по письму");
         let account = world.account(&key).await;
-        assert_eq!(
-            micro(&returned["closing"]["exact_rub"]),
-            micro(&account["balance_rub"]),
-            "{ledger}"
-        );
+        let closing = micro(&returned["closing"]["exact_rub"]);
+        assert_eq!(closing, micro(&account["balance_rub"]), "{ledger}");
         let (since, until) = (&returned["since"], &returned["until"]);
         let (since, until) = (since.as_str().unwrap(), until.as_str().unwrap());
         let path = format!("/admin/v1/usage?group=model&account=acme&since={since}&until={until}");
-        let usage = world.admin(Method::GET, &path, None).await.json();
+        let usage = world.admin_get(&path).await.json();
         let of_usage: Vec<_> = usage["rows"].as_array().unwrap().iter().collect();
         let of_statement = returned["spending"]["models"].as_array().unwrap();
-        assert_eq!(
-            (of_usage.len(), of_statement.len()),
-            (2, 2),
-            "{ledger}: {usage}"
-        );
+        assert_eq!(of_usage.len(), 2, "{ledger}: {usage}");
+        assert_eq!(of_statement.len(), 2, "{ledger}: {usage}");
         for (row, line) in of_usage.iter().zip(of_statement) {
             assert_eq!(row["model"], line["model"]);
-            assert_eq!(
-                (&row["calls"], &row["usage"]),
-                (&line["calls"], &line["usage"])
-            );
+            assert_eq!(row["calls"], line["calls"]);
+            assert_eq!(row["usage"], line["usage"]);
             assert_eq!(micro(&row["charged_rub"]), micro(&line["exact_rub"]));
         }
         assert_eq!(
@@ -152,7 +120,7 @@ async fn statement_agrees_with_the_books() {
         );
         let vat = kopecks(&returned["spending"]["rub"]) as f64 / 6.0;
         assert_eq!(kopecks(&returned["vat"]["rub"]), vat.round() as i64);
-        reported(&tollgate(&world, &["audit"], "").await, 0);
+        typed(&world, "audit", 0).await;
 
         // The statement of a month before the account existed contains zeros. A future month has no statement.
         let before = statement(&world, "2020-01").await;
@@ -177,8 +145,10 @@ async fn statement_agrees_with_the_books() {
 
 #[tokio::test]
 async fn statement_is_available_in_each_format() {
-    let world = Setup::default().edit("[tariff]", SELLER).start().await;
-    let key = world.key().await;
+    let (world, key) = Setup::default()
+        .edit("[tariff]", SELLER)
+        .start_with_key()
+        .await;
     busy(&world, &key).await;
     for (format, kind, begins) in [
         (
@@ -193,8 +163,7 @@ async fn statement_is_available_in_each_format() {
             "<!doctype html>\n<html lang=\"ru\">",
         ),
     ] {
-        let answer = ask(&world, "2020-01", format).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        let answer = ask(&world, "2020-01", format).await.expect(200);
         assert_eq!(answer.headers["content-type"], kind);
         let file = format!("attachment; filename=\"acme-2020-01.{format}\"");
         assert_eq!(answer.headers["content-disposition"], file.as_str());
@@ -216,56 +185,54 @@ async fn statement_is_available_in_each_format() {
     let english = top("language = \"en\"").start().await;
     english.key().await;
     let page = ask(&english, "2020-01", "html").await.text();
-    assert!(
-        page.contains("Statement acme-2020-01 for January 2020"),
-        "{page}"
-    );
+    has(&page, "Statement acme-2020-01 for January 2020");
 }
 
 #[tokio::test]
 async fn unavailable_statement_is_refused_with_the_reason() {
     let world = World::start().await;
     world.key().await;
-    for (path, status, says) in [
+    for (account, month, status, says) in [
         (
-            "acme/statements/2026-13",
+            "acme",
+            "/2026-13",
             400,
             "month: must be a month like 2026-11",
         ),
         (
-            "acme/statements/9999-12",
+            "acme",
+            "/9999-12",
             400,
             "month: this month has not begun yet",
         ),
         (
-            "acme/statements/2020-01?format=doc",
+            "acme",
+            "/2020-01?format=doc",
             400,
             "format: must be json, csv",
         ),
-        (
-            "acme/statements/2020-01?form=csv",
-            400,
-            "form: unknown parameter",
-        ),
-        ("nobody/statements/2020-01", 404, "no account nobody"),
-        ("acme/statements", 404, "no such path"),
+        ("acme", "/2020-01?form=csv", 400, "form: unknown parameter"),
+        ("nobody", "/2020-01", 404, "no account nobody"),
+        ("acme", "", 404, "no such path"),
     ] {
-        let path = format!("/admin/v1/accounts/{path}");
-        let answer = world.admin(Method::GET, &path, None).await;
+        let path = format!("/admin/v1/accounts/{account}/statements{month}");
+        let answer = world.admin_get(&path).await;
         let text = answer.json()["error"]["message"].to_string();
         assert_eq!(answer.status, status, "{path}: {text}");
         assert!(text.contains(says), "{path}: {text}");
     }
-    let args = [
-        "statement",
-        "acme",
-        "--month",
-        "2020-01",
-        "--output",
-        "x.txt",
-    ];
+    let line = "statement acme --month 2020-01 --output x.txt";
+    let args: Vec<_> = line.split(' ').collect();
     let errors = complained(&tollgate(&world, &args, "").await, 64);
-    assert!(errors.contains("does not end in"), "{errors}");
+    has(&errors, "does not end in");
+}
+
+/// Appends a line to a journal in Redis.
+async fn append(redis: &RedisServer, journal: &str, id: &str, fields: &BTreeMap<String, String>) {
+    let mut command = vec!["XADD", journal, id];
+    let fields = fields.iter();
+    command.extend(fields.flat_map(|(name, value)| [name.as_str(), value]));
+    let _: String = redis.ask(&command).await.unwrap();
 }
 
 /// Moves all journal lines of the account to an earlier time, as if they had been written at that time.
@@ -278,13 +245,7 @@ async fn date_back(redis: &RedisServer, account: &str, by_ms: u64) {
         let at: u64 = fields["at"].parse().unwrap();
         fields.insert("at".into(), (at - by_ms).to_string());
         let id = format!("{}-{number}", at - by_ms);
-        let mut command = vec!["XADD", &journal, &id];
-        command.extend(
-            fields
-                .iter()
-                .flat_map(|(name, value)| [name.as_str(), value]),
-        );
-        let _: String = redis.ask(&command).await.unwrap();
+        append(redis, &journal, &id, &fields).await;
         if let Some(call) = fields.get("number") {
             let receipt = format!("tg:{{{account}}}:r:{call}");
             let _: String = redis.ask(&["SET", &receipt, &id]).await.unwrap();
@@ -304,13 +265,7 @@ async fn change_line(redis: &RedisServer, account: &str) -> String {
             changed = format!("{}-changed", fields["id"]);
             fields.insert("id".into(), changed.clone());
         }
-        let mut command = vec!["XADD", &journal, &place];
-        command.extend(
-            fields
-                .iter()
-                .flat_map(|(name, value)| [name.as_str(), value]),
-        );
-        let _: String = redis.ask(&command).await.unwrap();
+        append(redis, &journal, &place, &fields).await;
     }
     changed
 }
@@ -343,10 +298,10 @@ async fn verify(world: &World, month: &str, file: &Path, code: i32) -> String {
 /// Deletes the sums of calls. On a slow machine the calls may have been summed before a test changes their lines, and a
 /// statement does not read summed lines.
 async fn forget_sums(world: &World) {
-    let deleted = world
+    world
         .admin(Method::POST, "/admin/v1/usage/rebuild", None)
-        .await;
-    assert_eq!(deleted.status, 200, "{deleted:?}");
+        .await
+        .expect(200);
 }
 
 /// The statement of a closed month stays the same after later changes. If names or the books were changed, the
@@ -355,12 +310,11 @@ async fn forget_sums(world: &World) {
 async fn closed_month_does_not_change_and_later_edits_of_its_data_are_reported() {
     const FORTY_DAYS_MS: u64 = 40 * 86_400_000;
     let redis = RedisServer::start().await;
-    let world = Setup::default()
+    let (world, key) = Setup::default()
         .ledger(&redis.url())
         .edit("[tariff]", SELLER)
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     busy(&world, &key).await;
     date_back(&redis, "acme", FORTY_DAYS_MS).await;
     let lines: Vec<(String, BTreeMap<String, String>)> = redis
@@ -401,7 +355,7 @@ async fn closed_month_does_not_change_and_later_edits_of_its_data_are_reported()
             "{returned}"
         );
     }
-    reported(&tollgate(&world, &["audit"], "").await, 0);
+    typed(&world, "audit", 0).await;
 
     // A statement file that was edited fails the verification.
     let (_, csv, made) = &stored[1];
@@ -415,12 +369,10 @@ async fn closed_month_does_not_change_and_later_edits_of_its_data_are_reported()
     )
     .unwrap();
     let returned = verify(&world, month, csv, 1).await;
-    assert!(
-        returned.contains("contains the sha256 of statement")
-            && returned.contains(
-                "- payments,,,,,,1000.000000,9.00,\n+ payments,,,,,,1000.000000,1000.00,\n"
-            ),
-        "{returned}"
+    has(&returned, "contains the sha256 of statement");
+    has(
+        &returned,
+        "- payments,,,,,,1000.000000,9.00,\n+ payments,,,,,,1000.000000,1000.00,\n",
     );
     std::fs::write(csv, made).unwrap();
 
@@ -442,12 +394,9 @@ async fn closed_month_does_not_change_and_later_edits_of_its_data_are_reported()
     let other = text.replace("\"name\":\"acme\"", "\"name\":\"Acme\"");
     std::fs::write(json, other.replace(sha256, "5eed")).unwrap();
     let returned = verify(&world, month, json, 1).await;
-    assert!(
-        returned.contains("the file is not statement")
-            && returned.contains("- /name: \"Acme\"\n")
-            && returned.contains("+ /name: \"acme\"\n"),
-        "{returned}"
-    );
+    has(&returned, "the file is not statement");
+    has(&returned, "- /name: \"Acme\"\n");
+    has(&returned, "+ /name: \"acme\"\n");
 
     // This simulates the manipulation of a journal line.
     let spoiled = change_line(&redis, "acme").await;
@@ -455,10 +404,8 @@ async fn closed_month_does_not_change_and_later_edits_of_its_data_are_reported()
     let answer = ask(&world, month, "json").await;
     assert_eq!(answer.status, 409, "{spoiled}: {answer:?}");
     let message = answer.json()["error"]["message"].to_string();
-    assert!(
-        message.contains(sha256) && message.contains("no longer yields a statement"),
-        "{message}"
-    );
+    has(&message, sha256);
+    has(&message, "no longer yields a statement");
     verified(&world, month, 1).await;
     verify(&world, month, &stored[1].1, 1).await;
     let lines: Vec<(String, BTreeMap<String, String>)> = redis
@@ -482,10 +429,7 @@ async fn closed_month_does_not_change_and_later_edits_of_its_data_are_reported()
     assert!(message.contains(sha256), "{message}");
 
     // The current month has not ended, so its statement cannot be verified.
-    let open = reported(
-        &tollgate(&world, &["usage", "--by", "day", "--format", "csv"], "").await,
-        0,
-    );
+    let open = typed(&world, "usage --by day --format csv", 0).await;
     let today = month_of(open.lines().last().unwrap());
     let args = [
         "statement",
@@ -502,8 +446,7 @@ async fn closed_month_does_not_change_and_later_edits_of_its_data_are_reported()
 async fn all_forms(world: &World, month: &str) -> Vec<Bytes> {
     let mut forms = Vec::new();
     for format in ["json", "csv", "html", "pdf"] {
-        let answer = ask(world, month, format).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        let answer = ask(world, month, format).await.expect(200);
         forms.push(answer.body);
     }
     forms

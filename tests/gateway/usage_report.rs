@@ -7,24 +7,13 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use http::Method;
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
 use tollgate_ledger::{
     redis::{RedisLedger, RedisSettings},
     rollup::{self, Scope},
     testing::spoil_sums,
 };
 
-use crate::{
-    checks::micro,
-    harness::{ADMIN_KEY, Key, RedisServer, Setup, World, request, with},
-    ledger::folder,
-    ops::{BOTH, Op},
-    price_rules::with_rules,
-    replies::{Running, answer},
-    support::process::TOLLGATE,
-};
+use crate::{ledger::folder, prelude::*, price_rules::with_rules, support::process::TOLLGATE};
 
 /// Runs the binary against this gateway. The gateway runs on this thread, so another thread waits for the binary.
 pub async fn tollgate(world: &World, args: &[&str], input: &str) -> Output {
@@ -54,10 +43,22 @@ pub fn reported(output: &Output, code: i32) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
+/// Runs a command that must exit with this code. Returns its standard output.
+pub async fn typed(world: &World, line: &str, code: i32) -> String {
+    let args: Vec<&str> = line.split(' ').collect();
+    reported(&tollgate(world, &args, "").await, code)
+}
+
 /// Checks the exit code of a command. Returns its standard error.
 pub fn complained(output: &Output, code: i32) -> String {
     assert_eq!(reported(output, code), "");
     String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Runs a command that must fail with this exit code. Returns its error text.
+pub async fn refused(world: &World, line: &str, code: i32) -> String {
+    let args: Vec<&str> = line.split(' ').collect();
+    complained(&tollgate(world, &args, "").await, code)
 }
 
 /// Makes calls of two accounts with three keys. Returns the keys and the receipts.
@@ -81,29 +82,24 @@ async fn busy(world: &World) -> (Vec<Key>, Vec<Value>) {
 
 async fn usage(world: &World, query: &str) -> Value {
     let path = format!("/admin/v1/usage{query}");
-    let answer = world.admin(Method::GET, &path, None).await;
+    let answer = world.admin_get(&path).await;
     assert_eq!(answer.status, 200, "{query}: {answer:?}");
     answer.json()
 }
 
 #[tokio::test]
 async fn further_rate_classes_have_columns_in_the_usage_report_if_a_call_used_them() {
-    let world = with_rules().start().await;
-    let key = world.key().await;
+    let (world, key) = with_rules().start_with_key().await;
     let plain = Op::Chat.call(&world, &key, &Op::Chat.body("Привет")).await;
     world.receipt(&plain.number()).await;
-    let four = ["usage", "--by", "model", "--format", "csv"];
-    let csv = reported(&tollgate(&world, &four, "").await, 0);
-    assert!(
-        csv.lines().all(|line| !line.contains("cache_write_1h")),
-        "{csv}"
-    );
+    let by_model = "usage --by model --format csv";
+    let csv = typed(&world, by_model, 0).await;
+    assert!(!csv.contains("cache_write_1h"), "{csv}");
 
     let used = json!({ "input_tokens": 9, "output_tokens": 2, "cache_creation_input_tokens": 7,
         "cache_creation": { "ephemeral_1h_input_tokens": 4, "ephemeral_5m_input_tokens": 3 },
         "server_tool_use": { "web_search_requests": 2 } });
-    let reply = answer(Op::Messages, "да", &used);
-    world.vendor.script(move |_| Reply::json(200, &reply));
+    world.vendor_sends(Reply::json(200, &answer(Op::Messages, "да", &used)));
     let mark = json!({ "type": "ephemeral", "ttl": "1h" });
     let parts = json!([{ "type": "text", "text": "Привет", "cache_control": mark }]);
     let tool = json!({ "type": "web_search_20250305", "name": "web_search", "max_uses": 5 });
@@ -113,37 +109,25 @@ async fn further_rate_classes_have_columns_in_the_usage_report_if_a_call_used_th
         .await;
     world.receipt(&call.number()).await;
 
-    let csv = reported(&tollgate(&world, &four, "").await, 0);
+    let csv = typed(&world, by_model, 0).await;
     let lines: Vec<_> = csv.lines().collect();
     let ends = |line: &str, end: &str| assert!(line.ends_with(end), "{end}: {csv}");
-    ends(
-        lines[0],
-        ",cost_known_calls,cache_write_1h_tokens,web_search_calls",
-    );
+    let columns = ",cost_known_calls,cache_write_1h_tokens,web_search_calls";
+    ends(lines[0], columns);
     ends(lines[1], ",0,0");
     ends(lines[2], ",4,2");
-    let table = reported(&tollgate(&world, &["usage", "--by", "model"], "").await, 0);
+    let table = typed(&world, "usage --by model", 0).await;
     let lines: Vec<Vec<_>> = table
         .lines()
         .map(|line| line.split_whitespace().collect())
         .collect();
     let last_two = |line: usize| lines[line][lines[line].len() - 2..].join(" ");
-    assert!(
-        table
-            .lines()
-            .next()
-            .unwrap()
-            .ends_with("  1 H CACHE WRITE TOKENS  WEB SEARCHES")
-    );
-    assert_eq!(
-        [last_two(1), last_two(2), last_two(3)],
-        ["0 0", "4 2", "4 2"],
-        "{table}"
-    );
-    let all = reported(
-        &tollgate(&world, &["usage", "--by", "model", "--format", "json"], "").await,
-        0,
-    );
+    let head = table.lines().next().unwrap();
+    assert!(head.ends_with("  1 H CACHE WRITE TOKENS  WEB SEARCHES"));
+    for (line, counts) in [(1, "0 0"), (2, "4 2"), (3, "4 2")] {
+        assert_eq!(last_two(line), counts, "{table}");
+    }
+    let all = typed(&world, "usage --by model --format json", 0).await;
     let all: Value = serde_json::from_str(&all).unwrap();
     let classes = json!({ "cache_write_1h": 4, "web_search_call": 2 });
     assert_eq!(all["rows"][1]["usage"]["classes"], classes, "{all}");
@@ -209,10 +193,9 @@ async fn usage_report_equals_the_sum_of_the_receipts_in_every_grouping() {
         let expected: Vec<_> = sums(&receipts, &group).into_iter().collect();
         assert_eq!(rows(&answer, &group), expected, "{group:?}");
         let total = expected.iter().fold([0; 4], |mut total, (_, row)| {
-            total
-                .iter_mut()
-                .zip(row)
-                .for_each(|(sum, part)| *sum += part);
+            for (sum, part) in total.iter_mut().zip(row) {
+                *sum += part;
+            }
             total
         });
         assert_eq!(row_sums(&answer["total"]), total, "{group:?}");
@@ -317,11 +300,9 @@ async fn usage_report_can_be_filtered_by_account_and_key_and_model_and_time() {
         ),
     ] {
         let path = format!("/admin/v1/usage?{query}");
-        let answer = world.admin(Method::GET, &path, None).await;
-        let text = answer.json()["error"]["message"]
-            .as_str()
-            .unwrap()
-            .to_owned();
+        let answer = world.admin_get(&path).await;
+        let error = answer.json()["error"].clone();
+        let text = error["message"].as_str().unwrap();
         assert_eq!(answer.status, status, "{query}: {text}");
         assert!(text.starts_with(says), "{query}: {text}");
     }
@@ -336,7 +317,7 @@ async fn admin_request_with_an_unknown_parameter_is_refused() {
         "/admin/v1/accounts/acme?x",
         "/admin/v1/export?acount=acme",
     ] {
-        let answer = world.admin(Method::GET, path, None).await;
+        let answer = world.admin_get(path).await;
         assert_eq!(answer.status, 400, "{path}");
         let text = answer.text();
         assert!(
@@ -401,19 +382,14 @@ async fn usage_report_can_be_grouped_by_session() {
         let expected: Vec<_> = sums(&receipts_of_it, &["account"]).into_iter().collect();
         assert_eq!(rows(&of_one, &["account"]), expected, "{ledger}");
 
-        let args = ["usage", "--by", "session", "--format", "csv"];
-        let csv = reported(&tollgate(&world, &args, "").await, 0);
+        let csv = typed(&world, "usage --by session --format csv", 0).await;
         let begins: Vec<_> = csv
             .lines()
             .map(|line| line.split(',').take(2).collect::<Vec<_>>().join(","))
             .collect();
-        assert_eq!(
-            begins,
-            ["session,calls", ",4", "s-1,8", "s-2,4"],
-            "{ledger}"
-        );
-        let args = ["usage", "--session", "s-2", "--by", "session"];
-        let table = reported(&tollgate(&world, &args, "").await, 0);
+        let expected = ["session,calls", ",4", "s-1,8", "s-2,4"];
+        assert_eq!(begins, expected, "{ledger}");
+        let table = typed(&world, "usage --session s-2 --by session", 0).await;
         assert_eq!(table.lines().count(), 3, "{ledger}: {table}");
 
         let sessions: Vec<Value> = exported(&world, "?account=acme")
@@ -422,12 +398,10 @@ async fn usage_report_can_be_grouped_by_session() {
             .filter_map(|line| line.get("session").cloned())
             .collect();
         assert_eq!(sessions.len(), 6, "{ledger}");
-        let export = reported(&tollgate(&world, &["export"], "").await, 0);
+        let export = typed(&world, "export", 0).await;
         let audited = tollgate(&world, &["audit", "--export", "-"], &export).await;
-        assert!(
-            reported(&audited, 0).starts_with("ok: 2 accounts"),
-            "{ledger}"
-        );
+        let sound = reported(&audited, 0).starts_with("ok: 2 accounts");
+        assert!(sound, "{ledger}");
     }
 }
 
@@ -486,24 +460,13 @@ async fn usage_report_can_be_grouped_by_endpoint() {
         let models: Vec<_> = rows.iter().map(|row| &row["model"]).collect();
         assert_eq!(models, ["chat", "messages"], "{ledger}");
 
-        let args = ["usage", "--endpoint", "messages", "--by", "endpoint"];
-        let table = reported(&tollgate(&world, &args, "").await, 0);
-        assert!(
-            table
-                .lines()
-                .nth(1)
-                .unwrap()
-                .starts_with("messages      3 "),
-            "{table}"
-        );
+        let table = typed(&world, "usage --endpoint messages --by endpoint", 0).await;
+        let row = table.lines().nth(1).unwrap();
+        assert!(row.starts_with("messages      3 "), "{table}");
         let number = receipts[0]["number"].as_str().unwrap();
-        let shown = reported(&tollgate(&world, &["receipt", number], "").await, 0);
-        assert!(
-            shown
-                .lines()
-                .any(|line| line.split_whitespace().eq(["endpoint", "chat/completions"])),
-            "{shown}"
-        );
+        let shown = typed(&world, &format!("receipt {number}"), 0).await;
+        let is_endpoint = |line: &str| line.split_whitespace().eq(["endpoint", "chat/completions"]);
+        assert!(shown.lines().any(is_endpoint), "{shown}");
 
         let exported = exported(&world, "?account=acme").await;
         let calls = exported.iter().filter(|line| line["kind"] == "call");
@@ -530,9 +493,7 @@ async fn usage_by_group_equals_the_spending_of_the_groups() {
         ];
         let groups = "/admin/v1/accounts/acme/groups";
         for id in ["one", "two"] {
-            let made = world
-                .admin(Method::POST, groups, Some(json!({ "id": id })))
-                .await;
+            let made = world.admin_post(groups, json!({ "id": id })).await;
             assert_eq!(made.status, 200, "{ledger}: {made:?}");
         }
         let mut receipts = Vec::new();
@@ -544,19 +505,10 @@ async fn usage_by_group_equals_the_spending_of_the_groups() {
             (1, None, 1),
         ] {
             let path = format!("/admin/v1/keys/{}", keys[key].id);
-            let put = world
-                .admin(Method::PATCH, &path, Some(json!({ "group": group })))
-                .await;
+            let put = world.admin_patch(&path, json!({ "group": group })).await;
             assert_eq!(put.status, 200, "{ledger}: {put:?}");
-            let bearer = format!("Bearer {}", keys[key].secret);
-            let headers = [
-                ("authorization", bearer.as_str()),
-                ("content-type", "application/json"),
-            ];
             for _ in 0..calls {
-                let body = Op::Chat.body("Привет").to_string().into();
-                let url = world.url("/v1/chat/completions");
-                let answer = world.ask(request(Method::POST, &url, &headers, body)).await;
+                let answer = world.chat(&keys[key], &chat_body("Привет")).await;
                 assert_eq!(answer.status, 200, "{ledger}: {answer:?}");
                 let receipt = world.receipt(&answer.number()).await;
                 assert_eq!(receipt["group"].as_str(), group, "{ledger}: {receipt}");
@@ -578,13 +530,10 @@ async fn usage_by_group_equals_the_spending_of_the_groups() {
         assert_eq!(returned.collect::<BTreeMap<_, _>>(), expected, "{ledger}");
 
         let answer = usage(&world, "?group=group").await;
-        let books = world.admin(Method::GET, groups, None).await.json();
-        let spent: Vec<_> = books["groups"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|group| (&group["id"], &group["spent_rub"]))
-            .collect();
+        let books = world.admin_get(groups).await.json();
+        let spent = books["groups"].as_array().unwrap().iter();
+        let spent = spent.map(|group| (&group["id"], &group["spent_rub"]));
+        let spent: Vec<_> = spent.collect();
         let rows = answer["rows"].as_array().unwrap();
         assert_eq!(rows[0]["group"], Value::Null, "{ledger}: {answer}");
         let returned: Vec<_> = rows[1..]
@@ -595,24 +544,19 @@ async fn usage_by_group_equals_the_spending_of_the_groups() {
         let audit = tollgate(&world, &["audit"], "").await;
         assert!(reported(&audit, 0).starts_with("ok"), "{ledger}");
 
-        let args = ["usage", "--account", "acme", "--by", "group"];
-        let table = reported(&tollgate(&world, &args, "").await, 0);
+        let table = typed(&world, "usage --account acme --by group", 0).await;
         let begins: Vec<_> = table
             .lines()
-            .map(|line| line.split_whitespace().take(2).collect::<Vec<_>>())
+            .map(|line| {
+                line.split_whitespace()
+                    .take(2)
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            })
             .collect();
-        assert_eq!(
-            begins,
-            [
-                ["GROUP", "CALLS"],
-                ["-", "2"],
-                ["one", "3"],
-                ["two", "3"],
-                ["total", "8"]
-            ],
-            "{ledger}"
-        );
-        let export = reported(&tollgate(&world, &["export"], "").await, 0);
+        let expected = ["GROUP CALLS", "- 2", "one 3", "two 3", "total 8"];
+        assert_eq!(begins, expected, "{ledger}");
+        let export = typed(&world, "export", 0).await;
         let audited = tollgate(&world, &["audit", "--export", "-"], &export).await;
         assert!(reported(&audited, 0).starts_with("ok"), "{ledger}");
         let exported = exported(&world, "?account=acme").await;
@@ -625,8 +569,7 @@ async fn usage_by_group_equals_the_spending_of_the_groups() {
 
 #[tokio::test]
 async fn usage_report_counts_calls_with_estimated_usage_separately() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
     let number = running.number.clone();
     drop(running);
@@ -644,15 +587,7 @@ async fn usage_command_prints_exact_csv_and_reports_an_empty_result() {
     assert!(reported(&nothing, 0).starts_with("no call was charged"));
 
     let (_, receipts) = busy(&world).await;
-    let args = [
-        "usage",
-        "--by",
-        "account,model",
-        "--format",
-        "csv",
-        "--since",
-        "2026-01-31",
-    ];
+    let line = "usage --by account,model --since 2026-01-31";
     let mut expected = String::from(
         "account,model,calls,input_tokens,cached_input_tokens,cache_write_tokens,output_tokens,\
          charged_rub,loss_rub,estimated_calls\n",
@@ -664,53 +599,31 @@ async fn usage_command_prints_exact_csv_and_reports_an_empty_result() {
             words.join(",")
         ));
     }
-    assert_eq!(reported(&tollgate(&world, &args, "").await, 0), expected);
+    let csv = typed(&world, &format!("{line} --format csv"), 0).await;
+    assert_eq!(csv, expected);
     let answer = usage(&world, "?group=account,model&since=2026-01-31").await;
-    for json in [
-        &[
-            "usage",
-            "--by",
-            "account,model",
-            "--since",
-            "2026-01-31",
-            "--json",
-        ][..],
-        &[
-            "usage",
-            "--by",
-            "account,model",
-            "--since",
-            "2026-01-31",
-            "--format",
-            "json",
-        ],
-    ] {
-        let printed: Value =
-            serde_json::from_str(&reported(&tollgate(&world, json, "").await, 0)).unwrap();
-        assert_eq!(printed, answer);
+    for json in ["--json", "--format json"] {
+        let printed = typed(&world, &format!("{line} {json}"), 0).await;
+        let printed: Value = serde_json::from_str(&printed).unwrap();
+        assert_eq!(printed, answer, "{json}");
     }
 
-    let table = reported(&tollgate(&world, &["usage", "--by", "model"], "").await, 0);
+    let table = typed(&world, "usage --by model", 0).await;
     let lines: Vec<&str> = table.lines().collect();
-    assert!(
-        lines[0].starts_with("MODEL ") && lines[0].contains("CHARGED, ₽"),
-        "{table}"
-    );
+    assert!(lines[0].starts_with("MODEL "), "{table}");
+    assert!(lines[0].contains("CHARGED, ₽"), "{table}");
     assert_eq!(lines.len(), 4, "{table}");
-    assert!(
-        lines[3].starts_with("total ") && lines[3].contains("12"),
-        "{table}"
-    );
+    assert!(lines[3].starts_with("total "), "{table}");
+    assert!(lines[3].contains("12"), "{table}");
 
-    let nobody = tollgate(&world, &["usage", "--account", "nobody"], "").await;
-    assert_eq!(complained(&nobody, 1), "error: no account nobody\n");
+    let nobody = refused(&world, "usage --account nobody", 1).await;
+    assert_eq!(nobody, "error: no account nobody\n");
 }
 
 /// Returns the lines of an export from the admin API.
 async fn exported(world: &World, query: &str) -> Vec<Value> {
     let path = format!("/admin/v1/export{query}");
-    let answer = world.admin(Method::GET, &path, None).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = world.admin_get(&path).await.expect(200);
     assert_eq!(answer.headers["content-type"], "application/x-ndjson");
     assert!(!answer.failed);
     let lines = answer.text();
@@ -726,7 +639,7 @@ async fn export_has_each_account_with_its_receipts_but_no_secrets() {
     let (keys, receipts) = busy(&world).await;
     let path = "/admin/v1/accounts/acme/adjustments";
     let body = json!({ "id": "a1", "amount_rub": "-1.5", "reason": "a mistake" });
-    world.admin(Method::POST, path, Some(body)).await;
+    world.admin_post(path, body).await;
 
     let lines = exported(&world, "").await;
     let kinds = |lines: &[Value], kind: &str| -> Vec<Value> {
@@ -750,7 +663,7 @@ async fn export_has_each_account_with_its_receipts_but_no_secrets() {
     for (account, keys) in accounts.iter().zip([2, 1]) {
         assert_eq!(account["keys"].as_array().unwrap().len(), keys);
         let path = format!("/admin/v1/accounts/{}", account["id"].as_str().unwrap());
-        let shown = world.admin(Method::GET, &path, None).await.json();
+        let shown = world.admin_get(&path).await.json();
         // An export contains no sums of the current day or month, no keys and no debt, so these fields are not
         // compared.
         let of_all_times = |field: &str| {
@@ -793,7 +706,7 @@ async fn export_has_each_account_with_its_receipts_but_no_secrets() {
             .iter()
             .all(|call| call["account"] == "beta")
     );
-    let nobody = world.admin(Method::GET, "/admin/v1/export?account=nobody", None);
+    let nobody = world.admin_get("/admin/v1/export?account=nobody");
     assert_eq!(nobody.await.status, 404);
 }
 
@@ -818,17 +731,13 @@ async fn export_can_be_audited_offline_while_calls_run() {
         let file = file.to_str().unwrap();
 
         let sound = tollgate(&world, &["audit", "--export", file], "").await;
-        assert_eq!(
-            reported(&sound, 0),
-            "ok: 2 accounts, 3 keys, 1 open hold, no breach\n"
-        );
+        let no_breach = "ok: 2 accounts, 3 keys, 1 open hold, no breach\n";
+        assert_eq!(reported(&sound, 0), no_breach);
         let sound = tollgate(&world, &["audit", "--export", "-", "--json"], &export).await;
         let report: Value = serde_json::from_str(&reported(&sound, 0)).unwrap();
-        assert_eq!(
-            report,
-            json!({"accounts": 2, "keys": 3, "holds_open": 1, "breaches": []})
-        );
-        let to_stdout = reported(&tollgate(&world, &["export"], "").await, 0);
+        let expected = json!({"accounts": 2, "keys": 3, "holds_open": 1, "breaches": []});
+        assert_eq!(report, expected);
+        let to_stdout = typed(&world, "export", 0).await;
         assert_eq!(to_stdout.lines().count(), export.lines().count());
 
         // The export is edited: one receipt charges a micro-ruble more than its usage costs. The audit must find this.
@@ -839,12 +748,9 @@ async fn export_can_be_audited_offline_while_calls_run() {
             .lines()
             .map(|line| {
                 let line = if line.contains(number) {
-                    let (from, to) = (
-                        format!("\"charged_rub\":\"{charged}\""),
-                        format!("\"charged_rub\":\"{more}\""),
-                    );
+                    let from = format!("\"charged_rub\":\"{charged}\"");
                     assert!(line.contains(&from), "{line}");
-                    line.replace(&from, &to)
+                    line.replace(&from, &format!("\"charged_rub\":\"{more}\""))
                 } else {
                     line.to_owned()
                 };
@@ -853,10 +759,8 @@ async fn export_can_be_audited_offline_while_calls_run() {
             .collect();
         let found = tollgate(&world, &["audit", "--export", "-"], &tampered).await;
         let text = reported(&found, 1);
-        assert!(
-            text.contains("\nI3 key ") && text.contains("stop selling"),
-            "{text}"
-        );
+        has(&text, "\nI3 key ");
+        has(&text, "stop selling");
 
         // This copy of the export lacks its last line, so the audit must refuse it.
         let lines: Vec<&str> = export.lines().collect();
@@ -864,18 +768,10 @@ async fn export_can_be_audited_offline_while_calls_run() {
         let found = tollgate(&world, &["audit", "--export", "-"], &cut).await;
         let text = complained(&found, 65);
         let line = lines.len();
-        assert!(
-            text.starts_with(&format!(
-                "error: -: line {line}: the export has no end line"
-            )),
-            "{text}"
-        );
+        let begin = format!("error: -: line {line}: the export has no end line");
+        assert!(text.starts_with(&begin), "{text}");
 
-        let live = tollgate(&world, &["audit"], "").await;
-        assert_eq!(
-            reported(&live, 0),
-            "ok: 2 accounts, 3 keys, 1 open hold, no breach\n"
-        );
+        assert_eq!(typed(&world, "audit", 0).await, no_breach);
         running.finish().await;
         world.settled(&keys[0]).await;
     }
@@ -889,33 +785,17 @@ async fn export_file_is_readable_only_by_its_owner() {
     world.key().await;
     let folder = folder();
     let file = folder.path().join("export.ndjson");
-    let args = [
-        "export",
-        "--account",
-        "acme",
-        "--json",
-        "--output",
-        file.to_str().unwrap(),
-    ];
-    let report: Value =
-        serde_json::from_str(&reported(&tollgate(&world, &args, "").await, 0)).unwrap();
+    let into = |account: &str| format!("export --account {account} --output {}", file.display());
+    let report = typed(&world, &(into("acme") + " --json"), 0).await;
+    let report: Value = serde_json::from_str(&report).unwrap();
     let text = std::fs::read(&file).unwrap();
     assert_eq!(report["accounts"], 1);
     assert_eq!(report["bytes"], text.len());
     let mode = std::fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
-    let args = [
-        "export",
-        "--account",
-        "nobody",
-        "--output",
-        file.to_str().unwrap(),
-    ];
-    assert_eq!(
-        complained(&tollgate(&world, &args, "").await, 1),
-        "error: no account nobody\n"
-    );
+    let refusal = refused(&world, &into("nobody"), 1).await;
+    assert_eq!(refusal, "error: no account nobody\n");
     assert_eq!(std::fs::read(&file).unwrap(), text, "the earlier one stays");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
@@ -954,9 +834,7 @@ async fn usage_report_is_the_same_before_and_after_the_roll_up() {
     rollup::roll_up(&ledger, u64::MAX).await.unwrap();
     assert_eq!(reports(&world).await, before);
     // The reports include a call as soon as it is charged, although earlier days come from stored sums.
-    let answer = Op::Chat
-        .call(&world, &keys[0], &Op::Chat.body("Привет"))
-        .await;
+    let answer = world.chat(&keys[0], &chat_body("Привет")).await;
     world.receipt(&answer.number()).await;
     let later = reports(&world).await;
     assert!(later[0]["total"]["calls"] == 13, "{later:?}");
@@ -965,15 +843,12 @@ async fn usage_report_is_the_same_before_and_after_the_roll_up() {
     let clean = tollgate(&world, &["audit"], "").await;
     reported(&clean, 0);
     spoil_sums(&ledger, Scope::Days).await;
-    let breach = reported(&tollgate(&world, &["audit"], "").await, 1);
-    assert!(
-        breach.contains("U1 sums of all accounts by day on "),
-        "{breach}"
-    );
+    let breach = typed(&world, "audit", 1).await;
+    has(&breach, "U1 sums of all accounts by day on ");
     assert_ne!(reports(&world).await, later);
-    let rebuilt = reported(&tollgate(&world, &["usage", "--rebuild"], "").await, 0);
+    let rebuilt = typed(&world, "usage --rebuild", 0).await;
     assert!(rebuilt.contains("being rebuilt"), "{rebuilt}");
-    reported(&tollgate(&world, &["audit"], "").await, 0);
+    typed(&world, "audit", 0).await;
     assert_eq!(reports(&world).await, later);
 }
 
@@ -982,7 +857,7 @@ async fn all_receipts(world: &World, query: &str) -> Vec<String> {
     let (mut numbers, mut after) = (Vec::new(), String::new());
     loop {
         let path = format!("/admin/v1/receipts?{query}{after}");
-        let answer = world.admin(Method::GET, &path, None).await;
+        let answer = world.admin_get(&path).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
         let page = answer.json();
         let rows = page["receipts"].as_array().unwrap().iter();
