@@ -1,15 +1,11 @@
 //! Tests of HTTP/1 framing attacks: requests as bytes, and the response that each must get. The vendor receives only
 //! complete requests that the gateway itself has written.
 
-use std::time::Duration;
-
-use serde_json::json;
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::{
-    checks::{INVALID, head, raw, refused},
     edge::{statuses, talk},
-    harness::{ADMIN_KEY, Key, World, chat_body},
-    ops::{BOTH, Op},
+    prelude::*,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -47,400 +43,144 @@ fn chunked(body: &str) -> String {
 #[tokio::test]
 async fn each_kind_of_request_framing_is_answered_and_vendors_get_only_complete_requests() {
     const POST: &str = "POST /v1/chat/completions HTTP/1.1";
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let body = chat_body("x").to_string();
     let length = format!("content-length: {}\r\n", body.len());
     let close = format!("connection: close\r\n{length}");
     let te = "transfer-encoding: chunked\r\n";
     let te_close = format!("connection: close\r\n{te}");
     let req = |first: &str, lines: &str, body: &str| chat(&key, first, lines, body);
-    let good = req(POST, &close, &body);
-    let stored = req(POST, &length, &body);
+    let post = |lines: &str, body: &str| chat(&key, POST, lines, body);
+    let good = post(&close, &body);
+    let stored = post(&length, &body);
     let in_chunks = chunked(&body);
     let smuggled = "GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n";
+    let cl_te = format!("content-length: 5\r\n{te}");
+    let te_cl = format!("{te}content-length: 4\r\n");
+    let (shut, version_1_0) = ("connection: close\r\n", POST.replace("1.1", "1.0"));
+    let websocket = "connection: close, upgrade\r\nupgrade: websocket\r\n";
+    let h2c = format!("connection: close, upgrade\r\nupgrade: h2c\r\n{length}");
+    let coded = post("transfer-encoding: gzip, chunked\r\n", &in_chunks);
+    let two_lengths = post(&format!("{length}{te}"), &in_chunks);
 
     // The columns are: the name of the case, the bytes sent, the allowed outcomes, and the number of calls that the
     // vendor may receive.
-    let table: Vec<(&str, String, Allowed, usize)> = vec![
+    let mut table: Vec<(&str, String, Allowed, usize)> = vec![
         ("as it should be", good.clone(), OK, 1),
-        ("chunked", req(POST, &te_close, &in_chunks), OK, 1),
+        ("chunked", post(&te_close, &in_chunks), OK, 1),
         (
             "one length twice",
-            req(POST, &format!("{length}{close}"), &body),
+            post(&format!("{length}{close}"), &body),
             OK_OR_BAD,
             1,
         ),
-        // Each of the following requests states two lengths.
-        (
-            "length, then chunked",
-            req(POST, &format!("{length}{te}"), &in_chunks),
-            BAD,
-            0,
-        ),
-        (
-            "chunked, then length",
-            req(POST, &format!("{te}{length}"), &in_chunks),
-            BAD,
-            0,
-        ),
-        (
-            "CL.TE",
-            req(
-                POST,
-                &format!("content-length: 5\r\n{te}"),
-                &format!("0\r\n\r\n{smuggled}"),
-            ),
-            BAD,
-            0,
-        ),
-        (
-            "TE.CL",
-            req(
-                POST,
-                &format!("{te}content-length: 4\r\n"),
-                &format!("5\r\nhello\r\n0\r\n\r\n{smuggled}"),
-            ),
-            BAD,
-            0,
-        ),
-        (
-            "two different lengths",
-            req(POST, &format!("{length}content-length: 1\r\n"), &body),
-            BAD,
-            0,
-        ),
-        // Each of the following requests states an invalid length.
-        (
-            "length with a sign",
-            req(POST, "content-length: +5\r\n", "hello"),
-            BAD,
-            0,
-        ),
-        (
-            "length below zero",
-            req(POST, "content-length: -1\r\n", "hello"),
-            BAD,
-            0,
-        ),
-        (
-            "list of lengths",
-            req(POST, "content-length: 5, 5\r\n", "hello"),
-            BAD,
-            0,
-        ),
-        (
-            "length in hex",
-            req(POST, "content-length: 0x5\r\n", "hello"),
-            BAD,
-            0,
-        ),
-        (
-            "no length there",
-            req(POST, "content-length: \r\n", "hello"),
-            BAD,
-            0,
-        ),
-        (
-            "length beyond all numbers",
-            req(POST, "content-length: 99999999999999999999999\r\n", "hello"),
-            BAD,
-            0,
-        ),
-        // Each of the following requests names a transfer coding.
-        (
-            "identity",
-            req(POST, "transfer-encoding: identity\r\n", &body),
-            BAD,
-            0,
-        ),
-        (
-            "chunked is not last",
-            req(POST, "transfer-encoding: chunked, gzip\r\n", &in_chunks),
-            BAD,
-            0,
-        ),
-        (
-            "looks like chunked",
-            req(POST, "transfer-encoding: xchunked\r\n", &in_chunks),
-            BAD,
-            0,
-        ),
-        (
-            "a coding before chunked",
-            req(POST, "transfer-encoding: gzip, chunked\r\n", &in_chunks),
-            BAD,
-            0,
-        ),
-        (
-            "a coding that is none before chunked",
-            req(POST, "transfer-encoding: foo, chunked\r\n", &in_chunks),
-            BAD,
-            0,
-        ),
-        (
-            "chunked twice",
-            req(POST, "transfer-encoding: chunked, chunked\r\n", &in_chunks),
-            BAD,
-            0,
-        ),
-        (
-            "nothing before chunked",
-            req(POST, "transfer-encoding: ,chunked\r\n", &in_chunks),
-            BAD,
-            0,
-        ),
-        (
-            "two lines of codings",
-            req(
-                POST,
-                &format!("transfer-encoding: gzip\r\n{te}"),
-                &in_chunks,
-            ),
-            BAD,
-            0,
-        ),
-        (
-            "two lines of chunked",
-            req(POST, &format!("{te}{te}"), &in_chunks),
-            BAD,
-            0,
-        ),
         (
             "chunked in large letters",
-            req(POST, &te_close.replace("chunked", "\tCHUNKED "), &in_chunks),
+            post(&te_close.replace("chunked", "\tCHUNKED "), &in_chunks),
             OK,
             1,
         ),
-        (
-            "pipelined, the second in two codings",
-            format!(
-                "{stored}{}",
-                req(POST, "transfer-encoding: gzip, chunked\r\n", &in_chunks)
-            ),
-            OK_THEN_BAD,
-            1,
-        ),
-        // Each of the following requests has a faulty chunk. The response may be lost, because the gateway closes the
-        // connection.
-        (
-            "size is no number",
-            req(
-                POST,
-                te,
-                &in_chunks.replacen(&format!("{:x}", body.len()), "zz", 1),
-            ),
-            BAD_OR_SHUT,
-            0,
-        ),
-        (
-            "size beyond all numbers",
-            req(POST, te, "fffffffffffffffff\r\n{}\r\n0\r\n\r\n"),
-            BAD_OR_SHUT,
-            0,
-        ),
-        (
-            "size below zero",
-            req(POST, te, "-1\r\n{}\r\n0\r\n\r\n"),
-            BAD_OR_SHUT,
-            0,
-        ),
-        (
-            "line feeds alone in chunks",
-            req(POST, te, &in_chunks.replace("\r\n", "\n")),
-            BAD_OR_SHUT,
-            0,
-        ),
-        (
-            "chunk longer than it says",
-            req(POST, te, &format!("1\r\n{body}\r\n0\r\n\r\n")),
-            BAD_OR_SHUT,
-            0,
-        ),
-        // Each of the following requests has a faulty head.
         (
             "line feeds alone in the head",
             good.replace("\r\n", "\n"),
             OK_OR_BAD,
             1,
         ),
+        // Each of the following requests states two lengths.
+        ("length, then chunked", two_lengths.clone(), BAD, 0),
         (
-            "a carriage return alone",
-            req(POST, &format!("x: a\rb\r\n{close}"), &body),
+            "chunked, then length",
+            post(&format!("{te}{length}"), &in_chunks),
             BAD,
             0,
         ),
         (
-            "a folded line",
-            req(POST, &format!("x: a\r\n b\r\n{close}"), &body),
+            "CL.TE",
+            post(&cl_te, &format!("0\r\n\r\n{smuggled}")),
             BAD,
             0,
         ),
         (
-            "a blank before the colon",
-            req(POST, &format!("x : a\r\n{close}"), &body),
+            "TE.CL",
+            post(&te_cl, &format!("5\r\nhello\r\n0\r\n\r\n{smuggled}")),
             BAD,
             0,
         ),
         (
-            "a blank in a name",
-            req(POST, &format!("x y: a\r\n{close}"), &body),
+            "two different lengths",
+            post(&format!("{length}content-length: 1\r\n"), &body),
+            BAD,
+            0,
+        ),
+        // The following requests have unusual codings, HTTP versions and methods.
+        (
+            "identity",
+            post("transfer-encoding: identity\r\n", &body),
             BAD,
             0,
         ),
         (
-            "no name",
-            req(POST, &format!(": a\r\n{close}"), &body),
+            "two lines of codings",
+            post(&format!("transfer-encoding: gzip\r\n{te}"), &in_chunks),
             BAD,
             0,
         ),
         (
-            "a zero byte",
-            req(POST, &format!("x: a\0b\r\n{close}"), &body),
+            "two lines of chunked",
+            post(&format!("{te}{te}"), &in_chunks),
             BAD,
             0,
         ),
-        (
-            "length behind a blank",
-            req(POST, &format!(" content-length: 5\r\n{close}"), &body),
-            BAD,
-            0,
-        ),
-        // The target of the following requests is an absolute URL. The gateway ignores the host in it.
-        (
-            "absolute address",
-            req(
-                "POST http://evil.example/v1/chat/completions HTTP/1.1",
-                &close,
-                &body,
-            ),
-            OK,
-            1,
-        ),
-        (
-            "another path behind a host",
-            req(
-                "POST http://gateway.example/v1/nothing HTTP/1.1",
-                &close,
-                &body,
-            ),
-            NOWHERE,
-            0,
-        ),
-        (
-            "two slashes",
-            req("POST //v1/chat/completions HTTP/1.1", &close, &body),
-            NOWHERE_OR_BAD,
-            0,
-        ),
-        (
-            "a way up",
-            req(
-                "POST /v1/messages/../chat/completions HTTP/1.1",
-                &close,
-                &body,
-            ),
-            NOWHERE,
-            0,
-        ),
-        (
-            "a slash in disguise",
-            req("POST /v1%2fchat/completions HTTP/1.1", &close, &body),
-            NOWHERE,
-            0,
-        ),
-        (
-            "a blank in the address",
-            req("POST /v1/chat /completions HTTP/1.1", &close, &body),
-            BAD,
-            0,
-        ),
-        // The following requests have unusual HTTP versions and methods.
-        (
-            "HTTP/1.0",
-            req("POST /v1/chat/completions HTTP/1.0", &length, &body),
-            OK,
-            1,
-        ),
+        ("HTTP/1.0", req(&version_1_0, &length, &body), OK, 1),
         (
             "HTTP/1.0, chunked",
-            req("POST /v1/chat/completions HTTP/1.0", te, &in_chunks),
+            req(&version_1_0, te, &in_chunks),
             BAD,
             0,
         ),
         ("HTTP/0.9", "GET /\r\n\r\n".to_owned(), BAD_OR_SHUT, 0),
         (
-            "HTTP/7.3",
-            req("POST /v1/chat/completions HTTP/7.3", &close, &body),
-            BAD_OR_SHUT,
-            0,
-        ),
-        (
-            "method in small letters",
-            req("post /v1/chat/completions HTTP/1.1", &close, &body),
-            NOT_SO,
-            0,
-        ),
-        (
             "TRACE",
-            req(
-                "TRACE /v1/chat/completions HTTP/1.1",
-                "connection: close\r\n",
-                "",
-            ),
+            req(&POST.replace("POST", "TRACE"), shut, ""),
             NOT_SO,
             0,
         ),
         (
             "CONNECT",
-            req(
-                "CONNECT evil.example:443 HTTP/1.1",
-                "connection: close\r\n",
-                "",
-            ),
+            req("CONNECT evil.example:443 HTTP/1.1", shut, ""),
             NOWHERE_OR_NOT_SO,
             0,
         ),
         (
             "OPTIONS *",
-            req("OPTIONS * HTTP/1.1", "connection: close\r\n", ""),
+            req("OPTIONS * HTTP/1.1", shut, ""),
             NOWHERE_OR_NOT_SO,
             0,
         ),
         (
             "upgrade",
-            req(
-                "GET /v1/chat/completions HTTP/1.1",
-                "connection: close, upgrade\r\nupgrade: websocket\r\n",
-                "",
-            ),
+            req(&POST.replace("POST", "GET"), websocket, ""),
             NOT_SO,
             0,
         ),
-        (
-            "upgrade to h2c",
-            req(
-                POST,
-                &format!("connection: close, upgrade\r\nupgrade: h2c\r\n{length}"),
-                &body,
-            ),
-            OK,
-            1,
-        ),
+        ("upgrade to h2c", post(&h2c, &body), OK, 1),
         // In the following cases, two requests are sent on one connection.
         ("pipelined", format!("{stored}{good}"), OK_TWICE, 2),
         (
+            "pipelined, the second in two codings",
+            format!("{stored}{coded}"),
+            OK_THEN_BAD,
+            1,
+        ),
+        (
             "pipelined, the second with two lengths",
-            format!(
-                "{stored}{}",
-                req(POST, &format!("{length}{te}"), &in_chunks)
-            ),
+            format!("{stored}{two_lengths}"),
             OK_THEN_BAD,
             1,
         ),
         (
             "pipelined behind chunks",
-            format!("{}{good}", req(POST, te, &in_chunks)),
+            post(te, &in_chunks) + &good,
             OK_TWICE,
             2,
         ),
@@ -450,26 +190,125 @@ async fn each_kind_of_request_framing_is_answered_and_vendors_get_only_complete_
             OK_THEN_BAD_OR_SHUT,
             1,
         ),
-        // The following bytes belong to other protocols than HTTP.
+    ];
+    for (what, length) in [
+        ("length with a sign", "+5"),
+        ("length below zero", "-1"),
+        ("list of lengths", "5, 5"),
+        ("length in hex", "0x5"),
+        ("no length there", ""),
+        ("length beyond all numbers", "99999999999999999999999"),
+    ] {
+        let bytes = post(&format!("content-length: {length}\r\n"), "hello");
+        table.push((what, bytes, BAD, 0));
+    }
+    for (what, coding) in [
+        ("chunked is not last", "chunked, gzip"),
+        ("looks like chunked", "xchunked"),
+        ("a coding before chunked", "gzip, chunked"),
+        ("a coding that is none before chunked", "foo, chunked"),
+        ("chunked twice", "chunked, chunked"),
+        ("nothing before chunked", ",chunked"),
+    ] {
+        let bytes = post(&format!("transfer-encoding: {coding}\r\n"), &in_chunks);
+        table.push((what, bytes, BAD, 0));
+    }
+    for (what, line) in [
+        ("a carriage return alone", "x: a\rb"),
+        ("a folded line", "x: a\r\n b"),
+        ("a blank before the colon", "x : a"),
+        ("a blank in a name", "x y: a"),
+        ("no name", ": a"),
+        ("a zero byte", "x: a\0b"),
+        ("length behind a blank", " content-length: 5"),
+    ] {
+        table.push((what, post(&format!("{line}\r\n{close}"), &body), BAD, 0));
+    }
+    // Each of the following requests has a faulty chunk. The response may be lost, because the gateway closes the
+    // connection.
+    let no_number = in_chunks.replacen(&format!("{:x}", body.len()), "zz", 1);
+    for (what, chunks) in [
+        ("size is no number", &*no_number),
+        (
+            "size beyond all numbers",
+            "fffffffffffffffff\r\n{}\r\n0\r\n\r\n",
+        ),
+        ("size below zero", "-1\r\n{}\r\n0\r\n\r\n"),
+        (
+            "line feeds alone in chunks",
+            &in_chunks.replace("\r\n", "\n"),
+        ),
+        (
+            "chunk longer than it says",
+            &format!("1\r\n{body}\r\n0\r\n\r\n"),
+        ),
+    ] {
+        table.push((what, post(te, chunks), BAD_OR_SHUT, 0));
+    }
+    for (what, first, allowed, calls) in [
+        // The target is an absolute URL. The gateway ignores the host in it.
+        (
+            "absolute address",
+            "POST http://evil.example/v1/chat/completions HTTP/1.1",
+            OK,
+            1,
+        ),
+        (
+            "another path behind a host",
+            "POST http://gateway.example/v1/nothing HTTP/1.1",
+            NOWHERE,
+            0,
+        ),
+        (
+            "two slashes",
+            "POST //v1/chat/completions HTTP/1.1",
+            NOWHERE_OR_BAD,
+            0,
+        ),
+        (
+            "a way up",
+            "POST /v1/messages/../chat/completions HTTP/1.1",
+            NOWHERE,
+            0,
+        ),
+        (
+            "a slash in disguise",
+            "POST /v1%2fchat/completions HTTP/1.1",
+            NOWHERE,
+            0,
+        ),
+        (
+            "a blank in the address",
+            "POST /v1/chat /completions HTTP/1.1",
+            BAD,
+            0,
+        ),
+        (
+            "HTTP/7.3",
+            "POST /v1/chat/completions HTTP/7.3",
+            BAD_OR_SHUT,
+            0,
+        ),
+        (
+            "method in small letters",
+            "post /v1/chat/completions HTTP/1.1",
+            NOT_SO,
+            0,
+        ),
+    ] {
+        table.push((what, req(first, &close, &body), allowed, calls));
+    }
+    // The following bytes belong to other protocols than HTTP.
+    for (what, bytes) in [
         (
             "an h2 preface that goes wrong",
-            "PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n".to_owned(),
-            BAD_OR_SHUT,
-            0,
+            "PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n",
         ),
-        (
-            "PRI with a head",
-            "PRI * HTTP/2.0\r\nhost: x\r\n\r\n".to_owned(),
-            BAD_OR_SHUT,
-            0,
-        ),
-        (
-            "TLS",
-            "\u{16}\u{3}\u{1}\0\u{5}hello\r\n\r\n".to_owned(),
-            BAD_OR_SHUT,
-            0,
-        ),
-    ];
+        ("PRI with a head", "PRI * HTTP/2.0\r\nhost: x\r\n\r\n"),
+        ("TLS", "\u{16}\u{3}\u{1}\0\u{5}hello\r\n\r\n"),
+    ] {
+        table.push((what, bytes.to_owned(), BAD_OR_SHUT, 0));
+    }
     for (what, bytes, allowed, calls) in table {
         let before = world.vendor.received().len();
         let answer = talk(world.gateway.address(), bytes.as_bytes(), PATIENCE).await;
@@ -495,8 +334,7 @@ async fn each_kind_of_request_framing_is_answered_and_vendors_get_only_complete_
 
 #[tokio::test]
 async fn request_with_two_lengths_gets_the_usual_error_format_and_the_connection_ends() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let body = op.body("x").to_string();
         let lines = format!(
@@ -514,8 +352,7 @@ async fn request_with_two_lengths_gets_the_usual_error_format_and_the_connection
 
 #[tokio::test]
 async fn refusal_of_an_unsupported_transfer_coding_names_the_header_and_closes_the_connection() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let te = "transfer-encoding: gzip, chunked\r\n";
         let head = head(op, Some(&key.secret), te).replace("connection: close\r\n", "");
@@ -556,8 +393,7 @@ const HOSTS: &[(&str, &str, bool)] = &[
 /// in two ways (RFC 9112, section 3.2).
 #[tokio::test]
 async fn request_without_exactly_one_valid_host_is_400() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let body = chat_body("x").to_string();
     let rest = format!(
         "connection: close\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
@@ -623,8 +459,7 @@ async fn operators_listener_requires_a_host() {
 
 #[tokio::test]
 async fn status_100_is_sent_at_most_once_and_only_for_a_valid_key() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let body = chat_body("x").to_string();
     let lines = format!("expect: 100-continue\r\ncontent-length: {}\r\n", body.len());
     let req = head(Op::Chat, Some(&key.secret), &lines) + &body;
@@ -638,18 +473,13 @@ async fn status_100_is_sent_at_most_once_and_only_for_a_valid_key() {
 
 #[tokio::test]
 async fn body_shorter_than_its_length_never_reaches_a_vendor() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let body = json!({ "model": "chat", "messages": [] }).to_string();
     for op in BOTH {
         let lines = format!("content-length: {}\r\n", body.len() + 10);
         let bytes = head(op, Some(&key.secret), &lines) + &body;
-        let mut socket = tokio::net::TcpStream::connect(world.gateway.address())
-            .await
-            .unwrap();
-        tokio::io::AsyncWriteExt::write_all(&mut socket, bytes.as_bytes())
-            .await
-            .unwrap();
+        let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
+        socket.write_all(bytes.as_bytes()).await.unwrap();
         drop(socket);
     }
     assert_eq!(world.settled(&key).await["held_rub"], "0.00");
@@ -660,8 +490,7 @@ async fn body_shorter_than_its_length_never_reaches_a_vendor() {
 /// and let a request pass that moves money.
 #[tokio::test]
 async fn operators_listener_refuses_a_request_with_contradictory_lengths() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let to = world.gateway.admin_address().unwrap();
     let topup = |id: &str| json!({ "id": id, "amount_rub": "1" }).to_string();
     let req = |lines: &str, body: &str| {
@@ -675,40 +504,29 @@ async fn operators_listener_refuses_a_request_with_contradictory_lengths() {
     let close = "connection: close\r\n";
     let body = topup("paid");
     let smuggled = req(&(length(&topup("smuggled")) + close), &topup("smuggled"));
+    let two_lengths = req(&(length(&body) + te), &chunked(&body));
+    let good = req(&length(&topup("good")), &topup("good"));
+    let in_chunks = chunked(&body) + &smuggled;
+    let paid_twice = body.clone() + &smuggled;
+    let cl_te = format!("content-length: 5\r\n{te}");
+    let te_cl = format!("{te}content-length: 4\r\n");
+    let ends_early = format!("0\r\n\r\n{smuggled}");
+    let hello = format!("5\r\nhello\r\n{ends_early}");
+    let length_twice = length(&body) + "content-length: 1\r\n";
+    let te_close = te.to_owned() + close;
     // The columns are: the name of the case, the bytes sent, and the allowed statuses.
     for (what, bytes, allowed) in [
-        (
-            "length, then chunked",
-            req(&(length(&body) + te), &chunked(&body)),
-            BAD,
-        ),
+        ("length, then chunked", two_lengths.clone(), BAD),
         (
             "chunked, then length",
             req(&(te.to_owned() + &length(&body)), &chunked(&body)),
             BAD,
         ),
-        (
-            "CL.TE",
-            req(
-                &format!("content-length: 5\r\n{te}"),
-                &format!("0\r\n\r\n{smuggled}"),
-            ),
-            BAD_ONCE_OR_TWICE,
-        ),
-        (
-            "TE.CL",
-            req(
-                &format!("{te}content-length: 4\r\n"),
-                &format!("5\r\nhello\r\n0\r\n\r\n{smuggled}"),
-            ),
-            BAD_ONCE_OR_TWICE,
-        ),
+        ("CL.TE", req(&cl_te, &ends_early), BAD_ONCE_OR_TWICE),
+        ("TE.CL", req(&te_cl, &hello), BAD_ONCE_OR_TWICE),
         (
             "two different lengths",
-            req(
-                &(length(&body) + "content-length: 1\r\n"),
-                &(body.clone() + &smuggled),
-            ),
+            req(&length_twice, &paid_twice),
             BAD,
         ),
         (
@@ -723,33 +541,19 @@ async fn operators_listener_refuses_a_request_with_contradictory_lengths() {
         ),
         (
             "chunked is not last",
-            req(
-                "transfer-encoding: chunked, gzip\r\n",
-                &(chunked(&body) + &smuggled),
-            ),
+            req("transfer-encoding: chunked, gzip\r\n", &in_chunks),
             BAD,
         ),
         (
             "a coding before chunked",
-            req(
-                "transfer-encoding: gzip, chunked\r\n",
-                &(chunked(&body) + &smuggled),
-            ),
+            req("transfer-encoding: gzip, chunked\r\n", &in_chunks),
             BAD,
         ),
-        (
-            "behind a good one",
-            format!(
-                "{}{}",
-                req(&length(&topup("good")), &topup("good")),
-                req(&(length(&body) + te), &chunked(&body))
-            ),
-            OK_THEN_BAD,
-        ),
+        ("behind a good one", good + &two_lengths, OK_THEN_BAD),
         ("as it should be", req(&(length(&body) + close), &body), OK),
         (
             "chunked, as it should be",
-            req(&(te.to_owned() + close), &chunked(&topup("chunked"))),
+            req(&te_close, &chunked(&topup("chunked"))),
             OK,
         ),
     ] {

@@ -1,21 +1,13 @@
 //! Tests of `POST /v1/embeddings`: the request is forwarded unchanged, the hold is an upper bound, and the charge
 //! follows the vendor's count.
 
-use std::sync::Arc;
-
-use bytes::Bytes;
 use futures_util::future::join_all;
-use http::{Method, Request};
+use http::Request;
 use http_body_util::Full;
-use serde_json::{Value, json};
-use tokio::sync::Notify;
-use tollgate::demo::vendor::{Reply, ScriptedVendor, Step};
+use tollgate::demo::vendor::ScriptedVendor;
 use tollgate_layers::text_size::TextSize;
 
-use crate::{
-    checks::{INVALID, PERMISSION, cost_nothing, micro, refused, rubles},
-    harness::{Answer, Key, Setup, World, chat_body, eventually, messages_body, request, with},
-};
+use crate::prelude::*;
 
 /// The price of an input token, in micro-rubles.
 const RATE: i64 = 20;
@@ -32,10 +24,9 @@ fn setup(routes: &str) -> Setup {
     Setup::default().edit(FIRST_MODEL, &model)
 }
 
-async fn start() -> World {
+/// Returns the setup of a gateway whose embedding model has the vendor `chat-vendor`.
+fn usual() -> Setup {
     setup("{ vendor = \"chat-vendor\", model = \"vectors-1\" }")
-        .start()
-        .await
 }
 
 fn post(world: &World, path: &str, key: &Key, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
@@ -70,8 +61,7 @@ fn answers(text: String) -> Reply {
 
 #[tokio::test]
 async fn each_shape_of_embedding_input_is_forwarded_unchanged_and_charged_by_the_vendors_count() {
-    let world = start().await;
-    let key = world.key().await;
+    let (world, key) = usual().start_with_key().await;
     let mut spent = 0;
     // The columns are: the input, and the tokens held for it. Three bytes of text count as two tokens, and a token id
     // as one.
@@ -89,11 +79,11 @@ async fn each_shape_of_embedding_input_is_forwarded_unchanged_and_charged_by_the
             let sent = format!(r#"{{ "input":{input},"model":"vectors"{more} }}"#);
             let reported = vectors(r#"{"prompt_tokens":5,"total_tokens":5}"#);
             let reply = reported.clone();
-            world.vendor.script(move |_| answers(reply.clone()));
+            world.vendor_sends(answers(reply.clone()));
             let answer = world
                 .ask(post(&world, "/v1/embeddings", &key, sent.clone()))
-                .await;
-            assert_eq!(answer.status, 200, "{answer:?}");
+                .await
+                .expect(200);
             assert_eq!(answer.text(), reported);
 
             let received = world.vendor.received().pop().unwrap();
@@ -112,10 +102,8 @@ async fn each_shape_of_embedding_input_is_forwarded_unchanged_and_charged_by_the
                 3 * i64::from(!more.is_empty())
             };
             let held = micro(&receipt["held_rub"]);
-            assert!(
-                (held - (tokens + more) * RATE).abs() <= RATE,
-                "{sent}: {receipt}"
-            );
+            let odd = (held - (tokens + more) * RATE).abs();
+            assert!(odd <= RATE, "{sent}: {receipt}");
             assert_eq!(receipt["usage"]["input"], 5, "{receipt}");
             assert_eq!(receipt["usage"]["output"], 0, "{receipt}");
             assert_eq!(receipt["estimated"], false, "{receipt}");
@@ -128,63 +116,42 @@ async fn each_shape_of_embedding_input_is_forwarded_unchanged_and_charged_by_the
 
 #[tokio::test]
 async fn all_usage_of_an_embedding_call_is_input() {
-    let world = start().await;
-    let key = world.key().await;
-    for (usage, tokens) in [
-        (
-            r#"{"prompt_tokens":7,"completion_tokens":0,"total_tokens":7}"#,
-            7,
-        ),
-        (
-            r#"{"prompt_tokens":7,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":7}}"#,
-            7,
-        ),
-        (r#"{"total_tokens":7}"#, 7),
+    let (world, key) = usual().start_with_key().await;
+    for usage in [
+        r#"{"prompt_tokens":7,"completion_tokens":0,"total_tokens":7}"#,
+        r#"{"prompt_tokens":7,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":7}}"#,
+        r#"{"total_tokens":7}"#,
     ] {
         let reported = vectors(usage);
-        let reply = reported.clone();
-        world.vendor.script(move |_| answers(reply.clone()));
+        world.vendor_sends(answers(reported.clone()));
         let answer = embed(&world, &key, &body(json!("слово"))).await;
         assert_eq!(answer.text(), reported);
         let receipt = world.receipt(&answer.number()).await;
-        assert_eq!(micro(&receipt["charged_rub"]), tokens * RATE, "{receipt}");
+        assert_eq!(micro(&receipt["charged_rub"]), 7 * RATE, "{receipt}");
         assert_eq!(receipt["estimated"], false, "{receipt}");
     }
 }
 
 #[tokio::test]
 async fn missing_embedding_usage_is_estimated_and_excessive_usage_is_limited_by_the_hold() {
-    let world = start().await;
-    let key = world.key().await;
+    let (world, key) = usual().start_with_key().await;
     let estimated = |times: usize| TextSize::of(&"x".repeat(times)).milli();
     let whole = |milli: u64| i64::try_from(milli / 1000).unwrap();
     // The columns are: the usage that the vendor reports, the input, the tokens charged, and whether the receipt is
     // marked as `bounded`.
+    let two_lists = json!([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]);
+    let two_texts = json!(["x".repeat(20), "x".repeat(20)]);
+    let nothing = r#"{"prompt_tokens":0,"total_tokens":0}"#;
+    let million = r#"{"prompt_tokens":1000000,"total_tokens":1000000}"#;
     for (usage, input, tokens, bounded) in [
         ("null", json!("x".repeat(40)), whole(estimated(40)), false),
         ("{}", json!([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), 10, false),
-        (
-            "\"y\"",
-            json!([[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]),
-            10,
-            false,
-        ),
-        (
-            r#"{"prompt_tokens":0,"total_tokens":0}"#,
-            json!(["x".repeat(20), "x".repeat(20)]),
-            whole(2 * estimated(20)),
-            false,
-        ),
-        (
-            r#"{"prompt_tokens":1000000,"total_tokens":1000000}"#,
-            json!([1, 2]),
-            2 + AROUND,
-            true,
-        ),
+        ("\"y\"", two_lists, 10, false),
+        (nothing, two_texts, whole(2 * estimated(20)), false),
+        (million, json!([1, 2]), 2 + AROUND, true),
     ] {
         let reported = vectors(usage);
-        let reply = reported.clone();
-        world.vendor.script(move |_| answers(reply.clone()));
+        world.vendor_sends(answers(reported.clone()));
         let answer = embed(&world, &key, &body(input)).await;
         // In the response, the gateway replaces the vendor's usage with the charged usage, and changes nothing else.
         let charged = format!(r#"{{"prompt_tokens":{tokens},"total_tokens":{tokens}}}"#);
@@ -199,25 +166,21 @@ async fn missing_embedding_usage_is_estimated_and_excessive_usage_is_limited_by_
 
 #[tokio::test]
 async fn embedding_estimate_equals_the_hold_of_the_running_call() {
-    let world = start().await;
-    let key = world.key().await;
+    let (world, key) = usual().start_with_key().await;
     let body = body(json!(["слово ".repeat(100), "x"]));
     let path = "/v1/tollgate/estimate?path=%2Fv1%2Fembeddings";
-    let reported = world.ask(post(&world, path, &key, body.to_string())).await;
-    assert_eq!(reported.status, 200, "{reported:?}");
-    let reported = reported.json();
-    assert_eq!(
-        (&reported["model"], &reported["fits"]),
-        (&json!("vectors"), &json!(true))
-    );
+    let estimate = post(&world, path, &key, body.to_string());
+    let reported = world.ask(estimate).await.expect(200).json();
+    assert_eq!(reported["model"], "vectors");
+    assert_eq!(reported["fits"], true);
     assert_eq!(reported["output_tokens_max"], 0, "{reported}");
     let tokens = reported["input_tokens_max"].as_i64().unwrap();
     assert_eq!(micro(&reported["hold_rub"]), tokens * RATE, "{reported}");
 
     let go = Arc::new(Notify::new());
     let hold = Step::Hold(Arc::clone(&go));
-    let reply = answers(vectors(r#"{"prompt_tokens":300,"total_tokens":300}"#)).with_step(0, hold);
-    world.vendor.script(move |_| reply.clone());
+    let reply = answers(vectors(r#"{"prompt_tokens":300,"total_tokens":300}"#));
+    world.vendor_sends(reply.with_step(0, hold));
     let held = async {
         let held = eventually("it is held for", async || {
             let held = world.account(&key).await["held_rub"].clone();
@@ -233,14 +196,13 @@ async fn embedding_estimate_equals_the_hold_of_the_running_call() {
 
     // A path at which no model is called has no estimate.
     let path = "/v1/tollgate/estimate?path=/v1/models";
-    let answer = world.ask(post(&world, path, &key, body.to_string())).await;
-    assert_eq!(answer.status, 404, "{answer:?}");
+    let estimate = post(&world, path, &key, body.to_string());
+    world.ask(estimate).await.expect(404);
 }
 
 #[tokio::test]
 async fn refusal_of_an_invalid_embedding_request_names_the_field_and_costs_nothing() {
-    let world = start().await;
-    let key = world.key().await;
+    let (world, key) = usual().start_with_key().await;
     for (fields, field) in [
         (json!({ "input": null }), "input"),
         (json!({ "input": [] }), "input"),
@@ -262,30 +224,19 @@ async fn refusal_of_an_invalid_embedding_request_names_the_field_and_costs_nothi
 
 #[tokio::test]
 async fn embedding_and_chat_models_are_callable_only_on_their_own_paths() {
-    let world = start().await;
-    let key = world.key().await;
-    let embeddings = embed(
-        &world,
-        &key,
-        &with(body(json!("x")), json!({ "model": "chat" })),
-    )
-    .await;
+    let (world, key) = usual().start_with_key().await;
+    let to_chat = with(body(json!("x")), json!({ "model": "chat" }));
+    let embeddings = embed(&world, &key, &to_chat).await;
     let of = json!({ "model": "vectors" });
     let chat = world.chat(&key, &with(chat_body("x"), of.clone())).await;
     let messages = world.messages(&key, &with(messages_body("x"), of)).await;
+    let not_for =
+        "не для эмбеддингов, её адреса: POST /v1/chat/completions, /v1/messages или /v1/responses";
+    let only_for = "только для эмбеддингов, её адрес: POST /v1/embeddings";
     for (answer, says) in [
-        (
-            embeddings,
-            "не для эмбеддингов, её адреса: POST /v1/chat/completions, /v1/messages или /v1/responses",
-        ),
-        (
-            chat,
-            "только для эмбеддингов, её адрес: POST /v1/embeddings",
-        ),
-        (
-            messages,
-            "только для эмбеддингов, её адрес: POST /v1/embeddings",
-        ),
+        (embeddings, not_for),
+        (chat, only_for),
+        (messages, only_for),
     ] {
         let text = refused(says, &answer, 400, INVALID, "");
         assert!(text.contains("«model»") && text.contains(says), "{text}");
@@ -306,11 +257,10 @@ async fn embedding_call_is_answered_by_the_next_vendor_if_the_first_fails() {
         first.address()
     );
     let routes = "{ vendor = \"first\", model = \"f\" }, { vendor = \"chat-vendor\", model = \"vectors-1\", priority = 1 }";
-    let world = setup(routes)
+    let (world, key) = setup(routes)
         .edit(FIRST_MODEL, &format!("{vendor}{FIRST_MODEL}"))
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     for (number, reply) in [
         Reply::json(500, &json!({ "error": { "message": "x" } })),
         Reply::json(200, &json!({ "error": { "message": "x" } })),
@@ -320,8 +270,7 @@ async fn embedding_call_is_answered_by_the_next_vendor_if_the_first_fails() {
     .enumerate()
     {
         first.script(move |_| reply.clone());
-        let answer = embed(&world, &key, &body(json!("x"))).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        let answer = embed(&world, &key, &body(json!("x"))).await.expect(200);
         assert_eq!(first.received()[number].path, "/api/embeddings");
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["vendor"], "chat-vendor", "{receipt}");
@@ -340,12 +289,11 @@ async fn embedding_call_is_answered_by_the_next_vendor_if_the_first_fails() {
 
 #[tokio::test]
 async fn embedding_call_is_charged_by_the_vendors_count_after_a_client_disconnect() {
-    let world = start().await;
-    let key = world.key().await;
+    let (world, key) = usual().start_with_key().await;
     let go = Arc::new(Notify::new());
     let hold = Step::Hold(Arc::clone(&go));
-    let reply = answers(vectors(r#"{"prompt_tokens":5,"total_tokens":5}"#)).with_step(0, hold);
-    world.vendor.script(move |_| reply.clone());
+    let reply = answers(vectors(r#"{"prompt_tokens":5,"total_tokens":5}"#));
+    world.vendor_sends(reply.with_step(0, hold));
     let sent = body(json!("x".repeat(100)));
     {
         let call = embed(&world, &key, &sent);
@@ -364,7 +312,7 @@ async fn embedding_call_is_charged_by_the_vendors_count_after_a_client_disconnec
 
 #[tokio::test]
 async fn parallel_embedding_calls_never_overdraw_the_balance() {
-    let world = start().await;
+    let world = usual().start().await;
     let funds = 100 * RATE;
     let key = world.key_with("poor", &rubles(funds), json!({})).await;
     // Each call holds 42 tokens and costs ten tokens. The money covers 100 tokens, which is two concurrent calls.
@@ -388,14 +336,13 @@ async fn parallel_embedding_calls_never_overdraw_the_balance() {
 
 #[tokio::test]
 async fn refusal_of_an_embedding_call_does_not_advise_to_lower_the_output_maximum() {
-    let world = start().await;
+    let world = usual().start().await;
     let key = world.key_with("poor", &rubles(10 * RATE), json!({})).await;
     let answer = embed(&world, &key, &body(json!("привет"))).await;
     let text = refused("vectors", &answer, 403, PERMISSION, "insufficient_balance");
-    assert!(
-        text.ends_with("Сократите запрос либо пополните баланс.") && !text.contains("max_"),
-        "{text}"
-    );
+    let advice = "Сократите запрос либо пополните баланс.";
+    assert!(text.ends_with(advice), "{text}");
+    assert!(!text.contains("max_"), "{text}");
     let answer = world.chat(&key, &chat_body("привет")).await;
     let text = refused("chat", &answer, 403, PERMISSION, "insufficient_balance");
     assert!(text.contains("(max_tokens, max_output_tokens)"), "{text}");
@@ -403,29 +350,22 @@ async fn refusal_of_an_embedding_call_does_not_advise_to_lower_the_output_maximu
 
 #[tokio::test]
 async fn model_lists_show_the_kind_of_each_model_and_the_paths_at_which_it_is_called() {
-    let world = start().await;
-    let key = world.key().await;
+    let (world, key) = usual().start_with_key().await;
     for headers in [vec![], vec![("anthropic-version", "2023-06-01")]] {
         let headers = [vec![("x-api-key", key.secret.as_str())], headers].concat();
         let list = world.get("/v1/models", &headers).await.json();
         let models = list["data"].as_array().unwrap();
         let returned: Vec<_> = models
             .iter()
-            .map(|model| (&model["id"], &model["kind"], &model["surfaces"]))
+            .map(|model| json!([model["id"], model["kind"], model["surfaces"]]))
             .collect();
-        let chat = json!(["/v1/chat/completions", "/v1/messages", "/v1/responses"]);
-        assert_eq!(
-            returned,
-            [
-                (
-                    &json!("vectors"),
-                    &json!("embedding"),
-                    &json!(["/v1/embeddings"])
-                ),
-                (&json!("chat"), &json!("chat"), &chat),
-                (&json!("messages"), &json!("chat"), &chat),
-            ]
-        );
+        let chat = ["/v1/chat/completions", "/v1/messages", "/v1/responses"];
+        let expected = [
+            json!(["vectors", "embedding", ["/v1/embeddings"]]),
+            json!(["chat", "chat", chat]),
+            json!(["messages", "chat", chat]),
+        ];
+        assert_eq!(returned, expected);
         let reported = models[0]["description"].as_str().unwrap();
         assert!(!reported.to_lowercase().contains("выход"), "{reported}");
     }
@@ -444,29 +384,20 @@ async fn model_lists_show_the_kind_of_each_model_and_the_paths_at_which_it_is_ca
     assert!(sold[1].get("kind").is_none(), "{catalog}");
     // Configurations that the gateway generates for chat clients do not contain the embedding model.
     let opencode = world.get("/v1/tollgate/connect/opencode", &[]).await.text();
-    assert!(
-        opencode.contains("messages") && !opencode.contains("vectors"),
-        "{opencode}"
-    );
+    has(&opencode, "messages");
+    assert!(!opencode.contains("vectors"), "{opencode}");
     let page = world.get("/", &[("accept", "text/html")]).await.text();
-    assert!(
-        page.contains("<code>vectors</code><br><small>эмбеддинги</small>"),
-        "{page}"
-    );
-    assert!(
-        !page.contains("\"vectors\""),
-        "the page's example is a chat: {page}"
-    );
+    has(&page, "<code>vectors</code><br><small>эмбеддинги</small>");
+    // The page's example is a chat.
+    assert!(!page.contains("\"vectors\""), "{page}");
 }
 
 #[tokio::test]
 async fn metrics_count_embedding_calls_under_their_path() {
-    let world = start().await;
-    let key = world.key().await;
-    let answer = embed(&world, &key, &body(json!("x"))).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let (world, key) = usual().start_with_key().await;
+    embed(&world, &key, &body(json!("x"))).await.expect(200);
     world.settled(&key).await;
-    let scrape = world.admin(Method::GET, "/metrics", None).await.text();
+    let scrape = world.admin_get("/metrics").await.text();
     let counted = scrape.lines().find(|line| {
         line.starts_with("tollgate_requests_total{") && line.contains("path=\"/v1/embeddings\"")
     });
@@ -475,8 +406,7 @@ async fn metrics_count_embedding_calls_under_their_path() {
 
 #[tokio::test]
 async fn demo_vendor_fails_an_embedding_call_if_the_input_text_requests_a_failure() {
-    let world = start().await;
-    let key = world.key().await;
+    let (world, key) = usual().start_with_key().await;
     for (input, status, says) in [
         (json!("vendor-400"), 400, "the script refuses"),
         (json!(["Привет", "vendor-400"]), 400, "the script refuses"),
@@ -491,8 +421,7 @@ async fn demo_vendor_fails_an_embedding_call_if_the_input_text_requests_a_failur
 
 #[tokio::test]
 async fn empty_text_or_invalid_token_in_embedding_input_is_refused_with_its_position() {
-    let world = start().await;
-    let key = world.key().await;
+    let (world, key) = usual().start_with_key().await;
     for (input, field, says) in [
         (json!(""), "input", "значение пустое"),
         (json!(["Привет", ""]), "input[1]", "значение пустое"),
@@ -500,10 +429,8 @@ async fn empty_text_or_invalid_token_in_embedding_input_is_refused_with_its_posi
     ] {
         let answer = embed(&world, &key, &body(input.clone())).await;
         let text = refused(says, &answer, 400, INVALID, "");
-        assert!(
-            text.contains(&format!("«{field}»")) && text.contains(says),
-            "{input}: {text}"
-        );
+        assert!(text.contains(&format!("«{field}»")), "{input}: {text}");
+        assert!(text.contains(says), "{input}: {text}");
         cost_nothing(field, &world, &key, &answer).await;
     }
     assert!(world.vendor.received().is_empty());

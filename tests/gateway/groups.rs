@@ -1,10 +1,6 @@
 //! Tests of groups of keys, and of the maximum number of concurrent calls of a key, with several gateways that share a
 //! ledger. The limits hold whichever keys call at whichever gateway, even if a gateway is killed.
 
-use std::time::Duration;
-
-use http::Method;
-use serde_json::json;
 use tokio::{task::JoinSet, time::Instant};
 use tollgate_layers::{
     ceiling::Ceilings,
@@ -18,11 +14,8 @@ use tollgate_layers::{
 };
 
 use crate::{
-    harness::{World, eventually, request, within},
     ledger::{acme, hold, is_sound, micro, over, record, settlement, topup},
-    ops::{BOTH, Op, bearer},
-    replies::Running,
-    support::redis::RedisServer,
+    prelude::*,
 };
 
 const CALLS: u128 = 500;
@@ -104,10 +97,8 @@ async fn as_many_as_the_group_pays_for(gateways: &[RedisLedger], paid_for: usize
     assert_eq!(charged, ceiling);
     let groups = gateways[0].groups(&acme()).await.unwrap();
     assert_eq!(groups[0].day.spent_rub, micro(ceiling));
-    assert_eq!(
-        (groups[0].held_rub, groups[0].free_rub),
-        (micro(0), micro(0))
-    );
+    assert_eq!(groups[0].held_rub, micro(0));
+    assert_eq!(groups[0].free_rub, micro(0));
     is_sound(&gateways[0]).await;
 }
 
@@ -179,11 +170,8 @@ async fn group_with_leases_gets_exactly_the_calls_that_its_ceiling_pays_for() {
         .await;
     }
     let groups = gateways[0].groups(&acme()).await.unwrap();
-    assert_eq!(
-        (served, groups[0].spent_rub),
-        (600, micro(600 * PRICE)),
-        "{groups:?}"
-    );
+    assert_eq!(served, 600, "{groups:?}");
+    assert_eq!(groups[0].spent_rub, micro(600 * PRICE), "{groups:?}");
     assert!(granted > 60, "{granted} holds came from leases");
     assert_eq!(groups[0].held_rub, micro(0));
     is_sound(&gateways[0]).await;
@@ -237,30 +225,20 @@ async fn three_gateways_never_exceed_the_concurrency_of_a_key() {
     for hold in [&open[0], &open[1], &open[1]] {
         gateways[1].settle(&end(hold, PRICE)).await.unwrap();
     }
+    let long = || wanted(Duration::from_secs(600));
     for _ in 0..2 {
-        gateways[2]
-            .reserve(&wanted(Duration::from_secs(600)))
-            .await
-            .unwrap();
+        gateways[2].reserve(&long()).await.unwrap();
     }
-    let refused = gateways[0].reserve(&wanted(Duration::from_secs(600))).await;
+    let refused = gateways[0].reserve(&long()).await;
     assert!(matches!(
         refused,
         Err(LedgerError::Refused(Refusal::TooManyCalls { most: 5 }))
     ));
     tokio::time::sleep(Duration::from_millis(2_100)).await;
     for _ in 0..3 {
-        gateways[0]
-            .reserve(&wanted(Duration::from_secs(600)))
-            .await
-            .unwrap();
+        gateways[0].reserve(&long()).await.unwrap();
     }
-    assert!(
-        gateways[1]
-            .reserve(&wanted(Duration::from_secs(600)))
-            .await
-            .is_err()
-    );
+    assert!(gateways[1].reserve(&long()).await.is_err());
     is_sound(&gateways[0]).await;
     let count: Option<String> = server.ask(&["HGET", "tg:{acme}", "k0.n"]).await.unwrap();
     assert_eq!(json!(count), json!("5"));
@@ -273,169 +251,91 @@ async fn group_can_be_created_and_limited_and_is_named_in_refusals() {
     let caller = world.key().await;
     let groups = "/admin/v1/accounts/acme/groups";
     let made = json!({ "id": "team", "name": "Отдел", "ceiling_day_rub": "0.01" });
-    let made = world.admin(Method::POST, groups, Some(made)).await;
-    assert_eq!(made.status, 200, "{made:?}");
+    let made = world.admin_post(groups, made).await.expect(200);
     let shown = made.json();
-    assert_eq!(
-        (
-            &shown["id"],
-            &shown["status"],
-            &shown["ceiling_day_rub"],
-            &shown["spent_rub"]
-        ),
-        (
-            &json!("team"),
-            &json!("active"),
-            &json!("0.01"),
-            &json!("0.00")
-        )
+    for (field, value) in [
+        ("id", "team"),
+        ("status", "active"),
+        ("ceiling_day_rub", "0.01"),
+        ("spent_rub", "0.00"),
+    ] {
+        assert_eq!(shown[field], value, "{field}");
+    }
+    let (team, key) = (
+        format!("{groups}/team"),
+        format!("/admin/v1/keys/{}", caller.id),
     );
-    for (method, path, body, status, says) in [
+    for (body, status, says) in [
+        (json!({ "id": "team" }), 409, "exists already"),
+        (json!({ "name": "x" }), 400, "id: required"),
+        (json!({ "id": "a b" }), 400, "id: an id must have"),
+    ] {
+        let answer = world.admin_post(groups, body).await;
+        assert_eq!(answer.status, status, "{says}: {answer:?}");
+        has(&answer.text(), says);
+    }
+    let nowhere = json!({ "group": "nowhere" });
+    let no_such = "group: the account has no such group";
+    for (path, body, status, says) in [
         (
-            Method::POST,
-            groups.to_owned(),
-            json!({ "id": "team" }),
-            409,
-            "exists already",
-        ),
-        (
-            Method::POST,
-            groups.to_owned(),
-            json!({ "name": "x" }),
-            400,
-            "id: required",
-        ),
-        (
-            Method::POST,
-            groups.to_owned(),
-            json!({ "id": "a b" }),
-            400,
-            "id: an id must have",
-        ),
-        (
-            Method::PATCH,
-            format!("{groups}/nowhere"),
+            &format!("{groups}/nowhere"),
             json!({ "name": "x" }),
             404,
             "no group nowhere",
         ),
-        (
-            Method::PATCH,
-            format!("{groups}/team"),
-            json!({}),
-            400,
-            "nothing to change",
-        ),
-        (
-            Method::PATCH,
-            format!("/admin/v1/keys/{}", caller.id),
-            json!({ "group": "nowhere" }),
-            400,
-            "group: the account has no such group",
-        ),
+        (&team, json!({}), 400, "nothing to change"),
+        (&key, nowhere, 400, no_such),
     ] {
-        let answer = world.admin(method, &path, Some(body)).await;
-        assert_eq!(answer.status, status, "{path}: {answer:?}");
-        assert!(answer.text().contains(says), "{path}: {}", answer.text());
+        let answer = world.admin_patch(path, body).await;
+        assert_eq!(answer.status, status, "{says}: {answer:?}");
+        has(&answer.text(), says);
     }
 
-    let key = format!("/admin/v1/keys/{}", caller.id);
-    let put = world
-        .admin(Method::PATCH, &key, Some(json!({ "group": "team" })))
-        .await;
-    assert_eq!(
-        (put.status.as_u16(), &put.json()["group"]),
-        (200, &json!("team"))
-    );
+    let put = world.admin_patch(&key, json!({ "group": "team" })).await;
+    assert_eq!(put.expect(200).json()["group"], "team");
     // The group's owner key creates a second key, which belongs to the same group.
-    let owner = world
-        .another_key("acme", json!({ "kind": "owner", "group": "team" }))
-        .await;
-    let own = request(
-        Method::POST,
-        &world.url("/v1/tollgate/keys"),
-        &[
-            ("authorization", &*bearer(&owner)),
-            ("content-type", "application/json"),
-        ],
-        json!({ "name": "ci" }).to_string().into(),
-    );
-    let own = world.ask(own).await;
-    assert_eq!(
-        (own.status.as_u16(), &own.json()["group"]),
-        (200, &json!("team")),
-        "{own:?}"
-    );
-    let out = request(
-        Method::PATCH,
-        &world.url(&format!("/v1/tollgate/keys/{}", caller.id)),
-        &[
-            ("authorization", &*bearer(&owner)),
-            ("content-type", "application/json"),
-        ],
-        json!({ "group": null }).to_string().into(),
-    );
-    let out = world.ask(out).await;
-    assert_eq!(out.status, 400, "{out:?}");
+    let owner = json!({ "kind": "owner", "group": "team" });
+    let owner = world.another_key("acme", owner).await;
+    let own_keys = world.url("/v1/tollgate/keys");
+    let own = async |method: Method, id: &str, body: Value| {
+        let url = format!("{own_keys}{id}");
+        let req = json_request(method, &url, &owner.secret, body.to_string());
+        world.ask(req).await
+    };
+    let made = own(Method::POST, "", json!({ "name": "ci" })).await;
+    assert_eq!(made.expect(200).json()["group"], "team");
+    let of_caller = format!("/{}", caller.id);
+    let out = own(Method::PATCH, &of_caller, json!({ "group": null })).await;
+    out.expect(400);
     // An owner key of a group cannot change keys of another group, or keys without a group.
     let beside = world.another_key("acme", json!({})).await;
-    let to_beside = request(
-        Method::PATCH,
-        &world.url(&format!("/v1/tollgate/keys/{}", beside.id)),
-        &[
-            ("authorization", &*bearer(&owner)),
-            ("content-type", "application/json"),
-        ],
-        json!({ "ceiling_rub": null }).to_string().into(),
-    );
-    let to_beside = world.ask(to_beside).await;
-    assert_eq!(to_beside.status, 404, "{to_beside:?}");
-    let seen = request(
-        Method::GET,
-        &world.url("/v1/tollgate/keys"),
-        &[("authorization", &*bearer(&owner))],
-        bytes::Bytes::new(),
-    );
-    let seen = world.ask(seen).await.text();
-    assert!(
-        seen.contains(&caller.id) && !seen.contains(&beside.id),
-        "{seen}"
-    );
+    let (of_beside, change) = (format!("/{}", beside.id), json!({ "ceiling_rub": null }));
+    own(Method::PATCH, &of_beside, change).await.expect(404);
+    let seen = world.get_by(&owner, "/v1/tollgate/keys").await.text();
+    has(&seen, &caller.id);
+    assert!(!seen.contains(&beside.id), "{seen}");
 
     // A key of the group may hold at most the amount that the group has left. The refusal names the group's ceiling.
-    let call = world.chat(&caller, &Op::Chat.body("x")).await;
-    assert_eq!(call.status, 403, "{call:?}");
-    let reported = call.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(
-        reported.contains("Дневной лимит расходов группы ключей был бы превышен; он обновится "),
-        "{reported}"
-    );
+    let call = world.chat(&caller, &Op::Chat.body("x")).await.expect(403);
+    let says = "Дневной лимит расходов группы ключей был бы превышен; он обновится ";
+    has(&call.refusal(), says);
     let raised = json!({ "ceiling_day_rub": null });
-    let raised = world
-        .admin(Method::PATCH, &format!("{groups}/team"), Some(raised))
-        .await;
-    assert_eq!(raised.status, 200, "{raised:?}");
+    world.admin_patch(&team, raised).await.expect(200);
     let number = world.chat(&caller, &Op::Chat.body("x")).await.number();
     let receipt = world.receipt(&number).await;
-    let listed = world.admin(Method::GET, groups, None).await.json();
+    let listed = world.admin_get(groups).await.json();
     assert_eq!(listed["groups"][0]["spent_rub"], receipt["charged_rub"]);
 
     let used = json!({ "ceiling_rub": receipt["charged_rub"] });
-    world
-        .admin(Method::PATCH, &format!("{groups}/team"), Some(used))
-        .await;
-    let call = world.chat(&caller, &Op::Chat.body("x")).await;
-    assert_eq!(call.status, 401, "{call:?}");
-    let reported = call.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(
-        reported.contains("Общий лимит расходов группы ключей исчерпан"),
-        "{reported}"
+    world.admin_patch(&team, used).await;
+    let call = world.chat(&caller, &Op::Chat.body("x")).await.expect(401);
+    has(
+        &call.refusal(),
+        "Общий лимит расходов группы ключей исчерпан",
     );
 
-    let removed = world
-        .admin(Method::DELETE, &format!("{groups}/team"), None)
-        .await;
-    assert_eq!(removed.status, 409, "{removed:?}");
+    let remove = world.admin(Method::DELETE, &team, None).await;
+    remove.expect(409);
     let audit = world.admin(Method::POST, "/admin/v1/audit", None).await;
     assert_eq!(audit.json()["breaches"], json!([]), "{audit:?}");
 }
@@ -448,24 +348,23 @@ async fn call_beyond_the_maximum_concurrency_is_refused_with_retry_after() {
         .key_with("acme", "100", json!({ "concurrency": 1 }))
         .await;
     let shown = world
-        .admin(Method::GET, &format!("/admin/v1/keys/{}", caller.id), None)
+        .admin_get(&format!("/admin/v1/keys/{}", caller.id))
         .await;
     assert_eq!(shown.json()["concurrency"], 1);
     let running = Running::start(&world, Op::Chat, &caller, &Op::Chat.body("x")).await;
     for op in BOTH {
-        let refused = op.call(&world, &caller, &op.body("x")).await;
-        assert_eq!(refused.status, 429, "{refused:?}");
+        let refused = op.call(&world, &caller, &op.body("x")).await.expect(429);
         assert_eq!(refused.headers["retry-after"], "1");
         let reported = refused.text();
-        assert!(
-            reported.contains("Достигнут предел одновременных запросов ключа API: 1"),
-            "{reported}"
+        has(
+            &reported,
+            "Достигнут предел одновременных запросов ключа API: 1",
         );
     }
     running.finish().await;
     let path = format!("/admin/v1/keys/{}", caller.id);
     eventually("the call has ended", async || {
-        let key = world.admin(Method::GET, &path, None).await.json();
+        let key = world.admin_get(&path).await.json();
         (key["held_rub"] == "0.00").then_some(())
     })
     .await;

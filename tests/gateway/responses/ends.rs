@@ -1,13 +1,7 @@
 //! Tests of streams that the vendor ends with an error, cuts off, or leaves incomplete.
 
-use serde_json::{Value, json};
-use tollgate::demo::vendor::{Reply, Step};
-
-use super::{ask, beginning, body, charged, cost, delta, event, says, setup, stream, usage, world};
-use crate::{
-    checks::{API, INVALID, LIMIT, cost_nothing, micro, refused},
-    harness::{Answer, next_text, request},
-};
+use super::{ask, beginning, body, charged, cost, delta, event, says, setup, stream, usage};
+use crate::prelude::*;
 
 const COUNTS: [u64; 4] = [9, 0, 0, 5];
 
@@ -56,22 +50,13 @@ fn ends(what: &str, answer: &Answer, before: &str) -> String {
     let [error, failed] = &events[..] else {
         panic!("{what}: {behind}");
     };
-    assert_eq!(
-        (&error["type"], &failed["type"]),
-        (&json!("error"), &json!("response.failed")),
-        "{what}"
-    );
-    assert_eq!(
-        (&error["sequence_number"], &failed["sequence_number"]),
-        (&json!(3), &json!(4)),
-        "{what}"
-    );
+    assert_eq!(error["type"], "error", "{what}");
+    assert_eq!(failed["type"], "response.failed", "{what}");
+    assert_eq!(error["sequence_number"], 3, "{what}");
+    assert_eq!(failed["sequence_number"], 4, "{what}");
     let response = &failed["response"];
-    assert_eq!(
-        (&response["id"], &response["status"]),
-        (&json!("resp_v1"), &json!("failed")),
-        "{what}"
-    );
+    assert_eq!(response["id"], "resp_v1", "{what}");
+    assert_eq!(response["status"], "failed", "{what}");
     let message = error["message"].as_str().unwrap();
     assert!(
         message.ends_with(&format!(" ({})", answer.number())),
@@ -83,48 +68,32 @@ fn ends(what: &str, answer: &Answer, before: &str) -> String {
     error["code"].as_str().unwrap().to_owned()
 }
 
+/// The code of a request that exceeds the model's context.
+const LONG: &str = "context_length_exceeded";
+
 #[tokio::test]
 async fn broken_responses_stream_ends_with_two_gateway_events_and_the_request_number() {
-    let world = world().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     let begun = [beginning().concat(), delta(2, "раз ")].concat();
-    for (what, more, cut, code) in [
-        ("flat", flat("server_error"), false, "server_error"),
-        (
-            "nested",
-            nested("insufficient_quota"),
-            false,
-            "server_error",
-        ),
+    let silently = failed("server_error", &Value::Null);
+    let half = "event: response.output_text.delta\ndata: {\"type";
+    for (what, more, code) in [
+        ("flat", flat("server_error"), "server_error"),
+        ("nested", nested("insufficient_quota"), "server_error"),
         (
             "a limit",
             nested("rate_limit_exceeded"),
-            false,
             "rate_limit_exceeded",
         ),
-        (
-            "failed",
-            failed("server_error", &Value::Null),
-            false,
-            "server_error",
-        ),
-        (
-            "both",
-            nested("server_error") + &failed("server_error", &Value::Null),
-            false,
-            "server_error",
-        ),
-        ("the end", String::new(), false, "server_error"),
-        (
-            "half an event",
-            "event: response.output_text.delta\ndata: {\"type".to_owned(),
-            false,
-            "server_error",
-        ),
-        ("a reset", String::new(), true, "server_error"),
+        ("failed", silently.clone(), "server_error"),
+        ("both", nested("server_error") + &silently, "server_error"),
+        ("the end", String::new(), "server_error"),
+        ("half an event", half.to_owned(), "server_error"),
+        ("a reset", String::new(), "server_error"),
     ] {
         let reply = Reply::stream([begun.clone(), more]);
-        says(&world, if cut { reply.cut() } else { reply });
+        let resets = what == "a reset";
+        says(&world, if resets { reply.cut() } else { reply });
         let answer = ask(&world, &key, &streamed()).await;
         assert_eq!(ends(what, &answer, &begun), code, "{what}");
         assert!(!answer.text().contains("words of theirs"), "{what}");
@@ -139,32 +108,23 @@ async fn broken_responses_stream_ends_with_two_gateway_events_and_the_request_nu
     ends("with usage", &answer, &begun);
     charged("with usage", &world, &answer, cost(COUNTS), false).await;
     // The text of the vendor's error is forwarded if the caller can correct the error.
-    says(
-        &world,
-        Reply::stream([begun.clone(), nested("context_length_exceeded")]),
-    );
+    says(&world, Reply::stream([begun.clone(), nested(LONG)]));
     let answer = ask(&world, &key, &streamed()).await;
     let code = ends("too long", &answer, &begun);
-    assert_eq!(code, "context_length_exceeded");
+    assert_eq!(code, LONG);
     assert!(answer.text().contains("words of theirs"), "{answer:?}");
 }
 
 #[tokio::test]
 async fn responses_failure_before_any_content_has_an_error_status() {
-    let world = world().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     for begun in [String::new(), beginning().concat()] {
         for (code, status, kind, ours) in [
             ("server_error", 503, API, "vendor_unavailable"),
             ("insufficient_quota", 503, API, "vendor_unavailable"),
             ("rate_limit_exceeded", 429, LIMIT, "vendor_rate_limit"),
             ("invalid_prompt", 400, INVALID, ""),
-            (
-                "context_length_exceeded",
-                400,
-                INVALID,
-                "context_length_exceeded",
-            ),
+            (LONG, 400, INVALID, LONG),
             ("image_too_large", 400, INVALID, ""),
         ] {
             for reported in [flat(code), nested(code), failed(code, &Value::Null)] {
@@ -179,8 +139,7 @@ async fn responses_failure_before_any_content_has_an_error_status() {
 
 #[tokio::test]
 async fn responses_client_that_disconnects_after_the_last_event_counts_as_finished() {
-    let world = setup().start().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     let events = stream(&["раз ", "два"], &usage(COUNTS));
     let hold = std::sync::Arc::new(tokio::sync::Notify::new());
     let reply = Reply::stream(events.clone()).with_step(events.len(), Step::Hold(hold));
@@ -206,9 +165,6 @@ async fn responses_client_that_disconnects_after_the_last_event_counts_as_finish
     drop(res);
     let receipt = world.receipt(&number).await;
     let charge = i64::try_from(cost(COUNTS)).unwrap();
-    assert_eq!(
-        (micro(&receipt["charged_rub"]), &receipt["end"]),
-        (charge, &json!("finished")),
-        "{receipt}"
-    );
+    assert_eq!(micro(&receipt["charged_rub"]), charge, "{receipt}");
+    assert_eq!(receipt["end"], "finished", "{receipt}");
 }

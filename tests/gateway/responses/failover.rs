@@ -1,17 +1,9 @@
 //! Tests of vendors that fail before their first content. The next vendor answers, whatever the format of the caller.
 
 use http::StatusCode;
-use serde_json::{Value, json};
-use tollgate::demo::vendor::{Reply, Step};
 
 use super::{ask_raw, beginning, body, event, setup};
-use crate::{
-    checks::{cost_nothing, micro},
-    fleet::Fleet,
-    harness::{Answer, Key, World, with},
-    ops::Op,
-    replies::refusal,
-};
+use crate::{fleet::Fleet, prelude::*};
 
 const CALLERS: [&str; 3] = ["responses", "chat", "messages"];
 
@@ -80,11 +72,8 @@ async fn responses_failure_before_any_content_is_answered_by_the_next_vendor() {
                     Fleet::name(Op::Chat, 0),
                     "{what}: {receipt}"
                 );
-                assert_eq!(
-                    (&receipt["end"], &receipt["estimated"]),
-                    (&json!("finished"), &json!(false)),
-                    "{what}: {receipt}"
-                );
+                assert_eq!(receipt["end"], "finished", "{what}: {receipt}");
+                assert_eq!(receipt["estimated"], false, "{what}: {receipt}");
                 // The vendor that has answered counts nine input tokens, and one output token per word.
                 assert_eq!(
                     micro(&receipt["charged_rub"]),
@@ -140,8 +129,7 @@ async fn vendor_refusal_has_the_same_status_and_code_for_callers_of_all_formats(
                         _ => World::start().await,
                     };
                     let key = world.key().await;
-                    let reply = reply.clone();
-                    world.vendor.script(move |_| reply.clone());
+                    world.vendor_sends(reply.clone());
                     let answer = call(&world, &key, caller, model, stream).await;
                     let what = format!("{nth}: {caller} to {vendor}, streamed: {stream}");
                     assert_ne!(answer.status, 200, "{what}: {}", answer.text());

@@ -1,16 +1,10 @@
 //! Tests of a vendor that speaks several formats. It receives each call in the caller's format if it speaks that
 //! format, and otherwise in the first format of its list.
 
-use http::Method;
-use serde_json::{Value, json};
-use tollgate::demo::vendor::{Received, Reply};
+use tollgate::demo::vendor::Received;
 
 use super::{ask_raw, charged};
-use crate::{
-    harness::{Answer, Key, Setup, World, request, with},
-    ops::Op,
-    replies,
-};
+use crate::{prelude::*, replies};
 
 /// The formats of callers, each with the path at which a vendor that speaks this format is called.
 const CALLERS: [(&str, &str); 3] = [

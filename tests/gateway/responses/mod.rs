@@ -2,14 +2,7 @@
 //! the Responses format on one side of the gateway and another format on the other side. The design cases R1, R2 and so
 //! on are in `cases.md`.
 
-use http::Method;
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
-
-use crate::{
-    checks::micro,
-    harness::{Answer, Key, Setup, World, request},
-};
+use crate::prelude::*;
 
 mod cases; // each case has its test
 mod charges; // cost of translated answers
@@ -34,14 +27,7 @@ async fn world() -> World {
 
 /// Sends a request with this text as its body. The text need not be JSON.
 async fn ask_raw(world: &World, key: &Key, body: &str) -> Answer {
-    let bearer = format!("Bearer {}", key.secret);
-    let headers = [
-        ("authorization", bearer.as_str()),
-        ("content-type", "application/json"),
-    ];
-    let url = world.url("/v1/responses");
-    let body = body.to_owned().into();
-    world.ask(request(Method::POST, &url, &headers, body)).await
+    world.post("/v1/responses", key, body.to_owned()).await
 }
 
 pub async fn ask(world: &World, key: &Key, body: &Value) -> Answer {
@@ -119,7 +105,7 @@ fn stream(words: &[&str], usage: &Value) -> Vec<String> {
 
 /// Makes the vendor respond with this reply from now on.
 fn says(world: &World, reply: Reply) {
-    world.vendor.script(move |_| reply.clone());
+    world.vendor_sends(reply);
 }
 
 /// Checks the charge of a call in micro-rubles, and whether the call's usage was estimated.

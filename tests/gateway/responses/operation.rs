@@ -1,30 +1,20 @@
 //! Tests of requests of the Responses format: what the gateway forwards, what it changes, and what it refuses before it
 //! calls a vendor.
 
-use http::Method;
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
-
 use super::{answer, ask, ask_raw, body, charged, cost, says, sent, setup, usage, world};
-use crate::{
-    checks::{AUTHENTICATION, INVALID, NOT_FOUND, PERMISSION, cost_nothing, micro, refused},
-    harness::{Key, request},
-};
+use crate::prelude::*;
 
 const COUNTS: [u64; 4] = [9, 3, 2, 5];
 
 #[tokio::test]
 async fn responses_body_and_answer_pass_unchanged_except_fields_that_the_gateway_sets() {
-    let world = world().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     let reported = answer("Да.\n", &usage(COUNTS));
     says(&world, Reply::json(200, &reported));
     let body = r#"{ "model" : "chat","input":"\u043fривет", "temperature":0.70 ,"x":1e400}"#;
     let answer = ask_raw(&world, &key, body).await;
-    assert_eq!(
-        (answer.status.as_u16(), answer.text()),
-        (200, reported.to_string())
-    );
+    assert_eq!(answer.status.as_u16(), 200);
+    assert_eq!(answer.text(), reported.to_string());
     let received = world.vendor.received().pop().unwrap();
     assert_eq!(received.path, "/v1/responses");
     assert!(
@@ -44,8 +34,7 @@ async fn responses_body_and_answer_pass_unchanged_except_fields_that_the_gateway
 
 #[tokio::test]
 async fn responses_call_with_an_invalid_key_is_refused_as_in_other_formats() {
-    let world = world().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     let unknown = Key {
         secret: format!("tg-{}", "x".repeat(40)),
         ..key.clone()
@@ -80,90 +69,64 @@ async fn responses_call_with_an_invalid_key_is_refused_as_in_other_formats() {
 
 #[tokio::test]
 async fn invalid_responses_field_is_named_and_no_vendor_is_called() {
-    let world = world().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     let deep = format!(
         r#"{{"model":"chat","input":"x","x":{}}}"#,
         "[".repeat(65) + &"]".repeat(65)
     );
-    for (raw, field, code) in [
-        (body(json!({ "input": null })).to_string(), "input", ""),
-        (body(json!({ "input": [] })).to_string(), "input", ""),
-        (body(json!({ "input": "" })).to_string(), "input", ""),
-        (body(json!({ "input": 7 })).to_string(), "input", ""),
-        (
-            json!({ "model": "chat", "messages": [{ "role": "user", "content": "x" }] })
-                .to_string(),
-            "input",
-            "",
-        ),
-        (
-            body(json!({ "max_output_tokens": 0 })).to_string(),
-            "max_output_tokens",
-            "",
-        ),
-        (
-            body(json!({ "max_output_tokens": 1.5 })).to_string(),
-            "max_output_tokens",
-            "",
-        ),
-        (
-            r#"{"model":"chat","model":"chat","input":"x"}"#.to_owned(),
-            "model",
-            "",
-        ),
+    let no_input = json!({ "model": "chat", "messages": [{ "role": "user", "content": "x" }] });
+    let twice = r#"{"model":"chat","model":"chat","input":"x"}"#;
+    let mut cases = vec![
+        (no_input.to_string(), "input", ""),
+        (twice.to_owned(), "model", ""),
         (deep, "x", ""),
+    ];
+    let (state, tool) = ("state_unsupported", "tool_unsupported");
+    for (fields, field, code) in [
+        (json!({ "input": null }), "input", ""),
+        (json!({ "input": [] }), "input", ""),
+        (json!({ "input": "" }), "input", ""),
+        (json!({ "input": 7 }), "input", ""),
+        (json!({ "max_output_tokens": 0 }), "max_output_tokens", ""),
+        (json!({ "max_output_tokens": 1.5 }), "max_output_tokens", ""),
         (
-            body(json!({ "previous_response_id": "resp_1" })).to_string(),
+            json!({ "previous_response_id": "resp_1" }),
             "previous_response_id",
-            "state_unsupported",
+            state,
         ),
         (
-            body(json!({ "conversation": { "id": "c" } })).to_string(),
+            json!({ "conversation": { "id": "c" } }),
             "conversation",
-            "state_unsupported",
+            state,
         ),
+        (json!({ "prompt": { "id": "p" } }), "prompt", state),
+        (json!({ "background": true }), "background", state),
+        (json!({ "store": true }), "store", state),
+        (json!({ "service_tier": "flex" }), "service_tier", ""),
         (
-            body(json!({ "prompt": { "id": "p" } })).to_string(),
-            "prompt",
-            "state_unsupported",
-        ),
-        (
-            body(json!({ "background": true })).to_string(),
-            "background",
-            "state_unsupported",
-        ),
-        (
-            body(json!({ "store": true })).to_string(),
-            "store",
-            "state_unsupported",
-        ),
-        (
-            body(json!({ "service_tier": "flex" })).to_string(),
-            "service_tier",
-            "",
-        ),
-        (
-            body(json!({ "reasoning": { "mode": "pro" } })).to_string(),
+            json!({ "reasoning": { "mode": "pro" } }),
             "reasoning.mode",
             "",
         ),
         (
-            body(json!({ "input": [{ "id": "rs_1" }] })).to_string(),
+            json!({ "input": [{ "id": "rs_1" }] }),
             "input[0].type",
-            "state_unsupported",
+            state,
         ),
         (
-            body(json!({ "tools": [{ "type": "mcp" }] })).to_string(),
+            json!({ "tools": [{ "type": "mcp" }] }),
             "tools[0].type",
-            "tool_unsupported",
+            tool,
         ),
         (
-            body(json!({ "tools": [{ "type": "web_search" }] })).to_string(),
+            json!({ "tools": [{ "type": "web_search" }] }),
             "tools[0].type",
-            "tool_unsupported",
+            tool,
         ),
     ] {
+        cases.push((body(fields).to_string(), field, code));
+    }
+    for (raw, field, code) in cases {
         let answer = ask_raw(&world, &key, &raw).await;
         let text = refused(&raw, &answer, 400, INVALID, code);
         assert!(text.contains(&format!("«{field}»")), "{raw}: {text}");
@@ -179,8 +142,7 @@ async fn invalid_responses_field_is_named_and_no_vendor_is_called() {
 
 #[tokio::test]
 async fn subpaths_and_websockets_of_responses_are_refused() {
-    let world = world().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     let bearer = format!("Bearer {}", key.secret);
     let key = ("authorization", bearer.as_str());
     let upgrade = [
@@ -214,39 +176,30 @@ async fn subpaths_and_websockets_of_responses_are_refused() {
 #[tokio::test]
 async fn responses_are_never_stored_at_the_vendor_and_reasoning_is_encrypted() {
     let encrypted = "reasoning.encrypted_content";
-    for (switch, fields, store, include) in [
-        (true, json!({}), json!(false), json!([encrypted])),
+    for (switch, fields, include) in [
+        (true, json!({}), json!([encrypted])),
         (
             true,
             json!({ "store": null, "include": null }),
-            json!(false),
             json!([encrypted]),
         ),
         (
             true,
             json!({ "store": false, "include": [] }),
-            json!(false),
             json!([encrypted]),
         ),
         (
             true,
             json!({ "include": ["a", "b"] }),
-            json!(false),
             json!([encrypted, "a", "b"]),
         ),
         (
             true,
             json!({ "include": ["a", encrypted] }),
-            json!(false),
             json!(["a", encrypted]),
         ),
-        (false, json!({}), json!(false), Value::Null),
-        (
-            false,
-            json!({ "include": ["a"] }),
-            json!(false),
-            json!(["a"]),
-        ),
+        (false, json!({}), Value::Null),
+        (false, json!({ "include": ["a"] }), json!(["a"])),
     ] {
         let setup = match switch {
             true => setup(),
@@ -255,8 +208,7 @@ async fn responses_are_never_stored_at_the_vendor_and_reasoning_is_encrypted() {
                 "output_tokens_max = 4000\nencrypted_reasoning = false",
             ),
         };
-        let world = setup.start().await;
-        let key = world.key().await;
+        let (world, key) = setup.start_with_key().await;
         let usual = json!({ "previous_response_id": null, "conversation": null, "prompt": null, "background": false,
             "context_management": null, "service_tier": "auto", "truncation": "auto", "max_output_tokens": null });
         says(&world, Reply::json(200, &answer("да", &usage(COUNTS))));
@@ -264,19 +216,15 @@ async fn responses_are_never_stored_at_the_vendor_and_reasoning_is_encrypted() {
         let answer = ask(&world, &key, &body).await;
         assert_eq!(answer.status, 200, "{fields}: {answer:?}");
         let sent = sent(&world);
-        assert_eq!(
-            (&sent["store"], &sent["include"]),
-            (&store, &include),
-            "{fields}"
-        );
+        assert_eq!(sent["store"], false, "{fields}");
+        assert_eq!(sent["include"], include, "{fields}");
         assert_eq!(sent["max_output_tokens"], 4000);
     }
 }
 
 #[tokio::test]
 async fn optional_search_tool_and_caller_identity_reach_no_vendor() {
-    let world = world().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     let function = json!({ "type": "function", "name": "f", "parameters": null });
     says(&world, Reply::json(200, &answer("да", &usage(COUNTS))));
     let body = body(
@@ -297,8 +245,7 @@ async fn balance_limits_the_output_of_a_responses_call_without_a_maximum() {
         &world,
         Reply::json(200, &answer("да", &usage([20, 0, 0, 900]))),
     );
-    let answer = ask(&world, &key, &body(json!({}))).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    ask(&world, &key, &body(json!({}))).await.expect(200);
     let ceiling = sent(&world)["max_output_tokens"].as_u64().unwrap();
     assert!((256..1000).contains(&ceiling), "{ceiling}");
     let account = world.settled(&key).await;
@@ -307,8 +254,7 @@ async fn balance_limits_the_output_of_a_responses_call_without_a_maximum() {
 
 #[tokio::test]
 async fn estimate_accepts_a_body_of_the_responses_format() {
-    let world = world().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     let estimate = async |body: Value| {
         let headers = [
             ("x-api-key", key.secret.as_str()),
@@ -327,13 +273,11 @@ async fn estimate_accepts_a_body_of_the_responses_format() {
     let answer = estimate(body(
         json!({ "max_output_tokens": 50, "background": false }),
     ))
-    .await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    .await
+    .expect(200);
     let reported = answer.json();
-    assert_eq!(
-        (&reported["model"], &reported["output_tokens_max"]),
-        (&json!("chat"), &json!(50))
-    );
+    assert_eq!(reported["model"], "chat");
+    assert_eq!(reported["output_tokens_max"], 50);
     let answer = estimate(body(json!({ "store": true }))).await;
     refused("kept", &answer, 400, INVALID, "state_unsupported");
     assert!(world.vendor.received().is_empty());

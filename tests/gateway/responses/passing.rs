@@ -3,15 +3,8 @@
 
 use std::{fs, path::Path};
 
-use serde_json::{Value, json};
-use tollgate::demo::vendor::{Reply, Step};
-
-use super::{answer, ask, body, charged, cost, event, says, stream, usage, world};
-use crate::{
-    checks::{API, INVALID, LIMIT, cost_nothing, refused},
-    harness::{Answer, Key, World},
-    replies::told_cost,
-};
+use super::{answer, ask, body, charged, cost, event, says, setup, stream, usage, world};
+use crate::prelude::*;
 
 const COUNTS: [u64; 4] = [9, 3, 2, 5];
 
@@ -76,11 +69,8 @@ async fn recorded_responses_pass_byte_for_byte_and_are_charged_by_their_usage() 
             assert_eq!(world.receipt(&answer.number()).await["estimated"], true);
             continue;
         }
-        assert_eq!(
-            (answer.status.as_u16(), answer.text()),
-            (200, reported),
-            "{name}"
-        );
+        assert_eq!(answer.status, 200, "{name}");
+        assert_eq!(answer.text(), reported, "{name}");
         charged(&name, &world, &answer, cost(counts), false).await;
     }
 }
@@ -120,10 +110,8 @@ async fn recorded_responses_streams_pass_byte_for_byte_in_any_split() {
             let answer = ask(&world, &key, &body).await;
             assert_eq!(answer.status, 200, "{name}");
             let (text, _) = returned(&answer);
-            assert!(
-                !answer.failed && text == expected,
-                "{name} by {size}: {text}"
-            );
+            assert!(!answer.failed, "{name} by {size}: {text}");
+            assert!(text == expected, "{name} by {size}: {text}");
             charged(&name, &world, &answer, cost(counts(&usage)), false).await;
         }
     }
@@ -131,8 +119,7 @@ async fn recorded_responses_streams_pass_byte_for_byte_in_any_split() {
 
 #[tokio::test]
 async fn responses_stream_is_forwarded_and_charged_despite_comments_and_crlf_and_a_done_event() {
-    let world = world().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     let usual = stream(&["раз ", "два"], &usage(COUNTS)).concat();
     let no_names: String = usual
         .split_inclusive('\n')
@@ -152,8 +139,7 @@ async fn responses_stream_is_forwarded_and_charged_despite_comments_and_crlf_and
 
 #[tokio::test]
 async fn responses_usage_is_read_once_from_the_last_event_or_else_estimated() {
-    let world = world().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     let mut early = stream(&["раз ", "два"], &usage(COUNTS));
     early[0] = early[0].replace(
         "\"usage\":null",
@@ -179,32 +165,23 @@ async fn responses_usage_is_read_once_from_the_last_event_or_else_estimated() {
     ];
     for receipt in &receipts {
         assert_eq!(receipt["estimated"], true, "{receipt}");
-        assert_eq!(
-            receipt["charged_rub"], receipts[0]["charged_rub"],
-            "{receipt}"
-        );
+        let charged = &receipts[0]["charged_rub"];
+        assert_eq!(receipt["charged_rub"], *charged, "{receipt}");
     }
     let reported = plain.json();
     assert_eq!(reported["usage"]["output_tokens"], 4, "{reported}");
-    assert!(
-        reported["usage"]["input_tokens"].as_u64().unwrap() > 0,
-        "{reported}"
-    );
+    let input = reported["usage"]["input_tokens"].as_u64().unwrap();
+    assert!(input > 0, "{reported}");
 }
 
 #[tokio::test]
 async fn unknown_events_and_fields_of_a_responses_stream_pass_unchanged() {
-    let world = world().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     let mut events = stream(&["раз"], &usage(COUNTS));
-    events.insert(
-        3,
-        event(&json!({ "type": "response.song.delta", "sequence_number": 9, "delta": "ля" })),
-    );
-    events.insert(
-        3,
-        event(&json!({ "type": "keepalive", "sequence_number": 8 })),
-    );
+    let song = json!({ "type": "response.song.delta", "sequence_number": 9, "delta": "ля" });
+    events.insert(3, event(&song));
+    let keepalive = json!({ "type": "keepalive", "sequence_number": 8 });
+    events.insert(3, event(&keepalive));
     says(&world, Reply::stream(events.clone()));
     let answer = ask(&world, &key, &streamed()).await;
     assert_eq!(returned(&answer).0, events.concat());
@@ -212,8 +189,7 @@ async fn unknown_events_and_fields_of_a_responses_stream_pass_unchanged() {
 
 #[tokio::test]
 async fn invalid_answer_of_a_responses_vendor_becomes_an_error_and_costs_nothing() {
-    let world = world().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     let ended = |status: &str, error: Value| {
         let mut answer = answer("", &Value::Null);
         answer["status"] = status.into();
@@ -223,65 +199,43 @@ async fn invalid_answer_of_a_responses_vendor_becomes_an_error_and_costs_nothing
     let error = |code: &str| json!({ "code": code, "message": "the words of sk-vendor" });
     let whole = Reply::json(200, &answer("да", &usage(COUNTS)));
     let events = Reply::stream(stream(&["да"], &usage(COUNTS)));
-    for (what, reply, streamed, status, kind, code) in [
+    let failed = |code: &str| ended("failed", error(code));
+    let silent = |status: &str| ended(status, Value::Null);
+    for (what, reply, status, kind, code) in [
         (
             "failed",
-            ended("failed", error("server_error")),
-            false,
+            failed("server_error"),
             503,
             API,
             "vendor_unavailable",
         ),
         (
             "failed, silently",
-            ended("failed", Value::Null),
-            false,
+            silent("failed"),
             503,
             API,
             "vendor_unavailable",
         ),
         (
             "cancelled",
-            ended("cancelled", Value::Null),
-            false,
+            silent("cancelled"),
             503,
             API,
             "vendor_unavailable",
         ),
         (
             "a limit",
-            ended("failed", error("rate_limit_exceeded")),
-            false,
+            failed("rate_limit_exceeded"),
             429,
             LIMIT,
             "vendor_rate_limit",
         ),
-        (
-            "a bad prompt",
-            ended("failed", error("invalid_prompt")),
-            false,
-            400,
-            INVALID,
-            "",
-        ),
-        (
-            "queued",
-            ended("queued", Value::Null),
-            false,
-            502,
-            API,
-            "vendor_broken",
-        ),
-        ("JSON for a stream", whole, true, 502, API, "vendor_broken"),
-        (
-            "a stream for JSON",
-            events,
-            false,
-            502,
-            API,
-            "vendor_broken",
-        ),
+        ("a bad prompt", failed("invalid_prompt"), 400, INVALID, ""),
+        ("queued", silent("queued"), 502, API, "vendor_broken"),
+        ("JSON for a stream", whole, 502, API, "vendor_broken"),
+        ("a stream for JSON", events, 502, API, "vendor_broken"),
     ] {
+        let streamed = what == "JSON for a stream";
         says(&world, reply);
         let answer = ask(&world, &key, &body(json!({ "stream": streamed }))).await;
         refused(what, &answer, status, kind, code);

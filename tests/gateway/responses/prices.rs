@@ -1,13 +1,9 @@
 //! Tests of docs/prices.md for the Responses format: service tiers, long input and cache lifetimes, reported in a plain
 //! response or in the last event of a stream.
 
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
-
 use super::{answer, ask, beginning, body, delta, last, says, usage};
 use crate::{
-    checks::{INVALID, micro, refused},
-    harness::{Setup, with},
+    prelude::*,
     price_rules::{computed, receipt, with_rules},
 };
 
@@ -31,8 +27,7 @@ pub fn both(used: &Value, beside: &Value) -> [(Reply, bool); 2] {
 
 #[tokio::test]
 async fn service_tier_without_a_price_is_refused_and_the_served_tier_is_charged() {
-    let world = priced().start().await;
-    let key = world.key().await;
+    let (world, key) = priced().start_with_key().await;
     let tier = |word: &str| json!({ "service_tier": word });
     for (served, condition) in [("priority", tier("priority")), ("default", Value::Null)] {
         for (reply, stream) in both(&usage([7, 0, 0, 10]), &tier(served)) {
@@ -61,8 +56,7 @@ async fn service_tier_without_a_price_is_refused_and_the_served_tier_is_charged(
 
 #[tokio::test]
 async fn call_with_long_input_is_held_and_charged_at_the_long_input_price_in_every_class() {
-    let world = priced().start().await;
-    let key = world.key().await;
+    let (world, key) = priced().start_with_key().await;
     let requested = |stream| body(json!({ "input": "x ".repeat(1000), "stream": stream }));
     for (input, condition) in [
         (1000, Value::Null),
@@ -80,11 +74,10 @@ async fn call_with_long_input_is_held_and_charged_at_the_long_input_price_in_eve
 
 #[tokio::test]
 async fn cache_writes_of_a_responses_vendor_are_charged_by_their_lifetime() {
-    let world = priced()
+    let (world, key) = priced()
         .edit("cache_write_1h", "cache_write_12h")
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     let lives = |ttl: &str| json!({ "prompt_cache_options": { "ttl": ttl } });
     let split = json!({ "ttl_30m_tokens": 10, "ttl_12h_tokens": 20 });
     // The columns are: the requested lifetime, the counts by lifetime that the vendor reports, the charged usual cache

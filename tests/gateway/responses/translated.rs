@@ -1,47 +1,26 @@
 //! Tests of the Responses format on one side of the gateway and another format on the other side, over real sockets:
 //! the vendor's request, the caller's response, and the cost. The design cases R22 and so on are in `cases.md`.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, path::Path};
 
-use bytes::Bytes;
-use http::{Method, Request};
+use http::Request;
 use http_body_util::Full;
-use serde_json::{Value, json};
-use tokio::sync::Notify;
-use tollgate::demo::vendor::{Reply, Step};
 
-use crate::{
-    checks::{API, cost_nothing, micro, refused},
-    harness::{Answer, Key, Setup, World, request, whole, with},
-    ops::{Op, vendors},
-    replies::{answer, events, usage},
-};
-
-/// Starts a gateway whose model `chat` has a vendor of the Responses format.
-pub(super) async fn responses_vendor() -> World {
-    Setup::default()
-        .edit("format = \"chat\"", "format = \"responses\"")
-        .start()
-        .await
-}
+use super::setup;
+use crate::prelude::*;
 
 pub(super) async fn ask(world: &World, key: &Key, fields: Value) -> Answer {
     world.ask(requested(world, key, fields)).await
 }
 
 fn requested(world: &World, key: &Key, fields: Value) -> Request<Full<Bytes>> {
-    let bearer = format!("Bearer {}", key.secret);
-    let headers = [
-        ("authorization", bearer.as_str()),
-        ("content-type", "application/json"),
-    ];
     let body = with(json!({ "input": "привет" }), fields).to_string();
     let url = world.url("/v1/responses");
-    request(Method::POST, &url, &headers, body.into())
+    json_request(Method::POST, &url, &key.secret, body)
 }
 
 pub(super) fn says(world: &World, reply: Reply) {
-    world.vendor.script(move |_| reply.clone());
+    world.vendor_sends(reply);
 }
 
 pub(super) async fn charged(what: &str, world: &World, answer: &Answer, charge: i64) {
@@ -81,8 +60,7 @@ const fn cost(vendor: Op) -> i64 {
 
 #[tokio::test]
 async fn plain_chat_or_messages_answer_is_translated_to_responses_and_charged() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for vendor in [Op::Chat, Op::Messages] {
         says(
             &world,
@@ -93,10 +71,8 @@ async fn plain_chat_or_messages_answer_is_translated_to_responses_and_charged() 
         let got = ask(&world, &key, body).await;
         assert_eq!(got.status, 200, "{}", got.text());
         let reported = got.json();
-        assert_eq!(
-            (&reported["object"], &reported["status"]),
-            (&json!("response"), &json!("completed"))
-        );
+        assert_eq!(reported["object"], "response");
+        assert_eq!(reported["status"], "completed");
         let number = got.number().replace('-', "");
         assert_eq!(reported["id"], format!("resp_{number}"));
         assert_eq!(reported["output"][0]["content"][0]["text"], "да");
@@ -123,8 +99,7 @@ async fn plain_chat_or_messages_answer_is_translated_to_responses_and_charged() 
 
 #[tokio::test]
 async fn chat_or_messages_stream_is_translated_to_responses_and_charged() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for vendor in [Op::Chat, Op::Messages] {
         says(
             &world,
@@ -156,8 +131,7 @@ async fn chat_or_messages_stream_is_translated_to_responses_and_charged() {
 
 #[tokio::test]
 async fn tool_calls_of_a_coding_tool_round_trip_through_the_translation() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let tools = json!([
         { "type": "function", "name": "exec", "parameters": { "type": "object", "properties": {} }, "strict": false },
         { "type": "custom", "name": "apply_patch", "format": { "type": "grammar", "syntax": "lark", "definition": "x" } },
@@ -189,14 +163,10 @@ async fn tool_calls_of_a_coding_tool_round_trip_through_the_translation() {
     let output = end["response"]["output"].as_array().unwrap().clone();
     assert_eq!(output.len(), 3, "{end}");
     assert_eq!(output[0]["name"], "exec");
-    assert_eq!(
-        (&output[1]["type"], &output[1]["input"]),
-        (&json!("custom_tool_call"), &json!("*** Begin"))
-    );
-    assert_eq!(
-        (&output[2]["namespace"], &output[2]["name"]),
-        (&json!("agents"), &json!("ask"))
-    );
+    assert_eq!(output[1]["type"], "custom_tool_call");
+    assert_eq!(output[1]["input"], "*** Begin");
+    assert_eq!(output[2]["namespace"], "agents");
+    assert_eq!(output[2]["name"], "ask");
     assert_eq!(end["response"]["tools"].as_array().unwrap().len(), 3);
     let sent = world.vendor.received().pop().unwrap().json();
     assert_eq!(sent["tools"].as_array().unwrap().len(), 3);
@@ -241,8 +211,7 @@ async fn tool_calls_of_a_coding_tool_round_trip_through_the_translation() {
 
 #[tokio::test]
 async fn translated_response_of_a_failing_vendor_never_has_the_status_completed() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for vendor in [Op::Chat, Op::Messages] {
         let mut cut = events(vendor, &["раз ", "два"], 9, 2);
         cut.truncate(if vendor == Op::Chat { 2 } else { 4 });
@@ -271,8 +240,7 @@ async fn translated_response_of_a_failing_vendor_never_has_the_status_completed(
 
 #[tokio::test]
 async fn untranslatable_responses_field_is_refused_before_the_vendor_is_called() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let arguments =
         json!([{ "type": "function_call", "call_id": "a", "name": "f", "arguments": "{" }]);
     for (fields, field) in [
@@ -312,8 +280,7 @@ fn text_of(caller: Op, answer: &Value) -> Value {
 
 #[tokio::test]
 async fn responses_vendor_serves_callers_of_other_formats() {
-    let world = responses_vendor().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     for caller in [Op::Chat, Op::Messages] {
         says(&world, Reply::json(200, &response("да")));
         let body = with(caller.body("привет"), json!({ "model": "chat" }));
@@ -323,10 +290,8 @@ async fn responses_vendor_serves_callers_of_other_formats() {
         charged("plain", &world, &got, COST).await;
         let received = world.vendor.received().pop().unwrap();
         let sent = received.json();
-        assert_eq!(
-            (&sent["model"], &sent["store"]),
-            (&json!("vendor-chat-1"), &json!(false))
-        );
+        assert_eq!(sent["model"], "vendor-chat-1");
+        assert_eq!(sent["store"], false);
         assert_eq!(sent["input"][0]["content"][0]["text"], "привет");
         assert_eq!(sent["max_output_tokens"], 100);
 
@@ -353,8 +318,7 @@ async fn responses_vendor_serves_callers_of_other_formats() {
 
 #[tokio::test]
 async fn output_maximum_below_16_becomes_16_in_the_hold_and_in_calls_of_a_responses_vendor() {
-    let world = responses_vendor().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     says(&world, Reply::json(200, &response("да")));
     for caller in [Op::Chat, Op::Messages] {
         let body = with(
@@ -371,8 +335,7 @@ async fn output_maximum_below_16_becomes_16_in_the_hold_and_in_calls_of_a_respon
 
 #[tokio::test]
 async fn failure_within_a_responses_vendors_stream_is_reported_in_every_callers_format() {
-    let world = responses_vendor().await;
-    let key = world.key().await;
+    let (world, key) = setup().start_with_key().await;
     let created = json!({ "type": "response.created", "response": { "id": "resp_v", "model": "v", "output": [], "usage": null } });
     let delta = json!({ "type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": "да" });
     let failed = json!({ "type": "response.failed", "response": { "id": "resp_v", "status": "failed", "output": [],
@@ -383,21 +346,16 @@ async fn failure_within_a_responses_vendors_stream_is_reported_in_every_callers_
         let body = with(caller.body("x"), json!({ "model": "chat", "stream": true }));
         let got = caller.call(&world, &key, &body).await;
         let text = got.text();
-        assert!(
-            text.contains("да") && text.contains(&got.number()),
-            "{text}"
-        );
-        assert!(
-            !text.contains("[DONE]") && !text.contains("message_stop"),
-            "{text}"
-        );
+        has(&text, "да");
+        has(&text, &got.number());
+        assert!(!text.contains("[DONE]"), "{text}");
+        assert!(!text.contains("message_stop"), "{text}");
     }
 }
 
 #[tokio::test]
 async fn invalid_answer_to_a_translated_responses_call_becomes_an_error_and_costs_nothing() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for vendor in [Op::Chat, Op::Messages] {
         let whole = Reply::json(200, &answer(vendor, "да", &usage(vendor, 9, 2)));
         let stream = Reply::stream(events(vendor, &["да"], 9, 2));
@@ -525,7 +483,7 @@ async fn recorded_answers_of_other_formats_become_complete_responses_and_are_cha
 
 #[tokio::test]
 async fn recorded_responses_reach_chat_and_messages_callers_and_are_charged() {
-    let world = responses_vendor().await;
+    let world = setup().start().await;
     let key = world.key_with("rich", "1000000", json!({})).await;
     for (name, reported) in recorded("responses-", ".sse") {
         let mut charges = Vec::new();

@@ -1,15 +1,12 @@
 //! Tests of vendors of the Responses format that report calls of their own tools, although callers cannot request these
 //! tools (docs/prices.md).
 
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
-
 use super::{
     answer, ask, beginning, body, delta, event, last,
     prices::{both, priced},
     says, setup, usage,
 };
-use crate::{checks::micro, harness::with, metrics::shows, price_rules::computed};
+use crate::{metrics::shows, prelude::*, price_rules::computed};
 
 /// Returns the three ways in which a vendor may report two web searches that the caller did not request: outside the
 /// usage, inside the usage, or only as output items. Each pair has the fields inside and outside the usage.
@@ -40,8 +37,7 @@ async fn searches_that_were_not_requested_are_charged_or_flagged_if_unpriced() {
                 says(world, reply);
                 // The hold for this long input is large enough to cover the searches.
                 let long = body(json!({ "stream": stream, "input": "x".repeat(60_000) }));
-                let answered = ask(world, key, &long).await;
-                assert_eq!(answered.status, 200, "{answered:?}");
+                let answered = ask(world, key, &long).await.expect(200);
                 let receipt = world.receipt(&answered.number()).await;
                 let count = &receipt["usage"]["classes"]["web_search_call"];
                 assert_eq!(count, 2, "{receipt}");
@@ -61,8 +57,7 @@ async fn searches_that_were_not_requested_are_charged_or_flagged_if_unpriced() {
 
 #[tokio::test]
 async fn vendor_tools_without_a_rate_class_are_flagged_wherever_the_vendor_reports_them() {
-    let world = priced().start().await;
-    let key = world.key().await;
+    let (world, key) = priced().start_with_key().await;
     let item = json!({ "type": "code_interpreter_call", "id": "ci_1", "status": "completed", "code": "1" });
     let of_xai = json!({ "server_side_tool_usage_details": { "x_search_calls": 1 } });
     let used = usage([20, 0, 0, 10]);
@@ -91,8 +86,9 @@ async fn vendor_tools_without_a_rate_class_are_flagged_wherever_the_vendor_repor
     let count = replies.len();
     for (reply, stream) in replies {
         says(&world, reply);
-        let answered = ask(&world, &key, &body(json!({ "stream": stream }))).await;
-        assert_eq!(answered.status, 200, "{answered:?}");
+        let answered = ask(&world, &key, &body(json!({ "stream": stream })))
+            .await
+            .expect(200);
         let receipt = world.receipt(&answered.number()).await;
         assert_eq!(receipt["unpriced"], true, "{receipt}");
     }
