@@ -17,7 +17,7 @@ use tollgate_layers::call::Format;
 use crate::{
     proxy::{ANSWER_HEAD, Flow, Proxy, REQUEST, Then, Way, bytes, durable_script},
     redis_faults::promote,
-    steps::{reported, warm_up},
+    steps::reported,
     table::{Case, cases},
     verdict::{Charge, Verdict},
     world::{LedgerKind, Plan, World},
@@ -103,9 +103,8 @@ impl Given {
         let anchor = "[[rate.source]]\n";
         let world = plan
             .edit(anchor, &format!("{section}{anchor}"))
-            .start()
+            .start_warm()
             .await;
-        warm_up(&world).await;
         let given = Self {
             world,
             edge,

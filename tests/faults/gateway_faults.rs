@@ -74,8 +74,10 @@ pub(crate) async fn dies_and_comes_back(world: &World) {
 /// response was lost. No request may reach a vendor (invariant I6), nothing may be charged, and the hold must end
 /// (invariant I8).
 async fn at_the_reserve(then: Then) -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).call_seconds(2).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis)
+        .call_seconds(2)
+        .start_warm()
+        .await;
     let client = world.client(0);
     for call in each_kind(&client) {
         world.settled().await;
@@ -154,8 +156,7 @@ async fn mid_stream(ledger: LedgerKind) -> Verdict {
 /// The gateway is killed when a call has ended for its client. The settlement of the call either has not arrived, or
 /// was executed but its response was lost.
 async fn at_the_settle(then: Then) -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).start_warm().await;
     let client = world.client(0);
     for call in each_kind(&client) {
         world.settled().await;
@@ -297,19 +298,17 @@ async fn lowered(world: &World, key: &Key, call: &Call) {
 /// Checks that a call whose response broke off after five tokens is charged for five tokens.
 pub(crate) async fn charged_by_checkpoint(world: &World, call: &Call) {
     let line = world.line_of(call).await;
-    assert_eq!(
-        (line.end.as_str(), line.output, line.charged, line.loss),
-        ("gateway_stopped", 5, call.cost(5), 0),
-        "{line:?}"
-    );
+    assert_eq!(line.end.as_str(), "gateway_stopped", "{line:?}");
+    assert_eq!(line.output, 5, "{line:?}");
+    assert_eq!(line.charged, call.cost(5), "{line:?}");
+    assert_eq!(line.loss, 0, "{line:?}");
     world.expect(call, Charge::Tokens(5));
 }
 
 /// The ledger has settled the call, but its response is lost. The gateway repeats the settlement, which changes
 /// nothing.
 async fn settle_answer_lost() -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).start_warm().await;
     let client = world.client(0);
     for then in [Then::LoseAnswer, Then::CutAnswer(3), Then::Reset] {
         for call in each_kind(&client) {
@@ -385,9 +384,8 @@ async fn stopped(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger)
         .gateways(gateways)
         .call_seconds(2)
-        .start()
+        .start_warm()
         .await;
-    warm_up(&world).await;
     let client = world.client(0);
     let (mut opened, mut requested) = (Vec::new(), Vec::new());
     for format in FORMATS {

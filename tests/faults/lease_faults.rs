@@ -163,8 +163,7 @@ async fn after_adjustments() -> Verdict {
 
 /// The responses to lease turns are lost. The gateway sends each turn again, and the repeated turn changes nothing.
 async fn answers_lost() -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).leases().start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).leases().start_warm().await;
     let load = world.load_until_told(CALLERS);
     leased(&world, 0).await;
     for then in [Then::LoseAnswer, Then::CutAnswer(3), Then::Reset] {
@@ -228,9 +227,8 @@ async fn suspended() -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .leases()
         .gateways(GATEWAYS)
-        .start()
+        .start_warm()
         .await;
-    warm_up(&world).await;
     for _ in 0..3 {
         let load = world.load_until_told(GATEWAYS * CALLERS);
         for gateway in 0..GATEWAYS {

@@ -378,11 +378,8 @@ async fn topped_up(ledger: LedgerKind) -> Verdict {
         .iter()
         .filter_map(|line| line["id"].as_str())
         .collect();
-    assert_eq!(
-        (entered.len(), ids.len()),
-        (PAYMENTS + 1, PAYMENTS + 1),
-        "I10"
-    );
+    assert_eq!(entered.len(), PAYMENTS + 1, "I10");
+    assert_eq!(ids.len(), PAYMENTS + 1, "I10");
     let sum: i64 = entered.iter().map(|line| micro(&line["amount_rub"])).sum();
     let poor = account(&world, 0, "poor").await;
     assert_eq!(
@@ -442,9 +439,8 @@ async fn outbox_full() -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .redis_args(&["--appendonly", "yes", "--appendfsync", "always"])
         .edit("outbox_calls_max = 100000", "outbox_calls_max = 5")
-        .start()
+        .start_warm()
         .await;
-    warm_up(&world).await;
     let client = world.client(0);
     let few = async |count: &str| {
         let words = ["CONFIG", "SET", "min-replicas-to-write", count];
@@ -495,8 +491,7 @@ fn intents(path: &Path) -> usize {
 
 /// If the outbox is damaged, the gateway names the file and does not start. If the file is removed, the gateway starts.
 async fn outbox_damaged() -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).start_warm().await;
     let path = world.dir().join("outbox-0.db");
     let before = intents(&path);
     let calls = midway(&world, &world.client(0)).await;
@@ -546,8 +541,10 @@ async fn outbox_damaged() -> Verdict {
 /// A power cut may lose the newest lines of the write-ahead log. Only calls that are recorded in no other line may be
 /// lost. No call is charged twice or keeps its hold.
 async fn outbox_log_torn() -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).call_seconds(4).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis)
+        .call_seconds(4)
+        .start_warm()
+        .await;
     let running = midway(&world, &world.client(0)).await;
     world.redis().kill();
     let waiting = running.end(&world).await;
@@ -578,9 +575,8 @@ async fn outbox_disk_full() -> Verdict {
     }
     let world = Plan::over(LedgerKind::Redis)
         .shells(&[SURVIVES_FILE_LIMIT])
-        .start()
+        .start_warm()
         .await;
-    warm_up(&world).await;
     let client = world.client(0);
     let running = midway(&world, &client).await;
     let [log, _] = beside(&world.dir().join("outbox-0.db"));
@@ -614,8 +610,7 @@ fn earlier(name: &str) -> redis::Script {
 /// During a rolling upgrade, gateways of two versions use one account, each with its own scripts. Sometimes the server
 /// loses all scripts.
 async fn two_versions() -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).gateways(2).start_warm().await;
     let load = world.load_until_told(6);
     let (reserve, release) = (earlier("reserve"), earlier("release"));
     let mut conn = world.redis().connection().await.unwrap();
@@ -685,9 +680,8 @@ async fn sqlite_read_only() -> Verdict {
     };
     let world = Plan::over(LedgerKind::Sqlite)
         .shells(&[shell])
-        .start()
+        .start_warm()
         .await;
-    warm_up(&world).await;
     let (gateway, books) = (world.gateway(0), world.dir().join("books.db"));
     may_be_written(&books, false);
     warm_up(&world).await;
@@ -710,9 +704,8 @@ async fn sqlite_disk_full() -> Verdict {
     }
     let world = Plan::over(LedgerKind::Sqlite)
         .shells(&[SURVIVES_FILE_LIMIT])
-        .start()
+        .start_warm()
         .await;
-    warm_up(&world).await;
     let client = world.client(0);
     let books = world.dir().join("books.db");
     let largest = beside(&books).map(|path| size_of(&path)).into_iter().max();

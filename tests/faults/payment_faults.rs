@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     proxy::{Proxy, Then, Trap, Way, bytes, durable_script},
     redis_faults::promote,
-    steps::{SOON, ask, reported, warm_up},
+    steps::{SOON, ask, reported},
     support::shop::{Shop, canceled, paid, refunded},
     table::{Case, cases},
     verdict::{Verdict, micro},
@@ -109,9 +109,8 @@ impl Given {
         let anchor = "[[rate.source]]\n";
         let world = plan
             .edit(anchor, &format!("{section}{anchor}"))
-            .start()
+            .start_warm()
             .await;
-        warm_up(&world).await;
         Self { world, shop, edge }
     }
 

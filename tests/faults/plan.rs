@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
-use crate::{support::config::ConfigText, world::World};
+use crate::{steps::warm_up, support::config::ConfigText, world::World};
 
 /// The kind of ledger that the gateways of a case use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +126,13 @@ impl Plan {
 
     pub async fn start(self) -> World {
         World::start(self).await
+    }
+
+    /// Starts the gateways, and makes the calls of [`warm_up`].
+    pub async fn start_warm(self) -> World {
+        let world = self.start().await;
+        warm_up(&world).await;
+        world
     }
 }
 

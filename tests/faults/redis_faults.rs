@@ -76,8 +76,7 @@ async fn all_serve(world: &World) {
 /// If a gateway cannot reach its ledger at the start, it exits with an error that states the reason. It neither serves
 /// nor waits.
 async fn down_at_start() -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).start_warm().await;
     let gateway = world.gateway(0);
     stops_well(gateway, SOON).await;
     let mut slowest = Duration::ZERO;
@@ -105,8 +104,7 @@ async fn down_at_start() -> Verdict {
 /// No call is served without a ledger: the server is dead, refuses connections, or does not respond on an open
 /// connection.
 async fn down_at_reserve() -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).start_warm().await;
     let client = world.client(0);
     let mut slowest = Duration::ZERO;
     for fault in ["dead", "refuses", "silent"] {
@@ -136,8 +134,7 @@ async fn down_at_reserve() -> Verdict {
 /// Calls that end while Redis is down are charged when Redis is back. A charge is sent by the gateway that has recorded
 /// it, or by the next process of this gateway.
 async fn down_at_settle(gateway_dies: bool) -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).start_warm().await;
     let client = world.client(0);
     let running = midway(&world, &client).await;
     world.redis().kill();
@@ -160,8 +157,7 @@ async fn down_at_settle(gateway_dies: bool) -> Verdict {
 
 /// A draining gateway exits although its ledger is down. The next start sends the charges.
 async fn stopped_while_down() -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).start_warm().await;
     let running = midway(&world, &world.client(0)).await;
     world.redis().kill();
     running.end(&world).await;
@@ -175,8 +171,7 @@ async fn stopped_while_down() -> Verdict {
 /// Redis is suspended: its sockets stay open, but it does not respond. When it continues, it executes all received
 /// commands at once.
 async fn stands_still() -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).gateways(2).start_warm().await;
     let running = midway(&world, &world.client(0)).await;
     let load = world.load_until_told(4);
     sleep(Duration::from_millis(300)).await;
@@ -199,8 +194,7 @@ async fn stands_still() -> Verdict {
 
 /// Redis responds slowly: within the gateway's timeout, after the timeout, or only after the waiting call was refused.
 async fn answers_late() -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).start_warm().await;
     let client = world.client(0);
     for late in [100, 700] {
         let late = Duration::from_millis(late);
@@ -249,8 +243,7 @@ async fn answers_late() -> Verdict {
 
 /// Redis executes commands, but their responses are lost.
 async fn answers_lost() -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).start_warm().await;
     let client = world.client(0);
     for then in [Then::LoseAnswer, Then::CutAnswer(3), Then::Reset] {
         for call in each_kind(&client) {
@@ -350,8 +343,7 @@ async fn flushed() -> Verdict {
 
 /// A server without free memory makes no new hold, but settles existing holds.
 async fn out_of_memory() -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).start_warm().await;
     let client = world.client(0);
     let running = midway(&world, &client).await;
     ask::<String>(world.redis(), &["CONFIG", "SET", "maxmemory", "1"]).await;
@@ -416,9 +408,8 @@ async fn aof_disk_full() -> Verdict {
     ];
     let world = Plan::over(LedgerKind::Redis)
         .redis_args(&args)
-        .start()
+        .start_warm()
         .await;
-    warm_up(&world).await;
     let client = world.client(0);
     let running = midway(&world, &client).await;
     disk.fill();
@@ -445,8 +436,7 @@ async fn aof_disk_full() -> Verdict {
 
 /// The end of the server's append-only file is lost, as in a power cut. The server starts without this lost part.
 async fn aof_truncated() -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).gateways(2).start_warm().await;
     let running = midway(&world, &world.client(0)).await;
     world.load(4, 40).await;
     // The gateways are suspended, so that the loss can be observed before they send the charges again.
@@ -479,8 +469,7 @@ async fn aof_truncated() -> Verdict {
 
 /// The server loses its scripts. The next call sends the missing script again, and does not fail.
 async fn scripts_flushed() -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).gateways(2).start_warm().await;
     let load = world.load_until_told(6);
     for _ in 0..40 {
         ask::<String>(world.redis(), &["SCRIPT", "FLUSH"]).await;
@@ -523,9 +512,8 @@ async fn replica_holds(world: &World, holds: i64) {
 async fn promoted_behind() -> Verdict {
     let world = Plan::over(LedgerKind::RedisReplica)
         .gateways(2)
-        .start()
+        .start_warm()
         .await;
-    warm_up(&world).await;
     let known = midway(&world, &world.client(0)).await;
     replica_holds(&world, 4).await;
     cut_off(&world).await;
@@ -550,8 +538,7 @@ async fn promoted_behind() -> Verdict {
 
 /// The primary dies during calls of all kinds. Its replica, which has all current data, takes over.
 pub(crate) async fn promoted_under_load(plan: Plan) -> Verdict {
-    let world = plan.gateways(3).start().await;
-    warm_up(&world).await;
+    let world = plan.gateways(3).start_warm().await;
     let load = world.load_until_told(8);
     sleep(Duration::from_secs(1)).await;
     world.redis().kill();
@@ -573,9 +560,8 @@ pub(crate) async fn fails_over(plan: Plan) -> Verdict {
     let world = plan
         .gateways(3)
         .patience(Duration::from_secs(60))
-        .start()
+        .start_warm()
         .await;
-    warm_up(&world).await;
     let load = world.load_until_told(8);
     sleep(Duration::from_secs(1)).await;
     let died = Instant::now();
@@ -630,9 +616,8 @@ async fn nothing_or_all(world: &World) {
 async fn minority() -> Verdict {
     let world = Plan::over(LedgerKind::RedisReplica)
         .gateways(2)
-        .start()
+        .start_warm()
         .await;
-    warm_up(&world).await;
     let cut = midway(&world, &world.client(0)).await;
     let other = midway(&world, &world.client(1)).await;
     replica_holds(&world, 8).await;
@@ -692,8 +677,7 @@ async fn move_slot(cluster: &RedisCluster, slot: u16, from: usize, to: usize) {
 
 /// The slot of the account is moved across all three servers while calls continue.
 async fn slots_move() -> Verdict {
-    let world = Plan::over(CLUSTER).gateways(3).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(CLUSTER).gateways(3).start_warm().await;
     let running = midway(&world, &world.client(0)).await;
     let load = world.load_until_told(6);
     let mut at = world.cluster().primary_of("acme");
@@ -768,8 +752,7 @@ async fn one_of_three() -> Verdict {
 /// The clock of the server jumps. The clock affects only the times at which holds expire, so the test moves the expiry
 /// times in the opposite direction instead.
 async fn clock_jumps(by_ms: i64) -> Verdict {
-    let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
-    warm_up(&world).await;
+    let world = Plan::over(LedgerKind::Redis).gateways(2).start_warm().await;
     let running = midway(&world, &world.client(0)).await;
     let holds: Vec<String> = ask(world.redis(), &["ZRANGE", DUE, "0", "-1"]).await;
     assert_eq!(holds.len(), 4);
@@ -805,9 +788,8 @@ async fn clocks_apart() -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .gateways(2)
         .shells(&[&clocks[0], &clocks[1]])
-        .start()
+        .start_warm()
         .await;
-    warm_up(&world).await;
     for gateway in 0..2 {
         let running = midway(&world, &world.client(gateway)).await;
         world.redis().kill();

@@ -455,8 +455,7 @@ pub async fn proves_itself() -> Verdict {
         charged: call.cost(output),
         loss: 0,
     };
-    let ms = Duration::from_millis;
-    let ago = |time: Duration| Some(dies - time);
+    let ago = |ms: u64| dies - Duration::from_millis(ms);
     let (full, part) = (vec![line(10)], vec![line(4)]);
     let torn = vec![Line {
         loss: 1,
@@ -466,26 +465,19 @@ pub async fn proves_itself() -> Verdict {
         input: 1,
         ..line(10)
     }];
-    let (none, killed, expect) = (Bound::nothing_lost(), Bound::killed(), Charge::Tokens(3));
+    let (none, killed) = (Bound::nothing_lost(), Bound::killed());
+    let expect = Some(Charge::Tokens(3));
     let (twice, nothing) = ([full.clone(), full.clone()].concat(), Vec::new());
-    // The columns are: the name, the age of the usage when the gateway dies, the age of each of the 10 tokens (`None`
-    // if it was not sent), the ledger's lines, the bound, the expected charge, and whether the verdict must be without
-    // a fault.
+    // The columns are: the name, the age of the usage in ms when the gateway dies, the age in ms of each of the 10 tokens
+    // (`None` if it was not sent), the ledger's lines, the bound, the expected charge, and whether the verdict must be
+    // without a fault.
     for (name, reported, tokens, lines, bound, expected, right) in [
-        ("whole", ago(ms(9)), Some(ms(9)), &full, &none, None, true),
-        (
-            "lost",
-            ago(ms(9)),
-            Some(ms(9)),
-            &nothing,
-            &none,
-            None,
-            false,
-        ),
+        ("whole", Some(9), Some(9), &full, &none, None, true),
+        ("lost", Some(9), Some(9), &nothing, &none, None, false),
         (
             "lost just so",
-            ago(ms(9)),
-            Some(ms(9)),
+            Some(9),
+            Some(9),
             &nothing,
             &killed,
             None,
@@ -493,56 +485,40 @@ pub async fn proves_itself() -> Verdict {
         ),
         (
             "lost too early",
-            ago(ms(900)),
-            Some(ms(900)),
+            Some(900),
+            Some(900),
             &nothing,
             &killed,
             None,
             false,
         ),
-        (
-            "twice",
-            ago(ms(9)),
-            Some(ms(9)),
-            &twice,
-            &killed,
-            None,
-            false,
-        ),
+        ("twice", Some(9), Some(9), &twice, &killed, None, false),
         (
             "too little",
-            ago(ms(900)),
-            Some(ms(900)),
+            Some(900),
+            Some(900),
             &part,
             &killed,
             None,
             false,
         ),
         ("too much", None, None, &full, &killed, None, false),
-        ("torn", ago(ms(9)), Some(ms(9)), &torn, &none, None, false),
+        ("torn", Some(9), Some(9), &torn, &none, None, false),
         ("of no call", None, None, &stray, &none, None, false),
-        (
-            "late text",
-            None,
-            Some(ms(3000)),
-            &part,
-            &killed,
-            None,
-            false,
-        ),
-        ("last text", None, Some(ms(300)), &part, &killed, None, true),
+        ("late text", None, Some(3000), &part, &killed, None, false),
+        ("last text", None, Some(300), &part, &killed, None, true),
         (
             "not as expected",
             None,
-            Some(ms(300)),
+            Some(300),
             &part,
             &killed,
-            Some(expect),
+            expect,
             false,
         ),
     ] {
-        served.reported = reported;
-        served.tokens = tokens.map_or(Vec::new(), |age| vec![dies - age; 10]);
+        served.reported = reported.map(ago);
+        served.tokens = tokens.map_or(Vec::new(), |age| vec![ago(age); 10]);
         let facts = Facts {
             served: vec![served.clone()],
             lines: lines.clone(),
