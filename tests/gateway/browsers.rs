@@ -1,14 +1,7 @@
 //! Tests of web pages that call the gateway from a browser: which origins may use a key, and which responses a page may
 //! read (docs/callers.md).
 
-use bytes::Bytes;
-use http::Method;
-
-use crate::{
-    checks::API,
-    harness::{Answer, World, request},
-    ops::{BOTH, Op, bearer, top, vendors_at},
-};
+use crate::prelude::*;
 
 const PAGE: (&str, &str) = ("origin", "https://app.example");
 const OTHER: (&str, &str) = ("origin", "https://other.example");
@@ -37,8 +30,7 @@ fn readable(answer: &Answer) -> Option<&str> {
 
 #[tokio::test]
 async fn web_page_can_use_a_key_only_from_an_allowed_origin() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let refused = preflight(&world, op.path(), PAGE).await;
         assert_eq!((refused.status.as_u16(), readable(&refused)), (405, None));
@@ -53,8 +45,7 @@ async fn web_page_can_use_a_key_only_from_an_allowed_origin() {
 
 #[tokio::test]
 async fn page_of_an_allowed_origin_can_read_answers_refusals_and_their_headers() {
-    let world = top(ALLOWED).start().await;
-    let key = world.key().await;
+    let (world, key) = top(ALLOWED).start_with_key().await;
     for (path, methods) in [
         ("/v1/chat/completions", "POST"),
         ("/v1/messages", "POST"),
@@ -65,11 +56,8 @@ async fn page_of_an_allowed_origin_can_read_answers_refusals_and_their_headers()
         ("/v1/tollgate/key", "GET"),
     ] {
         let answer = preflight(&world, path, PAGE).await;
-        assert_eq!(
-            (answer.status.as_u16(), readable(&answer)),
-            (204, Some(PAGE.1)),
-            "{path}"
-        );
+        assert_eq!(answer.status.as_u16(), 204, "{path}");
+        assert_eq!(readable(&answer), Some(PAGE.1), "{path}");
         let header = |name: &str| answer.headers[name].to_str().unwrap();
         assert_eq!(header("access-control-allow-methods"), methods, "{path}");
         assert_eq!(
@@ -90,10 +78,8 @@ async fn page_of_an_allowed_origin_can_read_answers_refusals_and_their_headers()
             let answer = op
                 .post(&world, &[key, PAGE], op.body("x").to_string())
                 .await;
-            assert_eq!(
-                (answer.status.as_u16(), readable(&answer)),
-                (status, Some(PAGE.1))
-            );
+            assert_eq!(answer.status.as_u16(), status);
+            assert_eq!(readable(&answer), Some(PAGE.1));
             let exposed = answer.headers["access-control-expose-headers"]
                 .to_str()
                 .unwrap();
@@ -114,19 +100,16 @@ async fn page_of_an_allowed_origin_can_read_answers_refusals_and_their_headers()
 /// A page must be able to read the refusal. If it could not, the browser would report only a failed connection.
 #[tokio::test]
 async fn refusal_because_a_vendor_is_unreachable_is_readable_across_origins() {
-    let world = vendors_at("127.0.0.1:1", "")
+    let (world, key) = vendors_at("127.0.0.1:1", "")
         .edit("base_url =", "cors_origins = [\"*\"]\nbase_url =")
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     let headers = [("authorization", &*bearer(&key)), OTHER];
     let answer = Op::Chat
         .post(&world, &headers, Op::Chat.body("x").to_string())
         .await;
-    assert_eq!(
-        (answer.status.as_u16(), readable(&answer)),
-        (503, Some("*"))
-    );
+    assert_eq!(answer.status.as_u16(), 503);
+    assert_eq!(readable(&answer), Some("*"));
     assert_eq!(answer.json()["error"]["type"], API);
     assert!(answer.headers.contains_key("retry-after"));
 }

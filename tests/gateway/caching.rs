@@ -5,20 +5,11 @@
 //! A vendor of the Messages format caches a prompt up to a cache mark (`cache_control`). A mark in a request finds a
 //! mark of an earlier request if the earlier mark is at most 20 content blocks before it.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashSet, sync::Mutex};
 
-use http::Method;
-use serde_json::{Value, json};
-use tollgate::demo::vendor::{Received, Reply};
+use tollgate::demo::vendor::Received;
 
-use crate::{
-    checks::micro,
-    harness::{Answer, Key, Setup, World, request},
-    responses,
-};
+use crate::{prelude::*, responses};
 
 /// The number of bytes of a prompt that the scripted vendor counts as one token.
 const TOKEN_BYTES: usize = 4;
@@ -318,8 +309,7 @@ async fn session(caller: Caller, vendor: Vendor, setup: Setup) -> (usize, Vec<Re
             "chat",
         ),
     };
-    let world = setup.start().await;
-    let key = world.key().await;
+    let (world, key) = setup.start_with_key().await;
     let cache = Arc::new(Mutex::new(Cache::default()));
     let of_vendor = Arc::clone(&cache);
     world
@@ -374,10 +364,8 @@ async fn calls_of_a_session_share_one_prompt_cache_key() {
         let ours = keys(&sent);
         assert_eq!(ours.len(), 1, "{vendor:?}");
         let key = ours.iter().next().unwrap();
-        assert!(
-            key.starts_with("\"tg-") && !key.contains("0198c2de"),
-            "{key}"
-        );
+        assert!(key.starts_with("\"tg-"), "{key}");
+        assert!(!key.contains("0198c2de"), "{key}");
         let (_, sent) = session(claude, vendor, set(false)).await;
         assert_eq!(keys(&sent), none, "{vendor:?}");
         let (_, sent) = session(codex, vendor, set(true)).await;
@@ -409,8 +397,7 @@ async fn operator_can_disable_the_cache_control_that_the_gateway_adds() {
 #[tokio::test]
 async fn prompt_cached_by_the_gateways_cache_control_costs_at_most_its_hold() {
     let setup = Setup::default().edit("cache_write = \"5\"", "cache_write = \"12.5\"");
-    let world = setup.start().await;
-    let key = world.key().await;
+    let (world, key) = setup.start_with_key().await;
     for caller in [Caller::Codex, Caller::ChatSdk] {
         for bytes_for_a_token in [1, 4] {
             world.vendor.script(move |sent| {
@@ -423,8 +410,7 @@ async fn prompt_cached_by_the_gateways_cache_control_costs_at_most_its_hold() {
                             "cache_creation_input_tokens": written } }),
                 )
             });
-            let answer = call(&world, &key, caller, 3, "messages").await;
-            assert_eq!(answer.status, 200, "{answer:?}");
+            let answer = call(&world, &key, caller, 3, "messages").await.expect(200);
             let receipt = world.receipt(&answer.number()).await;
             assert!(
                 receipt["usage"]["cache_write"].as_u64() > Some(1000),

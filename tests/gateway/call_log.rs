@@ -1,16 +1,7 @@
 //! Tests of the log lines of calls: each call has exactly one line, which is complete and contains the request number
 //! that the caller got.
 
-use http::Method;
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
-
-use crate::{
-    edge::Edge,
-    harness::{Answer, chat_body, eventually, request, whole, with},
-    ops::{BOTH, Op},
-    replies::{answer, events, refusal, usage},
-};
+use crate::{edge::Edge, prelude::*};
 
 const SESSION: &str = "0198c2de-7f10-7c3e-9d0e-6b1f2a3c4d5e";
 /// An invalid session id. The gateway must not write it into its log.
@@ -68,12 +59,10 @@ async fn served_call_has_one_log_line_with_all_its_facts() {
                 let reported = events(op, &["да"], 9, 2);
                 edge.vendor.script(move |_| Reply::stream(reported.clone()));
             } else {
-                let reported = answer(op, "да", &usage(op, 9, 2));
-                edge.vendor.script(move |_| Reply::json(200, &reported));
+                edge.vendor.script(move |_| plain_reply(op, "да", 9, 2));
             }
             let body = with(op.body("x"), json!({ "stream": stream }));
-            let answer = ask(&edge, op, &key, &body).await;
-            assert_eq!(answer.status, 200, "{answer:?}");
+            let answer = ask(&edge, op, &key, &body).await.expect(200);
             let line = line(&edge, &answer).await;
             let charged = match op {
                 Op::Chat => "0.0013",
@@ -104,10 +93,8 @@ async fn served_call_has_one_log_line_with_all_its_facts() {
                 assert_eq!(line[field], expected, "{field}: {line}");
             }
             let shown = line["key"].as_str().unwrap();
-            assert!(
-                shown.starts_with(prefix(&key)) && shown.len() < key.len(),
-                "{line}"
-            );
+            assert!(shown.starts_with(prefix(&key)), "{line}");
+            assert!(shown.len() < key.len(), "{line}");
             assert!(
                 line["held_rub"].as_str().is_some_and(|held| held > "0.00"),
                 "{line}"
@@ -117,10 +104,8 @@ async fn served_call_has_one_log_line_with_all_its_facts() {
                     .as_f64()
                     .unwrap_or_else(|| panic!("{field}: {line}"))
             };
-            assert!(
-                0.0 < ms("own_ms") && ms("own_ms") < ms("first_byte_ms"),
-                "{line}"
-            );
+            assert!(0.0 < ms("own_ms"), "{line}");
+            assert!(ms("own_ms") < ms("first_byte_ms"), "{line}");
             assert!(ms("first_byte_ms") <= ms("whole_ms"), "{line}");
             answers.push(answer);
         }
@@ -137,13 +122,8 @@ async fn served_call_has_one_log_line_with_all_its_facts() {
 async fn search_tool_that_the_gateway_removed_is_logged_for_vendors_of_every_format() {
     let mut edge = Edge::start("").await;
     let key = edge.key().await;
-    let reported = answer(Op::Chat, "да", &usage(Op::Chat, 9, 2));
-    edge.vendor.script(move |_| Reply::json(200, &reported));
-    let bearer = format!("Bearer {key}");
-    let headers = [
-        ("authorization", bearer.as_str()),
-        ("content-type", "application/json"),
-    ];
+    edge.vendor
+        .script(move |_| plain_reply(Op::Chat, "да", 9, 2));
     let function = json!({ "type": "function", "name": "f", "parameters": { "type": "object" } });
     let search = json!({ "type": "web_search" });
     for (tools, cut) in [
@@ -153,9 +133,10 @@ async fn search_tool_that_the_gateway_removed_is_logged_for_vendors_of_every_for
     ] {
         let body = json!({ "model": "chat", "input": "x", "tools": tools });
         let url = format!("http://{}/v1/responses", edge.address);
-        let req = request(Method::POST, &url, &headers, body.to_string().into());
-        let answer = whole(edge.client.request(req).await.unwrap()).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        let req = json_request(Method::POST, &url, &key, body.to_string());
+        let answer = whole(edge.client.request(req).await.unwrap())
+            .await
+            .expect(200);
         let line = line(&edge, &answer).await;
         assert_eq!(line["tools_cut"], cut, "{line}");
     }
@@ -196,10 +177,8 @@ async fn refused_call_has_exactly_one_log_line() {
         assert!(line["whole_ms"].as_f64() > Some(0.0), "{line}");
         // The error text in the log line is plain English, without names of Rust types.
         let error = line["error"].as_str().unwrap();
-        assert!(
-            !error.contains("Missing") && !error.contains("Wrong"),
-            "{error}"
-        );
+        assert!(!error.contains("Missing"), "{error}");
+        assert!(!error.contains("Wrong"), "{error}");
         answers.push(answer);
     }
     assert_eq!(edge.stop().await, Some(0), "{}", edge.log());
@@ -213,8 +192,9 @@ async fn log_line_of_a_failed_call_has_its_vendor_and_reason_but_no_cost() {
     let edge = Edge::start("").await;
     let key = edge.key().await;
     edge.vendor.script(|_| refusal(500, "out of order"));
-    let answer = ask(&edge, Op::Chat, &key, &chat_body("x")).await;
-    assert_eq!(answer.status, 503);
+    let answer = ask(&edge, Op::Chat, &key, &chat_body("x"))
+        .await
+        .expect(503);
     let line = line(&edge, &answer).await;
     assert_eq!(line["level"], "WARN", "{line}");
     assert_eq!(line["code"], "vendor_unavailable", "{line}");
@@ -222,10 +202,8 @@ async fn log_line_of_a_failed_call_has_its_vendor_and_reason_but_no_cost() {
     assert_eq!(line["end"], "released", "{line}");
     assert_eq!(line["charged_rub"], Value::Null, "{line}");
     let cause = line["cause"].as_str().unwrap();
-    assert!(
-        cause.contains("500") && cause.contains("out of order"),
-        "{line}"
-    );
+    assert!(cause.contains("500"), "{line}");
+    assert!(cause.contains("out of order"), "{line}");
 }
 
 /// If the vendor does not know a model, the name in the route may be mistyped. The log must not report an outage of the
@@ -236,8 +214,9 @@ async fn model_missing_at_its_vendor_is_named_in_the_log_but_not_to_the_caller()
     let key = edge.key().await;
     let reported = "no model vendor-chat-1, see https://vendor.example/models";
     edge.vendor.script(move |_| refusal(404, reported));
-    let answer = ask(&edge, Op::Chat, &key, &chat_body("x")).await;
-    assert_eq!(answer.status, 503);
+    let answer = ask(&edge, Op::Chat, &key, &chat_body("x"))
+        .await
+        .expect(503);
     assert!(!answer.text().contains("vendor-chat-1"), "{answer:?}");
     let number = answer.number();
     let returned = eventually("the operator is told", async || {
@@ -279,8 +258,9 @@ async fn log_line_states_that_a_vendor_key_is_paused_only_if_it_is_paused() {
         let edge = Edge::start("").await;
         let key = edge.key().await;
         edge.vendor.script(move |_| refusal(status, "no"));
-        let answer = ask(&edge, Op::Chat, &key, &chat_body("x")).await;
-        assert_eq!(answer.status, 503, "{answer:?}");
+        let answer = ask(&edge, Op::Chat, &key, &chat_body("x"))
+            .await
+            .expect(503);
         let number = answer.number();
         let returned = eventually("the operator is told", async || {
             let mut found = lines(&edge, &number).into_iter();
@@ -307,8 +287,7 @@ async fn log_line_of_a_broken_stream_has_the_reason() {
     edge.vendor
         .script(move |_| Reply::stream(reported.clone()).cut());
     let body = with(chat_body("x"), json!({ "stream": true }));
-    let answer = ask(&edge, Op::Chat, &key, &body).await;
-    assert_eq!(answer.status, 200);
+    let answer = ask(&edge, Op::Chat, &key, &body).await.expect(200);
     let line = line(&edge, &answer).await;
     for (field, expected) in [
         ("level", "WARN"),

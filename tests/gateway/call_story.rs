@@ -1,16 +1,11 @@
 //! Tests of the details that operators and callers can see after a call. A receipt contains the vendors that were
 //! tried, and the durations. A call without a receipt is shown with its cause.
 
-use http::Method;
-use serde_json::{Value, json};
-
 use crate::{
     console::Browser,
     fleet::Fleet,
-    harness::{Key, RedisServer, Setup, World, eventually, with},
     ledger::folder,
-    ops::{BOTH, Op, bearer},
-    replies::{Running, refusal},
+    prelude::*,
     usage_report::{complained, tollgate},
 };
 
@@ -25,8 +20,7 @@ async fn pair(setup: Setup) -> Fleet {
 async fn second_answers(fleet: &Fleet, op: Op, key: &Key, stream: bool) -> String {
     fleet.vendor(1).script(|_| refusal(500, "x"));
     let body = with(op.body("x"), json!({ "stream": stream }));
-    let answer = op.call(&fleet.world, key, &body).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = op.call(&fleet.world, key, &body).await.expect(200);
     answer.number()
 }
 
@@ -48,22 +42,14 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
                 panic!("{receipt}");
             };
             let (one, two) = (Fleet::name(op, 1), Fleet::name(op, 0));
-            assert_eq!(
-                (&first["vendor"], &second["vendor"]),
-                (&json!(one), &json!(two))
-            );
-            assert!(
-                first["code"].is_string() && first["status"] == 503,
-                "{line}"
-            );
-            assert_eq!(
-                (&second["code"], &second["status"]),
-                (&Value::Null, &json!(200))
-            );
-            assert_eq!(
-                (&line["status"], &line["code"]),
-                (&json!(200), &Value::Null)
-            );
+            assert_eq!(first["vendor"], json!(one));
+            assert_eq!(second["vendor"], json!(two));
+            assert!(first["code"].is_string(), "{line}");
+            assert!(first["status"] == 503, "{line}");
+            assert_eq!(second["code"], Value::Null);
+            assert_eq!(second["status"], 200);
+            assert_eq!(line["status"], 200);
+            assert_eq!(line["code"], Value::Null);
             // The times are in ascending order. They are rounded to milliseconds, so a sum of durations may exceed the
             // next time by one or two milliseconds.
             let moments = [
@@ -99,7 +85,7 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
     // The ledger stores the timeline of a call in a short form. An export contains this form.
     let plain = Op::Chat.call(world, &key, &Op::Chat.body("x")).await;
     world.receipt(&plain.number()).await;
-    let exported = world.admin(Method::GET, "/admin/v1/export", None).await;
+    let exported = world.admin_get("/admin/v1/export").await;
     let exported = exported.text();
     let of_call = exported.lines().find(|line| line.contains(&plain.number()));
     let (_, times) = of_call.unwrap().split_once("\"times\":\"").unwrap();
@@ -145,8 +131,7 @@ async fn receipt_of_a_call_whose_hold_is_from_a_lease_has_every_attempt_and_dura
 /// the CSV file show the same calls.
 #[tokio::test]
 async fn list_of_calls_shows_charged_calls_and_the_causes_of_refused_or_free_calls() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let me = Browser::admin(&world).await;
     let stranger = Key {
         secret: format!("{}x", key.secret),
@@ -169,9 +154,7 @@ async fn list_of_calls_shows_charged_calls_and_the_causes_of_refused_or_free_cal
             refused.push(answer.number());
         }
     }
-    world
-        .vendor
-        .script(|_| refusal(400, "no <i>such</i> thing"));
+    world.vendor_sends(refusal(400, "no <i>such</i> thing"));
     let free = Op::Chat.call(&world, &key, &Op::Chat.body("x")).await;
     unbooked(&world, &free.number()).await;
 
@@ -184,8 +167,10 @@ async fn list_of_calls_shows_charged_calls_and_the_causes_of_refused_or_free_cal
     };
     let number_of = |line: &str| line.split(',').next().unwrap().to_owned();
     let csv = async |query: &str| {
-        let answer = me.get(&world, &format!("/console/calls.csv{query}")).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        let answer = me
+            .get(&world, &format!("/console/calls.csv{query}"))
+            .await
+            .expect(200);
         assert_eq!(
             answer.headers["content-disposition"],
             "attachment; filename=\"calls.csv\""
@@ -230,10 +215,8 @@ async fn list_of_calls_shows_charged_calls_and_the_causes_of_refused_or_free_cal
             let is_in = html.contains(&format!("href=\"/console/calls/{number}\""));
             assert_eq!(is_in, found.contains(number), "{query} {number}: {html}");
         }
-        assert!(
-            !html.contains("<b>none") && !html.contains("<i>such"),
-            "{html}"
-        );
+        assert!(!html.contains("<b>none"), "{html}");
+        assert!(!html.contains("<i>such"), "{html}");
         let lines = csv(query).await;
         let numbers: Vec<String> = lines.iter().map(|line| number_of(line)).collect();
         let of_receipts = numbers.iter().filter(|number| charged.contains(number));
@@ -260,7 +243,7 @@ async fn list_of_calls_shows_charged_calls_and_the_causes_of_refused_or_free_cal
     let (mut after, mut numbers) = (String::new(), Vec::new());
     loop {
         let path = format!("/admin/v1/calls?limit=2{after}");
-        let page = world.admin(Method::GET, &path, None).await.json();
+        let page = world.admin_get(&path).await.json();
         let calls = page["calls"].as_array().unwrap();
         numbers.extend(
             calls
@@ -280,9 +263,7 @@ async fn list_of_calls_shows_charged_calls_and_the_causes_of_refused_or_free_cal
     assert!(numbers.is_sorted_by(|later, earlier| later > earlier));
     assert_eq!(sorted(&numbers), sorted(&without));
     for query in ["state=other", "after=1", "limit=0", "end=finished"] {
-        let answer = world
-            .admin(Method::GET, &format!("/admin/v1/calls?{query}"), None)
-            .await;
+        let answer = world.admin_get(&format!("/admin/v1/calls?{query}")).await;
         assert_eq!(answer.status, 400, "{query}: {answer:?}");
     }
 }
@@ -290,8 +271,7 @@ async fn list_of_calls_shows_charged_calls_and_the_causes_of_refused_or_free_cal
 /// The console page of a call shows how its charge was computed: each count multiplied by its price, and the sum.
 #[tokio::test]
 async fn console_page_of_a_call_shows_how_its_charge_was_computed() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let me = Browser::admin(&world).await;
     let answer = Op::Chat.call(&world, &key, &Op::Chat.body("x")).await;
     let receipt = world.receipt(&answer.number()).await;
@@ -328,7 +308,7 @@ async fn console_page_of_a_call_shows_how_its_charge_was_computed() {
 async fn unbooked(world: &World, number: &str) -> Value {
     eventually("the gateway knows the call", async || {
         let path = format!("/admin/v1/calls/{number}");
-        let answer = world.admin(Method::GET, &path, None).await;
+        let answer = world.admin_get(&path).await;
         (answer.status == 200).then(|| answer.json())
     })
     .await
@@ -340,8 +320,7 @@ async fn receipt_is_found_as_soon_as_the_answer_has_ended() {
     let (server, folder) = (RedisServer::start().await, folder());
     let file = format!("sqlite:{}", folder.path().join("books.db").display());
     for ledger in ["memory:", &file, &server.url()] {
-        let world = Setup::default().ledger(ledger).start().await;
-        let key = world.key().await;
+        let (world, key) = Setup::default().ledger(ledger).start_with_key().await;
         for _ in 0..5 {
             let answer = world.chat(&key, &Op::Chat.body("x")).await;
             let number = answer.number();
@@ -351,7 +330,7 @@ async fn receipt_is_found_as_soon_as_the_answer_has_ended() {
 
             let answer = world.chat(&key, &Op::Chat.body("x")).await;
             let path = format!("/admin/v1/receipts/{}", answer.number());
-            let found = world.admin(Method::GET, &path, None).await;
+            let found = world.admin_get(&path).await;
             assert_eq!(found.status, 200, "{ledger}: {found:?}");
         }
     }
@@ -359,17 +338,14 @@ async fn receipt_is_found_as_soon_as_the_answer_has_ended() {
 
 #[tokio::test]
 async fn refused_or_failed_call_without_a_receipt_is_shown_with_its_cause() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let me = Browser::admin(&world).await;
     let stranger = Key {
         secret: format!("{}x", key.secret),
         ..key.clone()
     };
     let unknown = with(Op::Chat.body("x"), json!({ "model": "<b>none" }));
-    world
-        .vendor
-        .script(|_| refusal(400, "no <i>such</i> thing"));
+    world.vendor_sends(refusal(400, "no <i>such</i> thing"));
     for (what, key, body, state, status) in [
         ("a stranger", &stranger, Op::Chat.body("x"), "refused", 401),
         ("no such model", &key, unknown, "refused", 503),
@@ -384,11 +360,8 @@ async fn refused_or_failed_call_without_a_receipt_is_shown_with_its_cause() {
         let answer = Op::Chat.call(&world, key, &body).await;
         assert_eq!(answer.status, status, "{what}: {answer:?}");
         let call = unbooked(&world, &answer.number()).await;
-        assert_eq!(
-            (&call["state"], &call["status"]),
-            (&json!(state), &json!(status)),
-            "{what}"
-        );
+        assert_eq!(call["state"], json!(state), "{what}");
+        assert_eq!(call["status"], json!(status), "{what}");
         let reported = answer.json();
         let code = &reported["error"]["code"];
         assert!(
@@ -413,26 +386,20 @@ async fn refused_or_failed_call_without_a_receipt_is_shown_with_its_cause() {
         }
         let page = format!("/console/calls/{}", answer.number());
         let html = me.page(&world, &page).await;
-        assert!(
-            html.contains("no receipt") && html.contains(state),
-            "{what}: {html}"
-        );
+        assert!(html.contains("no receipt"), "{what}: {html}");
+        assert!(html.contains(state), "{what}: {html}");
         assert!(
             html.contains(&format!("<dt>status</dt><dd>{status}</dd>")),
             "{what}: {html}"
         );
-        assert!(
-            !html.contains("<b>none") && !html.contains("<i>such"),
-            "{html}"
-        );
+        assert!(!html.contains("<b>none"), "{html}");
+        assert!(!html.contains("<i>such"), "{html}");
     }
 
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
     let call = unbooked(&world, &running.number).await;
-    assert_eq!(
-        (&call["state"], &call["account"]),
-        (&json!("running"), &json!("acme"))
-    );
+    assert_eq!(call["state"], "running");
+    assert_eq!(call["account"], "acme");
     let page = format!("/console/calls/{}", running.number);
     assert!(
         me.page(&world, &page)
@@ -442,20 +409,20 @@ async fn refused_or_failed_call_without_a_receipt_is_shown_with_its_cause() {
     let number = running.number.clone();
     running.finish().await;
     world.receipt(&number).await;
-    let gone = world
-        .admin(Method::GET, &format!("/admin/v1/calls/{number}"), None)
-        .await;
+    let gone = world.admin_get(&format!("/admin/v1/calls/{number}")).await;
     assert_eq!(gone.status, 404, "it has a receipt now: {gone:?}");
 
     let printed = tollgate(&world, &["receipt", UNKNOWN], "").await;
     let printed = complained(&printed, 1);
-    assert!(
-        printed.contains("at most 100000 calls without a receipt are stored, for 30 days"),
-        "{printed}"
+    has(
+        &printed,
+        "at most 100000 calls without a receipt are stored, for 30 days",
     );
 
-    let nobodys = me.get(&world, &format!("/console/calls/{UNKNOWN}")).await;
-    assert_eq!(nobodys.status, 404);
+    let nobodys = me
+        .get(&world, &format!("/console/calls/{UNKNOWN}"))
+        .await
+        .expect(404);
     for says in [
         "no record of call",
         "the latest 2000 calls with unknown keys since its start",

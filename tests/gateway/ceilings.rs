@@ -1,8 +1,6 @@
 //! Tests of a key's daily and monthly ceilings: across midnight, with many concurrent calls, with data of an earlier
 //! version of the gateway, and as callers see them.
 
-use http::Method;
-use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tollgate_layers::{
     calendar::{DAY_MS, month_begins_ms, month_of},
@@ -15,12 +13,10 @@ use tollgate_layers::{
 };
 
 use crate::{
-    checks::{AUTHENTICATION, PERMISSION, decimal, refused, shape},
-    harness::{Key, RedisServer, Setup, World, with},
     ledger::{
         Books, acme, folder, hold, in_file, is_sound, micro, number, open, over, settlement, topup,
     },
-    ops::{Op, bearer, top},
+    prelude::*,
 };
 
 /// 2026-02-28 00:00 UTC, the first moment of the last day of a month.
@@ -304,15 +300,12 @@ async fn daily_ceiling_in_redis_resets_at_midnight_and_works_on_data_of_an_earli
 
 /// Returns the spending and the ceilings of a key, as the callers' API shows them.
 async fn own(world: &World, key: &Key) -> Value {
-    let bearer = bearer(key);
-    let headers = [("authorization", bearer.as_str())];
-    world.get("/v1/tollgate/key", &headers).await.json()
+    world.get_by(key, "/v1/tollgate/key").await.json()
 }
 
 async fn change(world: &World, key: &Key, change: Value) {
     let path = format!("/admin/v1/keys/{}", key.id);
-    let answer = world.admin(Method::PATCH, &path, Some(change)).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    world.admin_patch(&path, change).await.expect(200);
 }
 
 #[tokio::test]
@@ -348,8 +341,7 @@ async fn key_endpoint_shows_daily_and_monthly_spending_with_reset_times() {
 #[tokio::test]
 async fn call_gets_403_if_it_exceeds_the_rest_of_a_ceiling_and_401_if_the_ceiling_is_used_up() {
     for (setup, russian) in [(Setup::default(), true), (top("language = \"en\""), false)] {
-        let world = setup.start().await;
-        let key = world.key().await;
+        let (world, key) = setup.start_with_key().await;
         assert_eq!(world.chat(&key, &Op::Chat.body("x")).await.status, 200);
         world.settled(&key).await;
         for (field, word) in [

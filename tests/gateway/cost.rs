@@ -1,18 +1,7 @@
 //! Tests of a call's cost in its response: in a header of a plain response, or in a comment before the last event of a
 //! stream.
 
-use std::sync::Arc;
-
-use serde_json::{Value, json};
-use tokio::sync::Notify;
-use tollgate::demo::vendor::{Reply, Step};
-
-use crate::{
-    checks::micro,
-    harness::{World, with},
-    ops::{BOTH, Op},
-    replies::{answer, begun, events, read_until, refusal, rest, told_cost, usage},
-};
+use crate::prelude::*;
 
 /// Pairs of formats: the operation that the caller uses, and the operation in whose format the vendor answers.
 const WAYS: [(Op, Op); 4] = [
@@ -39,13 +28,13 @@ fn streamed(op: Op, vendor: Op) -> Value {
 
 #[tokio::test]
 async fn plain_answer_has_its_cost_in_a_header() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for (op, vendor) in WAYS {
-        let reported = answer(vendor, "да", &usage(vendor, 9, 2));
-        world.vendor.script(move |_| Reply::json(200, &reported));
-        let answer = op.call(&world, &key, &to(op, vendor, json!({}))).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        world.vendor_sends(plain_reply(vendor, "да", 9, 2));
+        let answer = op
+            .call(&world, &key, &to(op, vendor, json!({})))
+            .await
+            .expect(200);
         let length = answer.headers["content-length"].to_str().unwrap();
         assert_eq!(length, answer.body.len().to_string(), "{op:?} {vendor:?}");
         let receipt = world.receipt(&answer.number()).await;
@@ -57,12 +46,9 @@ async fn plain_answer_has_its_cost_in_a_header() {
 
 #[tokio::test]
 async fn stream_has_its_cost_in_a_comment_before_the_last_event() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for (op, vendor) in WAYS {
-        world
-            .vendor
-            .script(move |_| Reply::stream(events(vendor, &["раз ", "два"], 9, 2)));
+        world.vendor_sends(Reply::stream(events(vendor, &["раз ", "два"], 9, 2)));
         let answer = op.call(&world, &key, &streamed(op, vendor)).await;
         assert!(!answer.headers.contains_key("x-cost-rub"));
         let text = answer.text();
@@ -81,12 +67,9 @@ async fn stream_has_its_cost_in_a_comment_before_the_last_event() {
 
 #[tokio::test]
 async fn chat_stream_without_usage_has_no_cost() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for vendor in BOTH {
-        world
-            .vendor
-            .script(move |_| Reply::stream(events(vendor, &["раз"], 9, 2)));
+        world.vendor_sends(Reply::stream(events(vendor, &["раз"], 9, 2)));
         let body = to(Op::Chat, vendor, json!({ "stream": true }));
         let text = world.chat(&key, &body).await.text();
         assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
@@ -96,8 +79,7 @@ async fn chat_stream_without_usage_has_no_cost() {
 
 #[tokio::test]
 async fn cost_comment_is_on_its_own_line_even_if_the_vendor_omits_line_ends() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let whole = events(Op::Chat, &["раз"], 9, 2).concat();
     for (end, gap) in [("", "\n\n"), ("\n", "\n"), ("\n\n", "")] {
         for size in [1, whole.len()] {
@@ -107,9 +89,7 @@ async fn cost_comment_is_on_its_own_line_even_if_the_vendor_omits_line_ends() {
                 .chunks(size)
                 .map(|piece| Step::Send(piece.to_vec().into()))
                 .collect();
-            world
-                .vendor
-                .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
+            world.vendor_sends(Reply::raw(200, "text/event-stream", steps));
             let body = streamed(Op::Chat, Op::Chat);
             let text = world.chat(&key, &body).await.text();
             let (events, _) = told_cost(&text);
@@ -120,14 +100,14 @@ async fn cost_comment_is_on_its_own_line_even_if_the_vendor_omits_line_ends() {
 
 #[tokio::test]
 async fn broken_stream_reports_no_cost() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let go = Arc::new(Notify::new());
-        let reply = Reply::stream(events(op, &["раз ", "два"], 9, 2))
-            .with_step(begun(op), Step::Cut)
-            .with_step(begun(op), Step::Hold(Arc::clone(&go)));
-        world.vendor.script(move |_| reply.clone());
+        world.vendor_sends(
+            Reply::stream(events(op, &["раз ", "два"], 9, 2))
+                .with_step(begun(op), Step::Cut)
+                .with_step(begun(op), Step::Hold(Arc::clone(&go))),
+        );
         let req = op.request(&world, &key, &streamed(op, op));
         let mut body = world.send(req).await.into_body();
         let mut text = read_until(&mut body, "раз").await;
@@ -140,12 +120,10 @@ async fn broken_stream_reports_no_cost() {
 
 #[tokio::test]
 async fn refusal_reports_no_cost() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         for status in [400, 500] {
-            let reply = refusal(status, "no");
-            world.vendor.script(move |_| reply.clone());
+            world.vendor_sends(refusal(status, "no"));
             let answer = op.call(&world, &key, &op.body("x")).await;
             assert!(!answer.headers.contains_key("x-cost-rub"), "{answer:?}");
         }
@@ -155,8 +133,7 @@ async fn refusal_reports_no_cost() {
             let steps = vec![Step::Send(half.clone().into()), Step::Cut];
             Reply::raw(200, "application/json", steps)
         });
-        let answer = op.call(&world, &key, &op.body("x")).await;
-        assert_eq!(answer.status, 502, "{answer:?}");
+        let answer = op.call(&world, &key, &op.body("x")).await.expect(502);
         assert!(!answer.headers.contains_key("x-cost-rub"), "{answer:?}");
     }
     assert_eq!(world.settled(&key).await["spent_rub"], "0.00");
@@ -167,8 +144,7 @@ async fn full_cost_is_reported_even_if_the_funds_cover_only_a_smaller_charge() {
     let world = World::start().await;
     // The hold counts 3000 bytes of text as 2000 tokens, but the vendor may count up to 3000 tokens.
     let body = Op::Chat.body(&"x".repeat(3000));
-    let reported = answer(Op::Chat, "да", &usage(Op::Chat, 3000, 100));
-    world.vendor.script(move |_| Reply::json(200, &reported));
+    world.vendor_sends(plain_reply(Op::Chat, "да", 3000, 100));
     let key = world.key_with("poor", "0.3", json!({})).await;
     let answer = world.chat(&key, &body).await;
     assert_eq!(answer.headers["x-cost-rub"], "0.32");

@@ -1,28 +1,21 @@
 //! Tests of what a drain does to calls in flight.
 
-use std::{sync::Arc, time::Duration};
-
 use http_body_util::BodyExt;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use serde_json::json;
-use tokio::{net::TcpStream, sync::Notify, task::JoinSet};
-use tollgate::demo::{
-    script::polite,
-    vendor::{Reply, Step},
-};
+use tokio::{net::TcpStream, task::JoinSet};
+use tollgate::demo::script::polite;
 use tollgate_layers::reserve::ledger::LedgerAdmin;
 
-use crate::harness::{Setup, World, chat_body, next_text, with};
+use crate::prelude::*;
 
 /// Starts fifty streams that would never end.
 #[tokio::test]
 async fn stream_that_outlasts_the_drain_ends_with_an_error_and_is_charged_for_the_delivered_part() {
-    let world = Setup::default()
+    let (world, key) = Setup::default()
         .edit("[ledger]", "[limits]\ndrain_seconds = 0\n[ledger]")
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     world.vendor.script(|_| {
         let event = json!({ "choices": [{ "index": 0, "delta": { "content": "x".repeat(400) } }] });
         let event = format!("data: {event}\n\n");
@@ -60,10 +53,8 @@ async fn stream_that_outlasts_the_drain_ends_with_an_error_and_is_charged_for_th
             let data = frame.expect("the stream ends in order").into_data();
             rest.push_str(std::str::from_utf8(&data.unwrap()).unwrap());
         }
-        assert!(
-            rest.contains("\"error\"") && rest.contains("перезапускается"),
-            "{rest}"
-        );
+        has(&rest, "\"error\"");
+        has(&rest, "перезапускается");
         assert!(!rest.contains("[DONE]"), "{rest}");
     }
     let account = store.account(&key.account.parse().unwrap()).await.unwrap();
@@ -77,8 +68,7 @@ async fn stream_that_outlasts_the_drain_ends_with_an_error_and_is_charged_for_th
 /// A plain call whose client has disconnected is read to its end, and the drain waits for it.
 #[tokio::test]
 async fn drain_waits_for_calls_whose_clients_have_disconnected() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let requested = Arc::new(Notify::new());
     let reported = Arc::clone(&requested);
     world.vendor.script(move |received| {
@@ -108,14 +98,13 @@ async fn drain_waits_for_calls_whose_clients_have_disconnected() {
 /// The client never opens its HTTP/2 window, so the gateway cannot send the response. The hold must end nevertheless.
 #[tokio::test]
 async fn hold_ends_even_if_the_client_never_reads_the_answer() {
-    let world = Setup::default()
+    let (world, key) = Setup::default()
         .edit(
             "[ledger]",
             "[limits]\ncall_seconds = 1\nrequest_seconds = 2\n[ledger]",
         )
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     world.vendor.script(polite);
     let socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())

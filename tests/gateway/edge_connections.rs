@@ -5,24 +5,18 @@ use std::{
     io::{BufRead, BufReader},
     net::SocketAddr,
     process::{Child, Command, Stdio},
-    time::Duration,
 };
 
-use http::Method;
-use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     task::JoinSet,
     time::{Instant, interval, sleep, timeout},
 };
-use tollgate::demo::vendor::{Reply, Step};
 
 use crate::{
-    checks::head,
     edge::{Edge, connect_from, percentile, read_to_close, statuses},
-    harness::{ADMIN_KEY, chat_body, eventually, with},
-    ops::{Op, limits},
+    prelude::*,
 };
 
 /// The maximum time until a connection must have ended. The gateway's timeouts in these tests are one second, and a
@@ -105,8 +99,7 @@ async fn silent_and_slow_connections_are_closed() {
 
 #[tokio::test]
 async fn client_that_reads_nothing_is_disconnected_and_its_call_ends() {
-    let world = limits("write_seconds = 1").start().await;
-    let key = world.key().await;
+    let (world, key) = limits("write_seconds = 1").start_with_key().await;
     world.vendor.script(|_| {
         let event =
             json!({ "choices": [{ "index": 0, "delta": { "content": "x".repeat(60_000) } }] });
@@ -368,8 +361,9 @@ async fn connections_without_a_key_do_not_block_the_operators_listener() {
         }
         println!("{well} of 20 probes answered");
         assert_eq!(well, 20);
-        let accounts = edge.admin(Method::GET, "/admin/v1/accounts", None).await;
-        assert_eq!(accounts.status, 200);
+        edge.admin(Method::GET, "/admin/v1/accounts", None)
+            .await
+            .expect(200);
         assert_eq!(
             known(&mut operator).await,
             [200],

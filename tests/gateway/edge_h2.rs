@@ -1,9 +1,8 @@
 //! Tests of floods of HTTP/2 frames. At each flood, the gateway closes the connection or stops reading it. The
 //! gateway's memory does not grow, other clients are served, and no hold remains.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::convert::Infallible;
 
-use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
@@ -12,26 +11,18 @@ use hyper_util::{
     client::legacy::Client,
     rt::{TokioExecutor, TokioIo},
 };
-use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    sync::Notify,
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
-use tollgate::demo::{
-    script::polite,
-    vendor::{Reply, Step},
-};
+use tollgate::demo::script::polite;
 
 use crate::{
-    checks::{INVALID, head, refused},
     edge::{Edge, statuses},
     edge_unread::LARGE,
-    harness::{HttpClient, World, chat_body, eventually, request, whole, with},
-    ops::{BOTH, Op, limits},
-    replies::{answer, usage},
+    prelude::*,
 };
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -309,8 +300,7 @@ async fn flood_of_h2_frames_closes_or_stalls_its_connection_and_uses_no_memory()
 
 #[tokio::test]
 async fn h2_client_that_opens_no_window_is_disconnected_and_its_call_ends() {
-    let world = limits("write_seconds = 1").start().await;
-    let key = world.key().await;
+    let (world, key) = limits("write_seconds = 1").start_with_key().await;
     world.vendor.script(|_| {
         let event = json!({ "choices": [{ "index": 0, "delta": { "content": "x".repeat(100) } }] });
         let mut steps = vec![Step::Send(format!("data: {event}\n\n").into()); 1000];
@@ -346,8 +336,7 @@ async fn h2_client_that_opens_no_window_is_disconnected_and_its_call_ends() {
 /// window, no timeout would apply to a client that opens its window too slowly.
 #[tokio::test]
 async fn h2_client_that_opens_its_window_by_single_bytes_is_disconnected() {
-    let world = limits("write_seconds = 1").start().await;
-    let key = world.key().await;
+    let (world, key) = limits("write_seconds = 1").start_with_key().await;
     for bytes in [1, 20_000, 2_000_000] {
         let text = "x".repeat(bytes);
         world.vendor.script(move |_| {
@@ -379,8 +368,7 @@ async fn h2_client_that_opens_its_window_by_single_bytes_is_disconnected() {
 /// A client that reads slowly but steadily gets its complete response.
 #[tokio::test]
 async fn answer_read_through_small_h2_windows_is_complete() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let text = "я".repeat(100_000);
     let reported = text.clone();
     world.vendor.script(move |_| {
@@ -420,10 +408,9 @@ fn unmeasured(bytes: impl Into<Bytes>, ends: bool) -> AnyBody {
 
 #[tokio::test]
 async fn body_refusals_are_the_same_on_http2_as_on_http1() {
-    let world = limits("body_bytes_max = 1000\nbody_seconds = 1")
-        .start()
+    let (world, key) = limits("body_bytes_max = 1000\nbody_seconds = 1")
+        .start_with_key()
         .await;
-    let key = world.key().await;
     let client = Client::builder(TokioExecutor::new())
         .http2_only(true)
         .build_http();
@@ -547,8 +534,7 @@ async fn refusal_reaches_a_client_that_sends_its_large_body_before_reading_on_h2
 #[tokio::test]
 async fn slow_body_is_408_on_http1_and_h2() {
     const DROP_EVERY: Duration = Duration::from_millis(100);
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let h2 = async {
         let client = Client::builder(TokioExecutor::new())
             .http2_only(true)
@@ -592,8 +578,7 @@ async fn slow_body_is_408_on_http1_and_h2() {
 
 #[tokio::test]
 async fn connection_serves_a_hundred_h2_streams_at_a_time_and_refuses_the_next() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let go = Arc::new(Notify::new());
     let hold = Arc::clone(&go);
     let held = answer(Op::Chat, "x", &usage(Op::Chat, 9, 1)).to_string();
@@ -665,8 +650,7 @@ async fn connection_serves_a_hundred_h2_streams_at_a_time_and_refuses_the_next()
 
 #[tokio::test]
 async fn request_head_that_is_too_large_on_h2_gets_the_usual_error_format() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let client = Client::builder(TokioExecutor::new())
         .http2_only(true)
         .build_http();
@@ -696,16 +680,14 @@ async fn request_head_that_is_too_large_on_h2_gets_the_usual_error_format() {
     }
     // The connection can still be used after the refusal.
     let req = world.chat_request(&key, &chat_body("x"));
-    let answer = whole(client.request(req).await.unwrap()).await;
-    assert_eq!(answer.status, 200);
+    whole(client.request(req).await.unwrap()).await.expect(200);
 }
 
 /// The pseudo-header `:authority` is the host, and an additional `host` header must not differ from it (RFC 9113,
 /// section 8.3.1).
 #[tokio::test]
 async fn host_that_contradicts_the_authority_is_refused_on_h2() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
         .await

@@ -1,31 +1,19 @@
 //! Tests of overload: three times as many calls as the gateway can serve, bodies that would fill the memory, and
 //! guessed keys.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use http::Method;
-use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     task::JoinSet,
     time::{Instant, sleep},
 };
-use tollgate::demo::vendor::{Reply, Step};
 use tollgate_layers::auth::SecretKey;
 
 use crate::{
-    checks::{AUTHENTICATION, LIMIT, OVERLOADED, head, refused},
     edge::{Edge, percentile, statuses},
-    harness::{Setup, World, chat_body, eventually, request, whole, with},
-    ops::{BOTH, Op, limits},
-    replies::{answer, usage},
+    prelude::*,
 };
 
 /// The number of calls that the gateway serves at the same time. Each call takes 50 ms.
@@ -124,8 +112,7 @@ async fn memory_for_request_bodies_is_bounded_and_released() {
         "body_bytes_max = {megabyte}\nbody_bytes_in_flight_max = {}",
         megabyte + megabyte / 2
     );
-    let world = limits(&lines).start().await;
-    let key = world.key().await;
+    let (world, key) = limits(&lines).start_with_key().await;
     for op in BOTH {
         let head = |lines: &str| head(op, Some(&key.secret), lines);
         let declared = head(&format!("content-length: {megabyte}\r\n"));
@@ -147,8 +134,7 @@ async fn memory_for_request_bodies_is_bounded_and_released() {
         let mut third = begin(&world, &chunked, megabyte - 10_000).await;
         assert_eq!(answered(&mut third).await, [503]);
         // A small body still fits. After that, the gateway reads the first body to its end.
-        let small = op.call(&world, &key, &op.body("x")).await;
-        assert_eq!(small.status, 200, "{small:?}");
+        op.call(&world, &key, &op.body("x")).await.expect(200);
         first.write_all(&vec![b' '; 10_000]).await.unwrap();
         assert_eq!(answered(&mut first).await, [400], "blanks are no JSON");
         drop((first, third));
@@ -166,8 +152,7 @@ async fn memory_for_request_bodies_is_bounded_and_released() {
 #[tokio::test]
 async fn no_body_is_read_before_the_key_is_checked() {
     let lines = "body_bytes_max = 100000\nbody_bytes_in_flight_max = 100000";
-    let world = limits(lines).start().await;
-    let key = world.key().await;
+    let (world, key) = limits(lines).start_with_key().await;
     let stranger = SecretKey::generate();
     let mut stored = Vec::new();
     for op in BOTH {
@@ -177,8 +162,9 @@ async fn no_body_is_read_before_the_key_is_checked() {
             assert_eq!(answered(&mut socket).await, [401]);
             stored.push(socket);
         }
-        let answer = op.call(&world, &key, &op.body(&"x".repeat(90_000))).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        op.call(&world, &key, &op.body(&"x".repeat(90_000)))
+            .await
+            .expect(200);
     }
 }
 
@@ -205,10 +191,9 @@ fn guessing(lines: &str) -> Setup {
 
 #[tokio::test]
 async fn key_guesses_get_429_while_valid_keys_from_the_same_address_continue() {
-    let world = guessing("unknown_keys_per_second = 1\nunknown_keys_burst = 5")
-        .start()
+    let (world, key) = guessing("unknown_keys_per_second = 1\nunknown_keys_burst = 5")
+        .start_with_key()
         .await;
-    let key = world.key().await;
     for (op, block) in [(Op::Chat, "203.0.113.1"), (Op::Messages, "203.0.113.2")] {
         let begun = Instant::now();
         let mut let_in = 0;

@@ -6,11 +6,7 @@
 use std::{
     net::SocketAddr,
     ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use tokio::{
@@ -21,7 +17,7 @@ use tokio::{
 
 use crate::{
     edge::{Edge, connect_from},
-    harness::{chat_body, messages_body},
+    prelude::*,
     support::random::{Random, seed},
 };
 
@@ -175,8 +171,8 @@ async fn storm(mut edge: Edge, requests: u64) {
     }
     let audit = edge
         .admin(http::Method::POST, "/admin/v1/audit", None)
-        .await;
-    assert_eq!(audit.status, 200, "{audit:?}");
+        .await
+        .expect(200);
     assert_eq!(audit.json()["breaches"], serde_json::json!([]), "{audit:?}");
     // The vendor never receives an invalid request.
     for received in edge.vendor.received() {

@@ -1,8 +1,6 @@
 //! Tests of refusals before the body is read. A client that sends its whole body first must still receive the refusal.
 //! If the gateway then closes the connection, a header of the response announces this.
 
-use std::time::Duration;
-
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -11,10 +9,8 @@ use tokio::{
 use tollgate_layers::auth::SecretKey;
 
 use crate::{
-    checks::head,
     edge::{read_to_close, statuses},
-    harness::World,
-    ops::{BOTH, Op, limits},
+    prelude::*,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -42,8 +38,7 @@ async fn told_at_last(world: &World, head: &str, body: &[u8]) -> String {
 
 #[tokio::test]
 async fn refusal_reaches_a_client_that_sends_its_large_body_before_reading() {
-    let world = limits("body_bytes_max = 1000").start().await;
-    let key = world.key().await;
+    let (world, key) = limits("body_bytes_max = 1000").start_with_key().await;
     let (good, wrong) = (key.secret.as_str(), SecretKey::generate());
     let length = format!("content-length: {LARGE}\r\n");
     let large = vec![b' '; LARGE];
@@ -80,8 +75,7 @@ async fn refusal_reaches_a_client_that_sends_its_large_body_before_reading() {
 /// Python's `http.client` sends the head, then the body, and reads the response only after that.
 #[tokio::test]
 async fn connection_serves_the_next_request_after_a_short_unread_body() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let body = op.body("x").to_string();
         let length = format!("content-length: {}\r\n", body.len());
@@ -116,10 +110,9 @@ async fn connection_serves_the_next_request_after_a_short_unread_body() {
 
 #[tokio::test]
 async fn answer_sent_before_the_body_was_read_announces_that_the_connection_closes() {
-    let world = limits("body_bytes_max = 1000\nbody_seconds = 1")
-        .start()
+    let (world, key) = limits("body_bytes_max = 1000\nbody_seconds = 1")
+        .start_with_key()
         .await;
-    let key = world.key().await;
     let te = "transfer-encoding: chunked\r\n";
     for op in BOTH {
         for (what, lines, body, status) in [

@@ -3,35 +3,24 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use http::{Response, Version};
 use http_body_util::Full;
-use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::Notify,
     task::JoinSet,
-    time::Duration,
 };
-use tollgate::demo::vendor::{Reply, Step};
 
 use crate::{
-    checks::{API, cost_nothing, refused},
-    harness::{Key, Setup, World, eventually, whole, with},
-    ops::{BOTH, Op, vendors},
+    prelude::*,
     proxies::{
         Authority, KINDS, Kind, PASSWORD, Proxy, Taken, USERINFO, VENDOR_NAME, Vendor, secret_file,
     },
-    replies::{answer, events, usage},
-    support::redis::{RedisServer, free_port},
+    support::redis::free_port,
 };
 use tollgate_layers::redis_conn::{RedisConn, RedisSettings};
 
@@ -126,14 +115,13 @@ async fn proxy_that_refuses_the_gateways_credentials_makes_the_vendor_unreachabl
         let proxy = Proxy::start(kind).await;
         let dir = tempfile::tempdir().unwrap();
         let secret = secret_file(dir.path(), &proxy.url("operator:hunter%403"));
-        let world = vendors(&format!("proxy = \"{secret}\"")).start().await;
-        let key = world.key().await;
+        let (world, key) = vendors(&format!("proxy = \"{secret}\""))
+            .start_with_key()
+            .await;
         let returned = none_answered(&format!("{kind:?}"), &world, &key).await;
         assert!(!returned.contains(PASSWORD), "{returned}");
-        assert!(
-            proxy.refused() >= 2 && proxy.targets().is_empty(),
-            "{kind:?}"
-        );
+        assert!(proxy.refused() >= 2, "{kind:?}");
+        assert!(proxy.targets().is_empty(), "{kind:?}");
         assert!(world.vendor.received().is_empty(), "never past the proxy");
     }
 }
@@ -145,8 +133,9 @@ async fn unreachable_proxy_is_never_bypassed() {
         let (dir, url) = (tempfile::tempdir().unwrap(), proxy.url(USERINFO));
         drop(proxy);
         let secret = secret_file(dir.path(), &url);
-        let world = vendors(&format!("proxy = \"{secret}\"")).start().await;
-        let key = world.key().await;
+        let (world, key) = vendors(&format!("proxy = \"{secret}\""))
+            .start_with_key()
+            .await;
         none_answered(&format!("{kind:?}"), &world, &key).await;
         assert!(world.vendor.received().is_empty());
     }
@@ -162,10 +151,9 @@ async fn tls_connection_reaches_the_vendor_through_the_proxy() {
         let dir = tempfile::tempdir().unwrap();
         let secret = secret_file(dir.path(), &proxy.url(USERINFO));
         let lines = format!("proxy = \"{secret}\"\nca_file = \"{}\"", authority.file());
-        let world = vendors_by(&format!("https://{VENDOR_NAME}"), &lines)
-            .start()
+        let (world, key) = vendors_by(&format!("https://{VENDOR_NAME}"), &lines)
+            .start_with_key()
             .await;
-        let key = world.key().await;
         all_answered(&format!("{kind:?}"), &world, &key).await;
         assert_eq!(vendor.taken().len(), 4, "{kind:?}");
         assert!(
@@ -191,10 +179,9 @@ async fn vendor_certificate_must_be_signed_by_the_ca_file() {
         // Without a `ca_file`, the gateway trusts Mozilla's list of certificate authorities.
         (String::new(), false),
     ] {
-        let world = vendors_by(&url, &format!("ca_file = \"{ca_file}\""))
-            .start()
+        let (world, key) = vendors_by(&url, &format!("ca_file = \"{ca_file}\""))
+            .start_with_key()
             .await;
-        let key = world.key().await;
         let before = vendor.taken().len();
         if trusted {
             all_answered("trusted", &world, &key).await;
@@ -239,12 +226,11 @@ async fn redis_certificate_must_be_signed_by_the_ca_file() {
         assert_eq!(conn.is_ok(), trusted, "{conn:?}");
     }
     let section = format!("[ledger]\nca_file = \"{}\"\n", authority.file());
-    let world = Setup::default()
+    let (world, key) = Setup::default()
         .edit("[ledger]\n", &section)
         .ledger(&url)
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     all_answered("over TLS", &world, &key).await;
     drop((world, server));
 }
@@ -270,10 +256,9 @@ async fn http2_is_used_if_configured_and_offered_by_the_vendor() {
     ] {
         let vendor = Vendor::secure(&authority, offered, polite).await;
         let url = format!("https://{}", vendor.address());
-        let world = vendors_by(&url, &format!("{ca_file}\n{lines}"))
-            .start()
+        let (world, key) = vendors_by(&url, &format!("{ca_file}\n{lines}"))
+            .start_with_key()
             .await;
-        let key = world.key().await;
         all_answered(what, &world, &key).await;
         let taken = vendor.taken();
         assert!(
@@ -284,8 +269,7 @@ async fn http2_is_used_if_configured_and_offered_by_the_vendor() {
     // Without TLS, no protocol is negotiated, and the gateway speaks HTTP/2 from the first byte.
     let vendor = Vendor::plain(polite).await;
     let url = format!("http://{}", vendor.address());
-    let world = vendors_by(&url, "http2 = true").start().await;
-    let key = world.key().await;
+    let (world, key) = vendors_by(&url, "http2 = true").start_with_key().await;
     all_answered("without TLS", &world, &key).await;
     let taken = vendor.taken();
     assert!(
@@ -298,8 +282,7 @@ async fn http2_is_used_if_configured_and_offered_by_the_vendor() {
 async fn one_http2_connection_to_a_vendor_carries_many_calls_at_once() {
     let vendor = Vendor::plain(polite).await;
     let url = format!("http://{}", vendor.address());
-    let world = vendors_by(&url, "http2 = true").start().await;
-    let key = world.key().await;
+    let (world, key) = vendors_by(&url, "http2 = true").start_with_key().await;
     let body = Op::Chat.body("x");
     let answers = join_all((0..50).map(|_| world.chat(&key, &body))).await;
     assert!(answers.iter().all(|answer| answer.status == 200));
@@ -310,8 +293,7 @@ async fn one_http2_connection_to_a_vendor_carries_many_calls_at_once() {
 async fn large_body_is_sent_byte_for_byte_over_http2() {
     let vendor = Vendor::plain(polite).await;
     let url = format!("http://{}", vendor.address());
-    let world = vendors_by(&url, "http2 = true").start().await;
-    let key = world.key().await;
+    let (world, key) = vendors_by(&url, "http2 = true").start_with_key().await;
     for op in BOTH {
         let body = op.body(&"x".repeat(90_000));
         assert_eq!(op.call(&world, &key, &body).await.status, 200);
@@ -359,10 +341,9 @@ impl Raw {
 async fn by_hand(lines: &str) -> (World, Key, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
-    let world = vendors_by(&format!("http://{address}"), lines)
-        .start()
+    let (world, key) = vendors_by(&format!("http://{address}"), lines)
+        .start_with_key()
         .await;
-    let key = world.key().await;
     (world, key, listener)
 }
 
@@ -457,8 +438,7 @@ async fn request_is_sent_again_if_a_reused_connection_closes_before_any_response
     // connection.
     const CALLS: usize = 10;
     for call in 1..=CALLS {
-        let answer = world.chat(&key, &Op::Chat.body("x")).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        world.chat(&key, &Op::Chat.body("x")).await.expect(200);
         let taken = taken.load(Ordering::SeqCst);
         assert!(
             (call..2 * call).contains(&taken),
@@ -515,10 +495,9 @@ async fn connect_timeout_includes_the_proxy() {
             "socks5"
         };
         let proxy = format!("{scheme}://{}", silent.local_addr().unwrap());
-        let world = vendors(&format!("connect_seconds = 1\nproxy = \"{proxy}\""))
-            .start()
+        let (world, key) = vendors(&format!("connect_seconds = 1\nproxy = \"{proxy}\""))
+            .start_with_key()
             .await;
-        let key = world.key().await;
         let answer = world.chat(&key, &Op::Chat.body("x")).await;
         refused("silent proxy", &answer, 504, API, "vendor_timeout");
         cost_nothing("silent proxy", &world, &key, &answer).await;
@@ -540,11 +519,9 @@ async fn plain_answer_may_take_longer_than_the_first_byte_timeout_of_streams() {
     let (answer, ()) = tokio::join!(world.chat(&key, &body), vendor);
     assert_eq!(answer.status, 200, "{answer:?}");
 
-    let world = vendors("first_byte_seconds = 1").start().await;
-    let key = world.key().await;
+    let (world, key) = vendors("first_byte_seconds = 1").start_with_key().await;
     for op in BOTH {
-        let reply = Reply::stream(events(op, &["да"], 9, 1)).with_step(0, Step::Wait(late));
-        world.vendor.script(move |_| reply.clone());
+        world.vendor_sends(Reply::stream(events(op, &["да"], 9, 1)).with_step(0, Step::Wait(late)));
         let body = with(op.body("x"), json!({ "stream": true }));
         let answer = op.call(&world, &key, &body).await;
         refused("late stream", &answer, 504, API, "vendor_timeout");
@@ -556,8 +533,7 @@ async fn plain_answer_may_take_longer_than_the_first_byte_timeout_of_streams() {
 async fn plain_answer_has_its_own_timeout() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
-    let world = vendors_by(&url, "plain_seconds = 1").start().await;
-    let key = world.key().await;
+    let (world, key) = vendors_by(&url, "plain_seconds = 1").start_with_key().await;
     let answer = world.chat(&key, &Op::Chat.body("x")).await;
     refused("silent", &answer, 504, API, "vendor_timeout");
     cost_nothing("silent", &world, &key, &answer).await;
@@ -570,12 +546,10 @@ fn thinking(op: Op, go: &Arc<Notify>) -> Reply {
 
 #[tokio::test]
 async fn head_and_keep_alive_are_sent_before_a_slow_vendors_first_event() {
-    let world = vendors("head_seconds = 1").start().await;
-    let key = world.key().await;
+    let (world, key) = vendors("head_seconds = 1").start_with_key().await;
     for op in BOTH {
         let go = Arc::new(Notify::new());
-        let reply = thinking(op, &go);
-        world.vendor.script(move |_| reply.clone());
+        world.vendor_sends(thinking(op, &go));
         let body = with(op.body("x"), json!({ "stream": true }));
         let res = world.send(op.request(&world, &key, &body)).await;
         assert_eq!(res.status(), 200, "{op:?}: before any event");
@@ -593,11 +567,9 @@ async fn head_and_keep_alive_are_sent_before_a_slow_vendors_first_event() {
 
 #[tokio::test]
 async fn call_gets_504_if_its_vendor_sends_a_head_but_no_event() {
-    let world = vendors("first_byte_seconds = 1").start().await;
-    let key = world.key().await;
+    let (world, key) = vendors("first_byte_seconds = 1").start_with_key().await;
     for op in BOTH {
-        let reply = thinking(op, &Arc::new(Notify::new()));
-        world.vendor.script(move |_| reply.clone());
+        world.vendor_sends(thinking(op, &Arc::new(Notify::new())));
         let body = with(op.body("x"), json!({ "stream": true }));
         let answer = op.call(&world, &key, &body).await;
         refused("head alone", &answer, 504, API, "vendor_timeout");
@@ -606,8 +578,7 @@ async fn call_gets_504_if_its_vendor_sends_a_head_but_no_event() {
 
 #[tokio::test]
 async fn error_status_is_returned_even_if_keep_alive_comments_precede_the_error() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for (op, signs, error) in [
         (
             Op::Chat,
@@ -620,9 +591,10 @@ async fn error_status_is_returned_even_if_keep_alive_comments_precede_the_error(
             "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"x\"}}\n\n",
         ),
     ] {
-        let reply = Reply::stream([signs.to_owned(), signs.to_owned(), error.to_owned()])
-            .with_step(1, Step::Wait(Duration::from_millis(50)));
-        world.vendor.script(move |_| reply.clone());
+        world.vendor_sends(
+            Reply::stream([signs.to_owned(), signs.to_owned(), error.to_owned()])
+                .with_step(1, Step::Wait(Duration::from_millis(50))),
+        );
         let body = with(op.body("x"), json!({ "stream": true }));
         let answer = op.call(&world, &key, &body).await;
         refused("error", &answer, 503, API, "vendor_unavailable");
@@ -633,12 +605,10 @@ async fn error_status_is_returned_even_if_keep_alive_comments_precede_the_error(
 #[tokio::test]
 async fn redirect_of_a_vendor_is_not_followed() {
     let elsewhere = Vendor::plain(polite).await;
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let to = format!("http://{}/v1/chat/completions", elsewhere.address());
     for status in [301, 302, 303, 307, 308] {
-        let reply = Reply::json(status, &json!({})).header("location", to.clone());
-        world.vendor.script(move |_| reply.clone());
+        world.vendor_sends(Reply::json(status, &json!({})).header("location", to.clone()));
         let answer = world.chat(&key, &Op::Chat.body("x")).await;
         assert!(answer.status.is_server_error(), "{status}: {answer:?}");
         assert!(!answer.headers.contains_key("location"), "{status}");

@@ -1,27 +1,10 @@
 //! Tests of the estimate endpoint (docs/decisions.md, "Extra paths"): it returns the amount that a call would hold,
 //! without making a hold and without calling a vendor.
 
-use http::Method;
-use serde_json::{Value, json};
-
-use crate::{
-    checks::{AUTHENTICATION, INVALID, NOT_FOUND, PERMISSION, micro, names, refused, rubles},
-    harness::{Answer, Key, World, request, with},
-    ops::{BOTH, Op},
-    replies::Running,
-};
+use crate::prelude::*;
 
 async fn estimate(world: &World, op: Op, key: &Key, body: &Value) -> Answer {
-    let mut headers = vec![
-        ("x-api-key", key.secret.as_str()),
-        ("content-type", "application/json"),
-    ];
-    if op == Op::Messages {
-        headers.push(("anthropic-version", "2026-10-21"));
-    }
-    let url = world.url("/v1/tollgate/estimate");
-    let body = body.to_string().into();
-    world.ask(request(Method::POST, &url, &headers, body)).await
+    op.call_at("/v1/tollgate/estimate", world, key, body).await
 }
 
 /// Returns a chat body without an output maximum.
@@ -31,8 +14,7 @@ fn without_max_tokens() -> Value {
 
 #[tokio::test]
 async fn estimate_equals_the_hold_of_its_call_and_is_free() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
     let rates = |op: Op| {
         let models = catalog["models"].as_array().unwrap();
@@ -47,8 +29,7 @@ async fn estimate_equals_the_hold_of_its_call_and_is_free() {
         (Op::Chat, two, 200),
     ] {
         let account = world.settled(&key).await;
-        let answer = estimate(&world, op, &key, &body).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        let answer = estimate(&world, op, &key, &body).await.expect(200);
         let reported = answer.json();
         assert_eq!(
             names(&reported),
@@ -141,8 +122,7 @@ async fn estimate_of_a_call_that_the_money_does_not_cover_has_the_needed_amount(
 
 #[tokio::test]
 async fn estimate_is_refused_for_the_same_reasons_as_its_call() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let good = op.body("x");
         let other = BOTH
@@ -170,10 +150,10 @@ async fn estimate_is_refused_for_the_same_reasons_as_its_call() {
         }
     }
     let suspended = json!({ "status": "suspended" });
-    let account = world
-        .admin(Method::PATCH, "/admin/v1/accounts/acme", Some(suspended))
-        .await;
-    assert_eq!(account.status, 200, "{account:?}");
+    world
+        .admin_patch("/admin/v1/accounts/acme", suspended)
+        .await
+        .expect(200);
     let reported = estimate(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
     refused(
         "suspended",

@@ -1,23 +1,15 @@
 //! Tests of events: an event is recorded together with the movement of money, and events can be read in order or
 //! awaited. Also tests the alert levels of balances, at which events are emitted.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
-use http::Method;
 use hyper::body::Incoming;
-use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    harness::{
-        ADMIN_KEY, Answer, Key, RedisServer, Setup, World, next_text, request, with, within,
-    },
-    ops::Op,
-    replies::{answer, usage},
+    prelude::*,
     usage_report::{reported, tollgate},
 };
-use tollgate::demo::vendor::Reply;
 use tollgate_layers::reserve::ledger::{KeyChange, LedgerAdmin};
 use tollgate_ledger::{
     redis::{RedisLedger, RedisSettings},
@@ -28,12 +20,11 @@ use tollgate_ledger::{
 const EVENTS: &str = "/admin/v1/events";
 
 async fn get(world: &World, path: &str) -> Answer {
-    world.admin(Method::GET, path, None).await
+    world.admin_get(path).await
 }
 
 async fn events(world: &World, query: &str) -> Value {
-    let answer = get(world, &format!("{EVENTS}?{query}")).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = get(world, &format!("{EVENTS}?{query}")).await.expect(200);
     answer.json()
 }
 
@@ -45,8 +36,7 @@ fn of<'a>(page: &'a Value, field: &str) -> Vec<&'a Value> {
 async fn pay(world: &World, id: &str, rubles: &str) {
     let body = json!({ "id": id, "amount_rub": rubles });
     let path = "/admin/v1/accounts/acme/topups";
-    let paid = world.admin(Method::POST, path, Some(body)).await;
-    assert_eq!(paid.status, 200, "{paid:?}");
+    world.admin_post(path, body).await.expect(200);
 }
 
 async fn alert(world: &World, path: &str, levels: Value) -> Answer {
@@ -57,11 +47,9 @@ async fn alert(world: &World, path: &str, levels: Value) -> Answer {
 
 /// Makes a call that costs 0.201 ₽.
 async fn spend(world: &World, key: &Key) {
-    let reported = answer(Op::Chat, "да", &usage(Op::Chat, 10, 1000));
-    world.vendor.script(move |_| Reply::json(200, &reported));
+    world.vendor_sends(plain_reply(Op::Chat, "да", 10, 1000));
     let body = with(Op::Chat.body("x"), json!({ "max_tokens": 1000 }));
-    let answer = world.chat(key, &body).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    world.chat(key, &body).await.expect(200);
 }
 
 #[tokio::test]
@@ -73,7 +61,7 @@ async fn events_can_be_paged_and_filtered_by_account_and_kind() {
     pay(&world, "second", "5").await;
     let fix = json!({ "id": "c", "amount_rub": "-1", "reason": "a mistake" });
     let path = "/admin/v1/accounts/acme/adjustments";
-    world.admin(Method::POST, path, Some(fix)).await;
+    world.admin_post(path, fix).await;
 
     let all = events(&world, "").await;
     assert_eq!(of(&all, "number"), [1, 2, 3, 4]);
@@ -97,13 +85,8 @@ async fn events_can_be_paged_and_filtered_by_account_and_kind() {
     let corrections = events(&world, "kind=correction,debt&account=acme").await;
     assert_eq!(of(&corrections, "number"), [4]);
     let none = events(&world, "after=4").await;
-    assert_eq!(
-        (
-            none["events"].as_array().unwrap().len(),
-            &none["next_after"]
-        ),
-        (0, &json!(4))
-    );
+    assert_eq!(none["events"].as_array().unwrap().len(), 0);
+    assert_eq!(none["next_after"], 4);
 }
 
 #[tokio::test]
@@ -127,10 +110,10 @@ async fn invalid_event_queries_are_400() {
         assert!(text.starts_with(begins), "{query}: {text}");
     }
     let url = format!("http://{}{EVENTS}", world.gateway.admin_address().unwrap());
-    let unknown = world
+    world
         .ask(request(Method::GET, &url, &[], Bytes::new()))
-        .await;
-    assert_eq!(unknown.status, 401);
+        .await
+        .expect(401);
 }
 
 #[tokio::test]
@@ -230,10 +213,10 @@ async fn event_stream_delivers_new_events_and_resumes_after_the_last_received_on
         ("last-event-id", "x"),
     ];
     let url = format!("http://{}{EVENTS}", world.gateway.admin_address().unwrap());
-    let refused = world
+    world
         .ask(request(Method::GET, &url, &headers, Bytes::new()))
-        .await;
-    assert_eq!(refused.status, 400);
+        .await
+        .expect(400);
 }
 
 #[tokio::test]
@@ -258,12 +241,10 @@ async fn alert_levels_can_be_set_for_accounts_and_keys_and_groups_and_then_emit_
         assert_eq!(shown["keys"], json!({ &key.id: ["0.60"] }));
         let groups = "/admin/v1/accounts/acme/groups";
         let made = json!({ "id": "team", "ceiling_day_rub": "0.7" });
-        let made = world.admin(Method::POST, groups, Some(made)).await;
-        assert_eq!(made.status, 200, "{made:?}");
+        world.admin_post(groups, made).await.expect(200);
         let into = json!({ "group": "team" });
         let path = format!("/admin/v1/{of_key}");
-        let put = world.admin(Method::PATCH, &path, Some(into)).await;
-        assert_eq!(put.status, 200);
+        world.admin_patch(&path, into).await.expect(200);
         let of_group = "accounts/acme/groups/team";
         let told_at = json!({ "account": "acme", "group": "team", "levels_rub": ["0.50"] });
         let set_group = alert(&world, of_group, json!(["0.5"])).await;
@@ -292,18 +273,15 @@ async fn alert_levels_can_be_set_for_accounts_and_keys_and_groups_and_then_emit_
         assert_eq!(of(&returned, "level_rub"), ["0.60", "0.50", "0.80", "0.60"]);
         assert_eq!(returned["events"][0]["key"], *key.id);
         let of_team = &returned["events"][1];
-        assert_eq!(
-            (&of_team["group"], of_team.get("key")),
-            (&json!("team"), None)
-        );
+        assert_eq!(of_team["group"], "team");
+        assert_eq!(of_team.get("key"), None);
         drop((world, server));
     }
 }
 
 #[tokio::test]
 async fn invalid_alert_levels_are_refused() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for levels in [
         json!(["0"]),
         json!(["-1"]),
@@ -337,8 +315,7 @@ async fn alert_level_crossed_by_500_parallel_calls_emits_one_event() {
         let (server, world) = on(redis).await;
         let key = world.key_with("acme", "1000", json!({})).await;
         alert(&world, "accounts/acme", json!(["970", "900"])).await;
-        let reported = answer(Op::Chat, "да", &usage(Op::Chat, 10, 1000));
-        world.vendor.script(move |_| Reply::json(200, &reported));
+        world.vendor_sends(plain_reply(Op::Chat, "да", 10, 1000));
         let body = with(Op::Chat.body("x"), json!({ "max_tokens": 1000 }));
         let calls = (0..500).map(async |_| {
             loop {
@@ -390,8 +367,7 @@ async fn two_gateways_emit_one_event_for_a_vendors_outage_and_one_for_its_return
     let switch = async |world: &World, status: &str| {
         let path = "/admin/v1/vendors/chat-vendor";
         let body = json!({ "status": status });
-        let changed = world.admin(Method::PATCH, path, Some(body)).await;
-        assert_eq!(changed.status, 200, "{changed:?}");
+        world.admin_patch(path, body).await.expect(200);
     };
     let both = "vendor_out,vendor_back";
     for world in &gateways {
@@ -456,8 +432,10 @@ async fn calls_sold_below_cost_emit_one_event_per_day_and_model() {
     let route = "model = \"vendor-chat-1\" }";
     let cost = "{ input = \"9\", cached_input = \"9\", output = \"9\", cache_write = \"9\" }";
     let with_cost = format!("model = \"vendor-chat-1\", cost_usdt_mtok = {cost} }}");
-    let world = Setup::default().edit(route, &with_cost).start().await;
-    let key = world.key().await;
+    let (world, key) = Setup::default()
+        .edit(route, &with_cost)
+        .start_with_key()
+        .await;
     for _ in 0..3 {
         spend(&world, &key).await;
     }
@@ -466,14 +444,10 @@ async fn calls_sold_below_cost_emit_one_event_per_day_and_model() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(returned(&world, "margin_negative", 1).await, page);
     let event = &page["events"][0];
-    assert_eq!(
-        (&event["model"], &event["vendor"]),
-        (&json!("chat"), &json!("chat-vendor"))
-    );
-    assert_eq!(
-        (&event["charged_rub"], &event["vendor_cost_rub"]),
-        (&json!("0.201"), &json!("0.909"))
-    );
+    assert_eq!(event["model"], "chat");
+    assert_eq!(event["vendor"], "chat-vendor");
+    assert_eq!(event["charged_rub"], "0.201");
+    assert_eq!(event["vendor_cost_rub"], "0.909");
 }
 
 #[tokio::test]
@@ -490,8 +464,10 @@ async fn stale_exchange_rate_emits_one_event() {
 }
 
 async fn audit(world: &World) -> Vec<Value> {
-    let answer = world.admin(Method::POST, "/admin/v1/audit", None).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = world
+        .admin(Method::POST, "/admin/v1/audit", None)
+        .await
+        .expect(200);
     answer.json()["breaches"].as_array().unwrap().clone()
 }
 

@@ -1,14 +1,9 @@
 //! Tests of exchange rates (docs/decisions.md, "Money"): which sources are read, and which rates are accepted.
 
 use rust_decimal::Decimal;
-use serde_json::{Value, json};
-use tollgate::demo::vendor::{Reply, ScriptedVendor};
+use tollgate::demo::vendor::ScriptedVendor;
 
-use crate::{
-    checks::{API, decimal, refused},
-    harness::{Setup, World, chat_body},
-    ops::BOTH,
-};
+use crate::prelude::*;
 
 const CLOSED: &str = "[[rate.source]]\nurl = \"http://127.0.0.1:1/rate\"\nselect = \"/price\"\n";
 

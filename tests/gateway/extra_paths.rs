@@ -1,15 +1,8 @@
 //! Tests of paths that clients expect in addition to the three operations (docs/decisions.md, "Extra paths").
 
-use http::Method;
-use serde_json::{Value, json};
 use tollgate::demo::script::polite;
 
-use crate::{
-    checks::{AUTHENTICATION, NOT_FOUND, decimal, micro, names, refused},
-    harness::{Setup, World, request, with},
-    ops::{BOTH, Op, bearer, top},
-    replies::Running,
-};
+use crate::prelude::*;
 
 #[tokio::test]
 async fn root_path_answers_reachability_checks_of_clients() {
@@ -29,12 +22,8 @@ async fn root_path_answers_reachability_checks_of_clients() {
 
 #[tokio::test]
 async fn models_are_listed_in_the_chat_format_by_default() {
-    let world = World::start().await;
-    let key = world.key().await;
-    let bearer = bearer(&key);
-    let headers = [("authorization", bearer.as_str())];
-    let answer = world.get("/v1/models", &headers).await;
-    assert_eq!(answer.status, 200);
+    let (world, key) = World::start_with_key().await;
+    let answer = world.get_by(&key, "/v1/models").await.expect(200);
     assert_eq!(answer.headers["content-type"], "application/json");
     let list = answer.json();
     assert_eq!(names(&list), ["data", "object"]);
@@ -67,15 +56,14 @@ async fn models_are_listed_in_the_chat_format_by_default() {
 async fn model_list_has_every_field_that_codex_reads() {
     let vectors = "[[model]]\nid = \"vectors\"\nfamily = \"Test\"\nkind = \"embedding\"\n\
         usdt_mtok = { input = \"0.2\" }\nroutes = [ { vendor = \"chat-vendor\", model = \"vectors-1\" } ]\n[[model]]\nid = \"chat\"";
-    let world = Setup::default()
+    let (world, key) = Setup::default()
         .edit("[[model]]\nid = \"chat\"", vectors)
         .edit(
             "id = \"messages\"\n",
             "id = \"messages\"\ndisplay_name = \"Большая\"\ninput_tokens_max = 200000\n",
         )
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     let bearer = bearer(&key);
     let headers = [("authorization", bearer.as_str())];
     let path = "/v1/models?client_version=0.171.0";
@@ -123,14 +111,12 @@ async fn model_list_has_every_field_that_codex_reads() {
 
 #[tokio::test]
 async fn models_are_listed_in_the_messages_format_if_the_version_header_is_sent() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let headers = [
         ("x-api-key", key.secret.as_str()),
         ("anthropic-version", "2023-06-01"),
     ];
-    let answer = world.get("/v1/models", &headers).await;
-    assert_eq!(answer.status, 200);
+    let answer = world.get("/v1/models", &headers).await.expect(200);
     let list = answer.json();
     assert_eq!(names(&list), ["data", "first_id", "has_more", "last_id"]);
     assert_eq!(list["has_more"], false);
@@ -140,10 +126,8 @@ async fn models_are_listed_in_the_messages_format_if_the_version_header_is_sent(
     assert_eq!(data.len(), 2);
     for model in data {
         assert_eq!(model["type"], "model");
-        assert!(
-            model["id"].is_string() && model["display_name"].is_string(),
-            "{model}"
-        );
+        assert!(model["id"].is_string(), "{model}");
+        assert!(model["display_name"].is_string(), "{model}");
         let moment = model["created_at"].as_str().unwrap();
         assert!(moment.contains('T') && moment.ends_with('Z'), "{moment}");
     }
@@ -156,8 +140,10 @@ async fn shown(world: &World, secret: &str, id: &str) -> (Value, Value) {
         &[("x-api-key", secret)][..],
         &[("x-api-key", secret), ("anthropic-version", "2023-06-01")],
     ] {
-        let list = world.get("/v1/models?limit=1000", headers).await;
-        assert_eq!(list.status, 200);
+        let list = world
+            .get("/v1/models?limit=1000", headers)
+            .await
+            .expect(200);
         let list = list.json();
         let models = list["data"].as_array().unwrap();
         let model = models.iter().find(|model| model["id"] == id).unwrap();
@@ -169,14 +155,13 @@ async fn shown(world: &World, secret: &str, id: &str) -> (Value, Value) {
 
 #[tokio::test]
 async fn model_list_has_prices_and_the_operators_descriptions() {
-    let world = Setup::default()
+    let (world, key) = Setup::default()
         .edit(
             "id = \"messages\"\n",
             "id = \"messages\"\ndisplay_name = \"Большая\"\ndescription = \"Для кода\"\n",
         )
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     assert_eq!(
         shown(&world, &key.secret, "chat").await,
         (
@@ -197,15 +182,14 @@ async fn model_list_has_prices_and_the_operators_descriptions() {
 
 #[tokio::test]
 async fn model_list_shows_prices_in_the_configured_language() {
-    let world = Setup::default()
+    let (world, key) = Setup::default()
         .edit("base_url = ", "language = \"en\"\nbase_url = ")
         .edit(
             "id = \"messages\"\n",
             "id = \"messages\"\ndescription = \"Good at code!\"\n",
         )
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     assert_eq!(
         shown(&world, &key.secret, "messages").await,
         (
@@ -217,7 +201,7 @@ async fn model_list_shows_prices_in_the_configured_language() {
 
 #[tokio::test]
 async fn models_are_listed_without_prices_while_there_is_no_exchange_rate() {
-    let world = Setup::default()
+    let (world, key) = Setup::default()
         .edit(
             "id = \"messages\"\n",
             "id = \"messages\"\ndescription = \"Для кода\"\n",
@@ -226,9 +210,8 @@ async fn models_are_listed_without_prices_while_there_is_no_exchange_rate() {
             "fixed = \"100\"",
             "url = \"http://127.0.0.1:1/rate\"\nselect = \"/price\"",
         )
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     let none = Value::Null;
     assert_eq!(
         shown(&world, &key.secret, "chat").await,
@@ -289,8 +272,7 @@ async fn only_the_models_that_the_key_may_call_are_listed() {
 
 #[tokio::test]
 async fn single_model_has_the_same_fields_as_in_the_model_list() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let secret = key.secret.as_str();
     for headers in [
         &[("x-api-key", secret)][..],
@@ -310,19 +292,16 @@ async fn single_model_has_the_same_fields_as_in_the_model_list() {
 
 #[tokio::test]
 async fn model_whose_name_has_slashes_is_found_however_the_name_is_encoded() {
-    let world = Setup::default()
+    let (world, key) = Setup::default()
         .edit("id = \"chat\"", "id = \"acme/чат:1 a+b\"")
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
-    let bearer = bearer(&key);
-    let headers = [("authorization", bearer.as_str())];
     for path in [
         "/v1/models/acme/%D1%87%D0%B0%D1%82:1%20a+b",
         "/v1/models/acme%2F%d1%87%d0%b0%d1%82%3A1%20a%2Bb",
         "/v1/models/%61cme%2f%D1%87%D0%B0%D1%82:1%20a+b?beta=true",
     ] {
-        let answer = world.get(path, &headers).await;
+        let answer = world.get_by(&key, path).await;
         assert_eq!(answer.status, 200, "{path}");
         assert_eq!(answer.json()["id"], "acme/чат:1 a+b", "{path}");
     }
@@ -330,8 +309,7 @@ async fn model_whose_name_has_slashes_is_found_however_the_name_is_encoded() {
 
 #[tokio::test]
 async fn model_that_the_key_may_not_call_gets_404_whether_or_not_it_exists() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     world.only_for(&key, &["messages"]).await;
     let secret = key.secret.as_str();
     for headers in [
@@ -351,8 +329,7 @@ async fn model_that_the_key_may_not_call_gets_404_whether_or_not_it_exists() {
             let text = refused(path, &answer, 404, NOT_FOUND, "model_not_listed");
             assert!(text.contains(&format!("«{name}»")), "{text}");
         }
-        let own = world.get("/v1/models/messages", headers).await;
-        assert_eq!(own.status, 200);
+        world.get("/v1/models/messages", headers).await.expect(200);
     }
 }
 
@@ -361,9 +338,7 @@ async fn key_endpoint_shows_the_amounts_that_holds_are_checked_against() {
     let world = World::start().await;
     let ceiling = json!({ "ceiling_rub": "0.5", "name": "build server" });
     let key = world.key_with("acme", "1000", ceiling).await;
-    let bearer = bearer(&key);
-    let headers = [("authorization", bearer.as_str())];
-    let own = async || world.get("/v1/tollgate/key", &headers).await.json();
+    let own = async || world.get_by(&key, "/v1/tollgate/key").await.json();
     let before = own().await;
     assert_eq!(before["name"], "build server");
     assert_eq!(before["ceiling_rub"], "0.50");
@@ -399,9 +374,7 @@ async fn key_endpoint_shows_the_amounts_that_holds_are_checked_against() {
 async fn key_endpoint_shows_the_accounts_money_for_a_key_without_a_ceiling() {
     let world = World::start().await;
     let key = world.key_with("acme", "12.5", json!({})).await;
-    let bearer = bearer(&key);
-    let headers = [("authorization", bearer.as_str())];
-    let own = world.get("/v1/tollgate/key", &headers).await.json();
+    let own = world.get_by(&key, "/v1/tollgate/key").await.json();
     assert_eq!(own["ceiling_rub"], json!(null));
     assert_eq!(own["free_rub"], "12.50");
     assert!(!own.to_string().contains(&key.secret), "{own}");
@@ -418,12 +391,9 @@ async fn key_endpoint_requires_a_key() {
 
 #[tokio::test]
 async fn path_of_the_key_endpoint_contains_the_service_name() {
-    let world = top("service = \"acme-ai\"").start().await;
-    let key = world.key().await;
-    let bearer = bearer(&key);
-    let headers = [("authorization", bearer.as_str())];
+    let (world, key) = top("service = \"acme-ai\"").start_with_key().await;
     for (path, status) in [("/v1/acme-ai/key", 200), ("/v1/tollgate/key", 404)] {
-        assert_eq!(world.get(path, &headers).await.status, status, "{path}");
+        assert_eq!(world.get_by(&key, path).await.status, status, "{path}");
     }
     for op in BOTH {
         assert_eq!(op.call(&world, &key, &op.body("x")).await.status, 200);

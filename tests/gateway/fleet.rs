@@ -2,10 +2,7 @@
 
 use tollgate::demo::vendor::ScriptedVendor;
 
-use crate::{
-    harness::{Setup, World},
-    ops::{BOTH, Op},
-};
+use crate::prelude::*;
 
 /// The scripted vendors of each model. Number 0 is the vendor of the harness.
 pub struct Fleet {

@@ -3,8 +3,8 @@
 
 use std::{fs, path::Path};
 
-use bytes::{Bytes, BytesMut};
-use serde_json::{Map, Value, json};
+use bytes::BytesMut;
+use serde_json::Map;
 use tollgate_layers::{
     call::Format,
     passthrough::usage::Reader,
@@ -12,6 +12,8 @@ use tollgate_layers::{
     translate::{Origin, Translator, wire::AnswerCx},
     usage::{Reading, Usage},
 };
+
+use crate::prelude::*;
 
 const CX: AnswerCx = AnswerCx {
     created: 1_790_000_000,

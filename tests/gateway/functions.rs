@@ -1,13 +1,9 @@
 //! Tests of a Chat Completions vendor that supports functions instead of tools, in the form that GigaChat documents.
 //! Callers of each format use tools.
 
-use serde_json::{Value, json};
-use tollgate::demo::vendor::{Received, Reply};
+use tollgate::demo::vendor::Received;
 
-use crate::{
-    harness::{Setup, World, whole, with},
-    ops::Op,
-};
+use crate::prelude::*;
 
 const ROUTE: &str = "{ vendor = \"chat-vendor\", model = \"vendor-chat-1\" }";
 const STATE: &str = "77d3fb14-457a-46ba-937e-8d856156d003";
@@ -53,8 +49,7 @@ async fn chat_tool_calls_are_translated_for_a_vendor_that_uses_function_calls() 
     let key = world.key().await;
     let tool = json!({ "type": "function", "function": { "name": "weather", "parameters": parameters() } });
     let body = json!({ "model": "chat", "messages": [{ "role": "user", "content": "Погода?" }], "tools": [tool] });
-    let answer = world.chat(&key, &body).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = world.chat(&key, &body).await.expect(200);
     let message = &answer.json()["choices"][0]["message"];
     assert_eq!(answer.json()["choices"][0]["finish_reason"], "tool_calls");
     assert_eq!(message["tool_calls"][0]["function"]["name"], "weather");
@@ -96,10 +91,8 @@ async fn chat_tool_calls_are_translated_for_a_vendor_that_uses_function_calls() 
     let streamed = with(body, json!({ "stream": true }));
     let answer = whole(world.send(world.chat_request(&key, &streamed)).await).await;
     let text = answer.text();
-    assert!(
-        text.contains("\"tool_calls\"") && !text.contains("function_call"),
-        "{text}"
-    );
+    has(&text, "\"tool_calls\"");
+    assert!(!text.contains("function_call"), "{text}");
     assert!(text.contains("data: [DONE]"), "{text}");
 }
 
@@ -113,13 +106,10 @@ async fn messages_tool_calls_are_translated_for_a_vendor_that_uses_function_call
     });
     for stream in [false, true] {
         let body = with(body.clone(), json!({ "stream": stream }));
-        let answer = Op::Messages.call(&world, &key, &body).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        let answer = Op::Messages.call(&world, &key, &body).await.expect(200);
         let text = answer.text();
-        assert!(
-            text.contains("\"tool_use\"") && text.contains("weather"),
-            "{text}"
-        );
+        has(&text, "\"tool_use\"");
+        has(&text, "weather");
         assert!(text.contains("Москва"), "{text}");
     }
 }

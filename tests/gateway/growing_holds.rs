@@ -1,19 +1,7 @@
 //! Tests of holds that grow with the output of their streams. If a hold cannot be raised, its stream ends as if it had
 //! reached its output limit, in the format of its caller, and the generated output is charged.
 
-use std::sync::Arc;
-
-use http::Method;
-use serde_json::{Value, json};
-use tokio::sync::Notify;
-use tollgate::demo::vendor::{Reply, Step};
-
-use crate::{
-    checks::micro,
-    harness::{Key, Setup, World, eventually, request},
-    ops::{BOTH, Op},
-    replies::{events, read_until, rest},
-};
+use crate::prelude::*;
 
 /// The number of words that the vendor sends. The vendor counts about 500 tokens for each word.
 const WORDS: usize = 30;
@@ -124,7 +112,7 @@ async fn stream_covered_by_the_balance_is_complete_and_its_hold_grows() {
     let world = growing("").await;
     let key = world.key_with("rich", "1000", json!({})).await;
     for vendor in BOTH {
-        world.vendor.script(move |_| reply(vendor, None));
+        world.vendor_sends(reply(vendor, None));
         for (path, limit, ceiling, _) in CALLERS {
             let (stream, receipt) = called(&world, &key, (path, limit), vendor.model()).await;
             assert!(!stream.contains(ceiling), "{path} {vendor:?}");
@@ -145,9 +133,7 @@ async fn stream_that_exceeds_the_balance_ends_as_if_its_output_limit_were_reache
     let world = growing("").await;
     for (vendor, balance) in [(Op::Chat, "1.3"), (Op::Messages, "13")] {
         let never = Arc::new(Notify::new());
-        world
-            .vendor
-            .script(move |_| reply(vendor, Some((WORDS, &never))));
+        world.vendor_sends(reply(vendor, Some((WORDS, &never))));
         for (path, limit, ceiling, last) in CALLERS {
             let account = format!("{}-{}", vendor.model(), path.rsplit('/').next().unwrap());
             let key = world.key_with(&account, balance, json!({})).await;
@@ -196,9 +182,7 @@ async fn receipt_says_why_a_stream_was_stopped() {
     ] {
         let go = Arc::new(Notify::new());
         let waits = Arc::clone(&go);
-        world
-            .vendor
-            .script(move |_| reply(vendor, Some((4, &waits))));
+        world.vendor_sends(reply(vendor, Some((4, &waits))));
         let key = world
             .key_with(&why.replace('_', "-"), "1000", json!({}))
             .await;
@@ -219,7 +203,7 @@ async fn receipt_says_why_a_stream_was_stopped() {
             &key.account
         };
         let path = format!("/admin/v1/{path}/{id}");
-        let answer = world.admin(Method::PATCH, &path, Some(change)).await;
+        let answer = world.admin_patch(&path, change).await;
         assert!(answer.status.is_success(), "{why}: {answer:?}");
         go.notify_one();
         let stream = rest(&mut body).await;
@@ -247,7 +231,7 @@ async fn hold_covers_the_whole_output_of_a_stream_read_to_the_end_after_a_client
         .await;
     let key = world.key_with("rich", "1000", json!({})).await;
     let vendor = Op::Messages;
-    world.vendor.script(move |_| reply(vendor, None));
+    world.vendor_sends(reply(vendor, None));
     let (_, receipt) = called(&world, &key, ("/v1/messages", "max_tokens"), "messages").await;
     assert!(
         micro(&receipt["held_rub"]) > micro(&receipt["charged_rub"]),
@@ -265,7 +249,7 @@ async fn key_setting_enables_growing_holds_for_models_with_a_configured_speed() 
         .start()
         .await;
     let vendor = Op::Messages;
-    world.vendor.script(move |_| reply(vendor, None));
+    world.vendor_sends(reply(vendor, None));
     for grows in [false, true] {
         let account = format!("grows-{grows}");
         let key = world

@@ -1,8 +1,6 @@
 //! Tests of clients that close their sending side after the request. Such a client gets one complete response. If it
 //! disconnects later, the gateway detects this and closes the vendor's stream (README, "Money", 5).
 
-use std::{sync::Arc, time::Duration};
-
 use http::{Response, StatusCode};
 use http_body_util::Empty;
 use hyper::{
@@ -11,21 +9,15 @@ use hyper::{
     client::conn::http1::handshake,
 };
 use hyper_util::rt::TokioIo;
-use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, duplex},
     net::TcpStream,
-    sync::Notify,
     task::JoinSet,
     time::{Instant, timeout},
 };
-use tollgate::demo::{script::polite, vendor::Step};
+use tollgate::demo::script::polite;
 
-use crate::{
-    edge::statuses,
-    harness::{Answer, Key, World, eventually, whole, with},
-    ops::{BOTH, Op},
-};
+use crate::{edge::statuses, prelude::*};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -191,8 +183,7 @@ async fn http_1_0_client_gets_no_interim_answer() {
 #[tokio::test]
 async fn half_closed_client_that_disconnects_later_is_detected() {
     for step in [0, 2] {
-        let world = World::start().await;
-        let key = world.key().await;
+        let (world, key) = World::start_with_key().await;
         world
             .vendor
             .script(move |received| polite(received).with_step(step, Step::Hold(Arc::default())));
@@ -219,8 +210,7 @@ async fn half_closed_client_that_disconnects_later_is_detected() {
 /// An incomplete request is not served, even if the client still reads.
 #[tokio::test]
 async fn incomplete_request_of_a_half_closed_client_is_not_served() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let whole = call(op, &key, true);
         for cut in [1, 10, whole.len() / 2] {

@@ -4,21 +4,11 @@
 //! In these tests, a million input tokens of the model `chat` cost 100 ₽ and a million output tokens 200 ₽. So a token
 //! costs 100 or 200 µ₽.
 
-use http::Method;
-use serde_json::{Value, json};
-
-use crate::{
-    checks::{PERMISSION, decimal, micro, refused, rubles},
-    harness::{Key, RedisServer, Setup, World, chat_body, with},
-    ledger::folder,
-    ops::{BOTH, Op},
-    replies::Running,
-};
+use crate::{ledger::folder, prelude::*};
 
 /// Makes a call. Returns the amount that it held while it was in flight, in micro-rubles.
 async fn held(world: &World, op: Op, key: &Key, body: &Value) -> i64 {
-    let answer = op.call(world, key, body).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = op.call(world, key, body).await.expect(200);
     micro(&world.receipt(&answer.number()).await["held_rub"])
 }
 
@@ -39,15 +29,14 @@ fn written(world: &World, field: &str) -> i64 {
 
 #[tokio::test]
 async fn running_call_holds_money_and_finished_call_holds_none() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let before = world.settled(&key).await;
         let running = Running::start(&world, op, &key, &op.body("x")).await;
         let number = running.number.clone();
         let during = world.account(&key).await;
         let path = format!("/admin/v1/keys/{}", key.id);
-        let of_key = world.admin(Method::GET, &path, None).await.json();
+        let of_key = world.admin_get(&path).await.json();
         running.finish().await;
         let after = world.settled(&key).await;
         let receipt = world.receipt(&number).await;
@@ -69,8 +58,7 @@ async fn running_call_holds_money_and_finished_call_holds_none() {
 
 #[tokio::test]
 async fn hold_covers_the_requested_maximum_of_output_at_the_output_price() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for (op, price) in [(Op::Chat, 200), (Op::Messages, 2000)] {
         let of = |tokens: u32| with(op.body("x"), json!({ "max_tokens": tokens }));
         let one = held(&world, op, &key, &of(1)).await;
@@ -87,8 +75,7 @@ async fn hold_covers_the_requested_maximum_of_output_at_the_output_price() {
 
 #[tokio::test]
 async fn max_completion_tokens_limits_output_like_max_tokens() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let old = held(&world, Op::Chat, &key, &chat_body("x")).await;
     let new = with(open("x"), json!({ "max_completion_tokens": 100 }));
     assert_eq!(held(&world, Op::Chat, &key, &new).await, old);
@@ -96,8 +83,7 @@ async fn max_completion_tokens_limits_output_like_max_tokens() {
 
 #[tokio::test]
 async fn hold_covers_the_output_of_all_n_requested_answers() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let one = held(&world, Op::Chat, &key, &chat_body("x")).await;
     let three = with(chat_body("x"), json!({ "n": 3 }));
     let three = held(&world, Op::Chat, &key, &three).await;
@@ -108,8 +94,10 @@ async fn hold_covers_the_output_of_all_n_requested_answers() {
 async fn usual_hold_counts_two_tokens_per_three_bytes_and_strict_hold_one_per_byte() {
     for (mode, bytes_in_two_tokens) in [("usual", 3), ("strict", 2)] {
         let line = format!("[ledger]\nhold = \"{mode}\"");
-        let world = Setup::default().edit("[ledger]", &line).start().await;
-        let key = world.key().await;
+        let (world, key) = Setup::default()
+            .edit("[ledger]", &line)
+            .start_with_key()
+            .await;
         for (op, price) in [(Op::Chat, 100), (Op::Messages, 1000)] {
             // The hold counts the bytes of the decoded character, not of its escape in JSON.
             let little = held(&world, op, &key, &op.body(&"\n".repeat(300))).await;
@@ -137,8 +125,7 @@ async fn input_is_held_at_the_rate_of_its_most_expensive_class() {
         ),
     ] {
         let usual = "input = \"1\", cached_input = \"0.1\", output = \"2\", cache_write = \"0.5\"";
-        let world = Setup::default().edit(usual, edit).start().await;
-        let key = world.key().await;
+        let (world, key) = Setup::default().edit(usual, edit).start_with_key().await;
         let little = held(&world, Op::Chat, &key, &chat_body(&"x".repeat(300))).await;
         let much = held(&world, Op::Chat, &key, &chat_body(&"x".repeat(3300))).await;
         assert_eq!(much - little, 2000 * dearest, "{edit}");
@@ -147,8 +134,7 @@ async fn input_is_held_at_the_rate_of_its_most_expensive_class() {
 
 #[tokio::test]
 async fn hold_of_an_image_does_not_depend_on_its_bytes() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let with_images = |op: Op, bytes: &[usize]| {
         let mut parts = vec![json!({ "type": "text", "text": "x" })];
         parts.extend(bytes.iter().map(|bytes| {
@@ -178,14 +164,13 @@ async fn hold_of_an_image_does_not_depend_on_its_bytes() {
 #[tokio::test]
 async fn call_without_an_output_maximum_is_held_and_sent_with_the_models_maximum() {
     for field in ["max_completion_tokens", "max_tokens"] {
-        let world = Setup::default()
+        let (world, key) = Setup::default()
             .edit(
                 "output_tokens_max = 4000",
                 &format!("output_tokens_max = 4000\noutput_field = \"{field}\""),
             )
-            .start()
+            .start_with_key()
             .await;
-        let key = world.key().await;
         let named = with(chat_body("x"), json!({ "max_tokens": 4000 }));
         let named = held(&world, Op::Chat, &key, &named).await;
         assert_eq!(held(&world, Op::Chat, &key, &open("x")).await, named);
@@ -197,11 +182,10 @@ async fn call_without_an_output_maximum_is_held_and_sent_with_the_models_maximum
 async fn output_maximum_of_null_is_replaced_by_the_models_maximum() {
     for field in ["max_completion_tokens", "max_tokens"] {
         let line = format!("output_tokens_max = 4000\noutput_field = \"{field}\"");
-        let world = Setup::default()
+        let (world, key) = Setup::default()
             .edit("output_tokens_max = 4000", &line)
-            .start()
+            .start_with_key()
             .await;
-        let key = world.key().await;
         let named = with(chat_body("x"), json!({ "max_tokens": 4000 }));
         let named = held(&world, Op::Chat, &key, &named).await;
         for given in ["max_completion_tokens", "max_tokens"] {
@@ -217,8 +201,7 @@ async fn output_maximum_of_null_is_replaced_by_the_models_maximum() {
 
 #[tokio::test]
 async fn requested_output_maximum_is_sent_unchanged() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for field in ["max_completion_tokens", "max_tokens"] {
         let body = with(open("x"), json!({ field: 7 }));
         held(&world, Op::Chat, &key, &body).await;
@@ -415,12 +398,8 @@ async fn call_gets_403_while_the_money_is_held_and_401_once_it_is_spent() {
     let less = format!("-{}", left.as_str().unwrap());
     let entry = json!({ "id": "rest", "amount_rub": less, "reason": "test" });
     let path = "/admin/v1/accounts/all/adjustments";
-    assert_eq!(
-        world.admin(Method::POST, path, Some(entry)).await.status,
-        200
-    );
-    let answer = world.chat(&key, &chat_body("x")).await;
-    assert_eq!(answer.status, 401);
+    assert_eq!(world.admin_post(path, entry).await.status, 200);
+    world.chat(&key, &chat_body("x")).await.expect(401);
 }
 
 #[tokio::test]

@@ -1,17 +1,12 @@
 //! Tests of repeated calls: calls with the same idempotency key cause one vendor call, one hold and one charge
 //! (docs/callers.md).
 
-use std::{sync::Arc, time::Duration};
-
-use bytes::Bytes;
-use http::{Method, Request, header::HeaderValue};
+use http::{Request, header::HeaderValue};
 use http_body_util::{BodyExt, Full};
-use serde_json::{Value, json};
-use tokio::sync::Notify;
-use tollgate::demo::vendor::{Received, Reply, ScriptedVendor, Step};
+use tollgate::demo::vendor::{Received, ScriptedVendor};
 
 use crate::{
-    harness::{Answer, Key, RedisServer, Setup, World, eventually, request, with},
+    prelude::*,
     support::{
         config::ConfigText,
         process::{Served, Start},
@@ -86,15 +81,13 @@ async fn repeated_call_in_any_format_gets_the_first_answer_and_is_charged_once()
     let key = allowed(&world).await;
     for (index, call) in calls("привет").into_iter().enumerate() {
         let presented = format!("call-{index}");
-        let first = sent(&world, &key, &call, &presented).await;
-        assert_eq!(first.status, 200, "{first:?}");
+        let first = sent(&world, &key, &call, &presented).await.expect(200);
         assert_eq!(replayed(&first), None);
         let after = world.settled(&key).await;
         // A repeat joins the call in flight until its response is stored. Later, a repeat gets the stored response. To
         // the client, both responses look the same.
         for _ in 0..2 {
-            let again = sent(&world, &key, &call, &presented).await;
-            assert_eq!(again.status, 200);
+            let again = sent(&world, &key, &call, &presented).await.expect(200);
             assert_eq!(again.text(), first.text());
             assert_eq!(replayed(&again), Some(first.number().as_str()));
             assert_ne!(again.number(), first.number());
@@ -140,8 +133,7 @@ async fn repeat_of_a_call_counts_towards_the_per_minute_limit_of_its_key() {
 
 #[tokio::test]
 async fn idempotency_header_is_ignored_if_the_key_has_no_permission_for_it() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for presented in ["one", "one", "", "\u{20ac}"] {
         let answer = sent(&world, &key, &chat("привет"), presented).await;
         assert_eq!((answer.status.as_u16(), replayed(&answer)), (200, None));
@@ -158,7 +150,7 @@ async fn idempotency_header_is_ignored_if_the_key_has_no_permission_for_it() {
     let path = format!("/admin/v1/keys/{}", key.id);
     for (flag, calls) in [(true, 5), (false, 7)] {
         let change = json!({ "idempotency": flag });
-        let changed = world.admin(Method::PATCH, &path, Some(change)).await;
+        let changed = world.admin_patch(&path, change).await;
         assert_eq!(changed.json()["idempotency"], flag, "{changed:?}");
         for _ in 0..2 {
             sent(&world, &key, &chat("привет"), "two").await;
@@ -178,11 +170,11 @@ async fn idempotency_key_that_is_malformed_or_reused_for_another_request_is_refu
         assert!(text.contains("«idempotency-key»"), "{text}");
     }
     let longest = "x".repeat(255);
-    let first = sent(&world, &key, &chat("привет"), &longest).await;
-    assert_eq!(first.status, 200);
+    sent(&world, &key, &chat("привет"), &longest)
+        .await
+        .expect(200);
     for other in [chat("пока"), streamed("привет")] {
-        let refused = sent(&world, &key, &other, &longest).await;
-        assert_eq!(refused.status, 422);
+        let refused = sent(&world, &key, &other, &longest).await.expect(422);
         assert_eq!(refused.json()["error"]["code"], "idempotency_key_reused");
         assert!(refused.refusal().contains("новый ключ идемпотентности"));
         assert_eq!(refused.headers["x-should-retry"], "false");
@@ -194,9 +186,7 @@ async fn idempotency_key_that_is_malformed_or_reused_for_another_request_is_refu
 async fn repeat_of_a_call_that_cost_nothing_runs_again() {
     let world = World::start().await;
     let key = allowed(&world).await;
-    world
-        .vendor
-        .script(|_| Reply::json(500, &json!({ "error": { "message": "no" } })));
+    world.vendor_sends(Reply::json(500, &json!({ "error": { "message": "no" } })));
     let failed = sent(&world, &key, &chat("привет"), "one").await;
     assert!(failed.status.is_server_error(), "{failed:?}");
     assert_eq!(world.settled(&key).await["balance_rub"], "1000.00");
@@ -264,8 +254,9 @@ async fn repeated_call_at_another_gateway_waits_for_the_running_call_and_gets_it
     let (path, body) = streamed(SECRET_PROMPT);
     let origin = one.url("");
     let running = one.send(ask(&origin, &key, path, &body, "one")).await;
-    let refused = sent(&two, &key, &(path, body.clone()), "one").await;
-    assert_eq!(refused.status, 409);
+    let refused = sent(&two, &key, &(path, body.clone()), "one")
+        .await
+        .expect(409);
     assert_eq!(refused.json()["error"]["code"], "idempotency_key_in_use");
     let wait: u64 = refused.headers["retry-after"]
         .to_str()
@@ -273,8 +264,9 @@ async fn repeated_call_at_another_gateway_waits_for_the_running_call_and_gets_it
         .parse()
         .unwrap();
     assert!((1..=15).contains(&wait), "{wait}");
-    let mismatch = sent(&two, &key, &streamed("другой"), "one").await;
-    assert_eq!(mismatch.status, 422);
+    sent(&two, &key, &streamed("другой"), "one")
+        .await
+        .expect(422);
     hold.notify_one();
     let whole = running.into_body().collect().await.unwrap().to_bytes();
     let again = eventually("the answer is stored", async || {
@@ -317,8 +309,7 @@ async fn disabled_key_gets_no_stored_answer_at_any_gateway() {
     let two = Setup::default().ledger(&server.url()).start().await;
     let key = allowed(&one).await;
     let call = chat("x");
-    let first = sent(&one, &key, &call, "one").await;
-    assert_eq!(first.status, 200, "{first:?}");
+    sent(&one, &key, &call, "one").await.expect(200);
     for world in [&one, &two] {
         eventually("the answer is repeated", async || {
             let again = sent(world, &key, &call, "one").await;
@@ -328,11 +319,11 @@ async fn disabled_key_gets_no_stored_answer_at_any_gateway() {
     }
     let path = format!("/admin/v1/keys/{}", key.id);
     let disabled = json!({ "status": "disabled" });
-    let changed = two.admin(Method::PATCH, &path, Some(disabled)).await;
-    assert_eq!(changed.status, 200, "{changed:?}");
+    two.admin(Method::PATCH, &path, Some(disabled))
+        .await
+        .expect(200);
     for world in [&one, &two] {
-        let again = sent(world, &key, &call, "one").await;
-        assert_eq!(again.status, 401, "{again:?}");
+        let again = sent(world, &key, &call, "one").await.expect(401);
         assert_eq!(replayed(&again), None);
     }
 }
@@ -354,11 +345,13 @@ async fn stored_answer_is_unreadable_without_the_secret_of_its_key() {
         "made when it is needed"
     );
     let key = allowed(&world).await;
-    let answer = json!({ "id": "c1", "object": "chat.completion", "created": 1, "model": "m",
+    world.vendor_sends(Reply::json(
+        200,
+        &json!({ "id": "c1", "object": "chat.completion", "created": 1, "model": "m",
         "choices": [{ "index": 0, "finish_reason": "stop",
             "message": { "role": "assistant", "content": SECRET_ANSWER } }],
-        "usage": { "prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14 } });
-    world.vendor.script(move |_| Reply::json(200, &answer));
+        "usage": { "prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14 } }),
+    ));
     let call = chat(SECRET_PROMPT);
     let first = sent(&world, &key, &call, "presented-key").await;
     assert!(first.text().contains(SECRET_ANSWER));
@@ -366,7 +359,7 @@ async fn stored_answer_is_unreadable_without_the_secret_of_its_key() {
     let mode = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
     eventually("it is stored", async || {
-        let scrape = world.admin(Method::GET, "/metrics", None).await.text();
+        let scrape = world.admin_get("/metrics").await.text();
         let mut lines = scrape.lines();
         let line =
             lines.find(|line| line.starts_with("tollgate_idempotent_stored_bytes_total "))?;
@@ -454,8 +447,9 @@ async fn repeat_of_a_call_whose_gateway_was_killed_runs_elsewhere_and_is_charged
     let running = world.send(ask(&origin, &key, path, &body, "one")).await;
     assert_eq!(running.status(), 200);
     one.kill();
-    let refused = sent(&world, &key, &(path, body.clone()), "one").await;
-    assert_eq!(refused.status, 409, "{refused:?}");
+    sent(&world, &key, &(path, body.clone()), "one")
+        .await
+        .expect(409);
     let answer = eventually("the claim's time is over", async || {
         let answer = sent(&world, &key, &(path, body.clone()), "one").await;
         (answer.status != 409).then_some(answer)

@@ -5,17 +5,12 @@ use std::{
     future::pending,
     panic::AssertUnwindSafe,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     task::{Context, Poll},
-    time::Duration,
 };
 
-use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{HeaderValue, Method, Request, Response, header::HOST};
+use http::{HeaderValue, Request, Response, header::HOST};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
 use hyper::{
@@ -23,15 +18,12 @@ use hyper::{
     client::conn::http1::{SendRequest, handshake},
 };
 use hyper_util::rt::TokioIo;
-use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::Notify,
     task::JoinSet,
     time::{Instant, timeout},
 };
-use tollgate::demo::vendor::{Reply, Step};
 use tollgate_layers::{
     Error,
     body::{AnswerBody, boxed},
@@ -53,8 +45,8 @@ use tollgate_layers::{
 use tower::{Layer, Service, service_fn};
 
 use crate::{
-    harness::{Key, Setup, World, chat_body, eventually, messages_body, request, with},
     ledger::{HOUR, acme, hold, is_sound, item, micro, number, open},
+    prelude::*,
 };
 
 /// The maximum time after a client disconnect until the hold has ended and the vendor's connection is closed.
@@ -208,14 +200,9 @@ fn call(world: &World, key: &Key, format: Format, stream: bool) -> Request<Full<
         Format::Responses => {
             let turn = json!({ "role": "user", "content": SAID });
             let body = json!({ "model": "chat", "input": [turn], "max_output_tokens": 100 });
-            let bearer = format!("Bearer {}", key.secret);
-            let headers = [
-                ("authorization", bearer.as_str()),
-                ("content-type", "application/json"),
-            ];
             let url = world.url("/v1/responses");
             let body = with(body, fields).to_string();
-            request(Method::POST, &url, &headers, body.into())
+            json_request(Method::POST, &url, &key.secret, body)
         }
     }
 }
@@ -319,21 +306,11 @@ async fn has_paid(world: &World, key: &Key, left: Instant, charge: MicroRub) {
     is_sound(world.gateway.store()).await;
 }
 
-struct Expected {
-    charge: MicroRub,
-    end: &'static str,
-    estimated: bool,
-}
-
-async fn receipt_says(world: &World, number: &str, expected: &Expected) {
+async fn receipt_says(world: &World, number: &str, charge: MicroRub, end: &str, estimated: bool) {
     let receipt = world.receipt(number).await;
-    assert_eq!(
-        receipt["charged_rub"],
-        expected.charge.to_string(),
-        "{receipt}"
-    );
-    assert_eq!(receipt["end"], expected.end, "{receipt}");
-    assert_eq!(receipt["estimated"], expected.estimated, "{receipt}");
+    assert_eq!(receipt["charged_rub"], charge.to_string(), "{receipt}");
+    assert_eq!(receipt["end"], end, "{receipt}");
+    assert_eq!(receipt["estimated"], estimated, "{receipt}");
     assert_eq!(receipt["booked"], "held", "{receipt}");
 }
 
@@ -400,7 +377,7 @@ async fn client_that_disconnects_during_a_plain_answer_pays_in_full() {
             steps.insert(sent, Step::Hold(Arc::clone(&hold)));
             let reply = Reply::raw(200, "application/json", steps);
             let world = one_at_a_time(format).start().await;
-            world.vendor.script(move |_| reply.clone());
+            world.vendor_sends(reply);
             let key = world.key().await;
             let mut client = Client::dial(&world).await;
             client.send(call(&world, &key, format, false));
@@ -466,7 +443,7 @@ async fn client_that_disconnects_within_a_stream_pays_for_input_and_received_out
         let reply = Reply::stream(events(format))
             .with_step(events_to_second_word(format), Step::Hold(hold));
         let world = selling(format).start().await;
-        world.vendor.script(move |_| reply.clone());
+        world.vendor_sends(reply);
         let key = world.key().await;
         let mut client = Client::dial(&world).await;
         let mut res = client.ask(call(&world, &key, format, true)).await;
@@ -482,12 +459,7 @@ async fn client_that_disconnects_within_a_stream_pays_for_input_and_received_out
         };
         let charge = micro(tokens_in * input + output_seen() * output);
         has_paid(&world, &key, left, charge).await;
-        let expected = Expected {
-            charge,
-            end: "client_left",
-            estimated: true,
-        };
-        receipt_says(&world, &number_of(&res), &expected).await;
+        receipt_says(&world, &number_of(&res), charge, "client_left", true).await;
     }
 }
 
@@ -499,7 +471,7 @@ async fn client_that_disconnects_after_the_last_event_counts_as_finished() {
         let last = events.len();
         let reply = Reply::stream(events).with_step(last, Step::Hold(hold));
         let world = selling(format).start().await;
-        world.vendor.script(move |_| reply.clone());
+        world.vendor_sends(reply);
         let key = world.key().await;
         let mut client = Client::dial(&world).await;
         let mut res = client.ask(call(&world, &key, format, true)).await;
@@ -512,12 +484,8 @@ async fn client_that_disconnects_after_the_last_event_counts_as_finished() {
         let left = client.leave();
         vendor_is_left(&world, left).await;
         has_paid(&world, &key, left, full_charge(format)).await;
-        let expected = Expected {
-            charge: full_charge(format),
-            end: "finished",
-            estimated: false,
-        };
-        receipt_says(&world, &number_of(&res), &expected).await;
+        let charge = full_charge(format);
+        receipt_says(&world, &number_of(&res), charge, "finished", false).await;
     }
 }
 
@@ -531,7 +499,7 @@ async fn client_that_disconnects_from_a_stream_read_to_the_end_pays_for_the_true
         let from = format!("format = \"{name}\"\n");
         let to = format!("{from}on_disconnect = \"drain\"\n");
         let world = one_at_a_time(format).edit(&from, &to).start().await;
-        world.vendor.script(move |_| reply.clone());
+        world.vendor_sends(reply);
         let key = world.key().await;
         let mut client = Client::dial(&world).await;
         let mut res = client.ask(call(&world, &key, format, true)).await;
@@ -543,12 +511,8 @@ async fn client_that_disconnects_from_a_stream_read_to_the_end_pays_for_the_true
         let finished = Instant::now();
         hold.notify_one();
         has_paid(&world, &key, finished, full_charge(format)).await;
-        let expected = Expected {
-            charge: full_charge(format),
-            end: "finished",
-            estimated: false,
-        };
-        receipt_says(&world, &number_of(&res), &expected).await;
+        let charge = full_charge(format);
+        receipt_says(&world, &number_of(&res), charge, "finished", false).await;
     }
 }
 
@@ -564,7 +528,7 @@ async fn client_that_disconnects_after_a_refusal_pays_nothing() {
     let account = world.settled(&key).await;
     assert_eq!(account["balance_rub"], "0.01");
     let path = format!("/admin/v1/receipts/{}", number_of(&res));
-    assert_eq!(world.admin(Method::GET, &path, None).await.status, 404);
+    assert_eq!(world.admin_get(&path).await.status, 404);
     assert_eq!(world.vendor.received().len(), 0);
 }
 

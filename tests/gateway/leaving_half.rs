@@ -1,20 +1,10 @@
 //! Tests that a client which disconnects in the middle of a stream pays at most the price of the complete stream
 //! (docs/decisions.md, "Money"). The samples are a Russian text, and a conversation whose input is cached.
 
-use std::sync::Arc;
-
-use http::Method;
 use serde::Deserialize;
-use serde_json::{Value, json};
-use tokio::sync::Notify;
-use tollgate::demo::vendor::{Reply, Step};
 use tollgate_layers::call::Format;
 
-use crate::{
-    checks::micro,
-    harness::{Key, Setup, World, request},
-    replies::{read_until, rest},
-};
+use crate::prelude::*;
 
 /// Sample texts, each with the number of tokens that a tokenizer has counted.
 const TEXTS: &str = include_str!("../../layers/src/text_size/texts.jsonl");
@@ -171,8 +161,7 @@ async fn caller_that_disconnects_early_pays_at_most_as_much_as_one_that_stays() 
                     Setup::default().edit("format = \"chat\"", "format = \"responses\"")
                 }
             };
-            let world = setup.start().await;
-            let key = world.key().await;
+            let (world, key) = setup.start_with_key().await;
             let input = question.tokens + 8;
             let counts = [input, input * cached_percent / 100, answer.tokens];
             let (events, half) = stream(format, &pieces, counts);
@@ -180,8 +169,7 @@ async fn caller_that_disconnects_early_pays_at_most_as_much_as_one_that_stays() 
 
             // The second call of the conversation is read to its end. The client of the third call disconnects in the
             // middle.
-            let whole = Reply::stream(events.clone());
-            world.vendor.script(move |_| whole.clone());
+            world.vendor_sends(Reply::stream(events.clone()));
             let mut before = 0;
             let mut stays = 0;
             for _ in 0..2 {
@@ -191,8 +179,7 @@ async fn caller_that_disconnects_early_pays_at_most_as_much_as_one_that_stays() 
                 (stays, before) = (now - before, now);
             }
             let never = Arc::new(Notify::new());
-            let stopped = Reply::stream(events).with_step(half, Step::Hold(never));
-            world.vendor.script(move |_| stopped.clone());
+            world.vendor_sends(Reply::stream(events).with_step(half, Step::Hold(never)));
             let mut res = world.send(ask(&world, &key, format, &question.text)).await;
             let last = serde_json::to_string(&pieces[HALF - 1]).unwrap();
             read_until(res.body_mut(), last.trim_matches('"')).await;

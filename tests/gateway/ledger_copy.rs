@@ -7,7 +7,6 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use serde_json::Value;
 use tollgate_layers::{
     ceiling::Ceilings,
     reserve::{
@@ -20,11 +19,11 @@ use tollgate_layers::{
 };
 
 use crate::{
-    harness::{RedisServer, Setup, chat_body},
     ledger::{
         Books, acme, folder, hold, is_sound, micro, number, open, over, over_url, record,
         settlement, topup,
     },
+    prelude::*,
     support::process::TOLLGATE,
     support::redis::RedisCluster,
     usage_report::{complained, reported},
@@ -147,10 +146,7 @@ async fn books_copied_from_a_file_to_redis_to_a_cluster_and_back_lose_nothing() 
     ] {
         let copied = ledger_copy(&from, &to, &[]).await;
         let text = reported(&copied, 0);
-        assert!(
-            text.contains("ok: source and target are the same"),
-            "{text}"
-        );
+        has(&text, "ok: source and target are the same");
     }
     assert_eq!(seen(&over(&server).await).await, before);
     assert_eq!(seen(&over_url(&cluster.url()).await).await, before);
@@ -173,8 +169,7 @@ async fn books_copied_from_a_file_to_redis_to_a_cluster_and_back_lose_nothing() 
 async fn gateway_serves_calls_from_a_copied_ledger_with_the_same_keys() {
     let (server, folder) = (RedisServer::start().await, folder());
     let path = folder.path().join("books.db");
-    let world = Setup::default().ledger(&file(&path)).start().await;
-    let key = world.key().await;
+    let (world, key) = Setup::default().ledger(&file(&path)).start_with_key().await;
     let answer = world.chat(&key, &chat_body("x")).await;
     let receipt = world.receipt(&answer.number()).await;
     let account = world.settled(&key).await;
@@ -208,10 +203,8 @@ async fn ledger_copy_reports_open_holds_and_releases_them_only_on_request() {
     ledger.reserve(&hold(9, "k1", 40)).await.unwrap();
     let to = file(&folder.path().join("books.db"));
     let refused = complained(&ledger_copy(&server.url(), &to, &[]).await, 1);
-    assert!(
-        refused.contains("1 hold still open, 0.00004 ₽ in total") && refused.contains("--release"),
-        "{refused}"
-    );
+    has(&refused, "1 hold still open, 0.00004 ₽ in total");
+    has(&refused, "--release");
     reported(&ledger_copy(&server.url(), &to, &["--release"]).await, 0);
     assert_eq!(ledger.account(&acme()).await.unwrap().held_rub, micro(0));
 
@@ -221,10 +214,7 @@ async fn ledger_copy_reports_open_holds_and_releases_them_only_on_request() {
     ledger.reserve(&due).await.unwrap();
     let to = file(&folder.path().join("other.db"));
     let waited = reported(&ledger_copy(&server.url(), &to, &["--wait", "60"]).await, 0);
-    assert!(
-        waited.contains("the charges of 1 call are not in the copy"),
-        "{waited}"
-    );
+    has(&waited, "the charges of 1 call are not in the copy");
 }
 
 #[tokio::test]

@@ -81,11 +81,8 @@ impl Fleet {
         assert_eq!(first.all_leases().await.unwrap(), []);
         for account in accounts {
             let view = first.account(&account.parse().unwrap()).await.unwrap();
-            assert_eq!(
-                (view.balance_rub, view.loss_rub),
-                (micro(0), micro(0)),
-                "{view:?}"
-            );
+            assert_eq!(view.balance_rub, micro(0), "{view:?}");
+            assert_eq!(view.loss_rub, micro(0), "{view:?}");
         }
         is_sound(&first).await;
         self.tasks.shutdown().await;

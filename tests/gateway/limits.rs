@@ -3,14 +3,9 @@
 
 use std::cell::Cell;
 
-use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{
-    checks::{INVALID, LIMIT, refused},
-    harness::{Answer, RedisServer, Setup, World, eventually},
-    ops::{BOTH, bearer, limits, top},
-};
+use crate::prelude::*;
 
 const CATALOG: &str = "/v1/tollgate/models";
 
@@ -47,8 +42,7 @@ async fn catalog_rate_limit_is_configurable() {
 
 #[tokio::test]
 async fn catalog_rate_limit_does_not_affect_other_paths() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     until_refused(10, async || world.get(CATALOG, &[]).await).await;
     for op in BOTH {
         assert_eq!(op.call(&world, &key, &op.body("x")).await.status, 200);
@@ -71,8 +65,7 @@ async fn catalog_rate_limit_holds_across_all_nodes_that_share_a_redis() {
 
 #[tokio::test]
 async fn calls_have_no_rate_limit_by_default() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         for _ in 0..30 {
             assert_eq!(op.call(&world, &key, &op.body("x")).await.status, 200);
@@ -168,9 +161,7 @@ async fn key_that_has_used_its_tokens_per_minute_waits_until_they_refill() {
         let text = refused("key", &answer, 429, LIMIT, "rate_limit_exceeded");
         assert!(text.contains("токенов в минуту"), "{text}");
         // The refused key may still read its own data, and other keys may make calls.
-        let bearer = bearer(&key);
-        let headers = [("authorization", bearer.as_str())];
-        assert_eq!(world.get("/v1/tollgate/key", &headers).await.status, 200);
+        assert_eq!(world.get_by(&key, "/v1/tollgate/key").await.status, 200);
         assert_eq!(op.call(&world, &other, &op.body("x")).await.status, 200);
     }
 }
@@ -235,8 +226,7 @@ async fn ipv6_addresses_in_one_network_of_prefix_length_64_count_as_one_client()
 
 #[tokio::test]
 async fn conversation_of_more_than_10_000_messages_is_refused() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let turn = json!({ "role": "user", "content": "x" });
         for (count, status) in [(10_000, 200), (10_001, 400)] {
@@ -254,8 +244,7 @@ async fn conversation_of_more_than_10_000_messages_is_refused() {
 
 #[tokio::test]
 async fn json_nested_more_than_64_levels_is_refused() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let bearer = bearer(&key);
     for op in BOTH {
         // The object of the body itself is the first level of nesting.

@@ -5,14 +5,10 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use serde_json::{Value, json};
-use tollgate::demo::{
-    script::polite,
-    vendor::{Reply, ScriptedVendor},
-};
+use tollgate::demo::{script::polite, vendor::ScriptedVendor};
 
 use crate::{
-    harness::{World, config_text, eventually},
+    prelude::*,
     support::process::{Start, TOLLGATE, signal},
     upgrade::{both, funded_key},
     usage_report::{complained, reported},

@@ -3,24 +3,16 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
-use http::Method;
-use serde_json::json;
 use tokio::time::{Instant, sleep};
-use tollgate::demo::vendor::{Received, Reply, ScriptedVendor};
+use tollgate::demo::vendor::{Received, ScriptedVendor};
 
-use crate::{
-    checks::{API, cost_nothing, refused},
-    harness::{Setup, VENDOR_KEY, World, chat_body, messages_body},
-    ops::Op,
-    replies::{answer, refusal, usage},
-    secrets::TOKEN,
-};
+use crate::{prelude::*, secrets::TOKEN};
 
 const NAME: &str = "name = \"chat-vendor\"\n";
 
@@ -67,7 +59,7 @@ fn accept_from(world: &World, first: &Arc<AtomicUsize>) {
         if number.parse::<usize>().unwrap() < first.load(Ordering::SeqCst) {
             return refusal(401, &format!("Token has expired: {sent}"));
         }
-        Reply::json(200, &answer(Op::Chat, "hello", &usage(Op::Chat, 10, 5)))
+        plain_reply(Op::Chat, "hello", 10, 5)
     });
 }
 
@@ -126,7 +118,7 @@ async fn calls_continue_if_the_vendor_ends_tokens_early() {
         if uses[number].elapsed() > LIFE {
             return refusal(401, "Token has expired");
         }
-        Reply::json(200, &answer(Op::Chat, "hello", &usage(Op::Chat, 10, 5)))
+        plain_reply(Op::Chat, "hello", 10, 5)
     });
     let key = world.key().await;
     let body = chat_body("x");
@@ -150,7 +142,7 @@ async fn metrics_show_the_age_of_a_vendors_login_token_and_its_login_failures() 
     let endpoint = token_endpoint().await;
     let world = with_tokens_of(&endpoint).await;
     let value = async |name: &str| {
-        let text = world.admin(Method::GET, "/metrics", None).await.text();
+        let text = world.admin_get("/metrics").await.text();
         let start = format!("{name}{{vendor=\"chat-vendor\"}} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&start));
         line.map(|value| value.parse::<f64>().unwrap())
@@ -166,7 +158,7 @@ async fn metrics_show_the_age_of_a_vendors_login_token_and_its_login_failures() 
 
     // The vendor refuses the token, and the endpoint issues no other token.
     endpoint.script(|_| Reply::json(500, &json!({})));
-    world.vendor.script(|_| refusal(401, "Token has expired"));
+    world.vendor_sends(refusal(401, "Token has expired"));
     sleep(Duration::from_millis(1100)).await;
     assert_eq!(world.chat(&key, &chat_body("x")).await.status, 503);
     assert_eq!(value("tollgate_vendor_token_age_seconds").await, None);
@@ -199,7 +191,7 @@ async fn vendor_signature_is_corrected_within_one_call_if_the_clock_is_five_minu
             let sent = received.headers["x-amz-date"].to_str().unwrap();
             let is_near = near.iter().any(|date| date.contains(&clock_of(sent)));
             let reply = match is_near {
-                true => Reply::json(200, &answer(Op::Chat, "hello", &usage(Op::Chat, 10, 5))),
+                true => plain_reply(Op::Chat, "hello", 10, 5),
                 false => refusal(403, "Signature expired")
                     .header("x-amzn-errortype", "InvalidSignatureException"),
             };
@@ -234,21 +226,16 @@ async fn request_to_vertex_has_the_model_in_its_path_and_the_version_in_its_body
         let is_good =
             body.get("model").is_none() && body["anthropic_version"] == "vertex-2023-10-16";
         match is_good && body["max_tokens"].is_u64() {
-            true => Reply::json(
-                200,
-                &answer(Op::Messages, "hello", &usage(Op::Messages, 10, 5)),
-            ),
+            true => plain_reply(Op::Messages, "hello", 10, 5),
             false => refusal(400, "model: Extra inputs are not permitted"),
         }
     });
     let key = world.key().await;
-    let answer = world.messages(&key, &messages_body("x")).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    world.messages(&key, &messages_body("x")).await.expect(200);
     // The call has the Chat Completions format, so it is translated.
     let mut chat = chat_body("x");
     chat["model"] = "messages".into();
-    let answer = world.chat(&key, &chat).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    world.chat(&key, &chat).await.expect(200);
     for received in world.vendor.received() {
         assert_eq!(received.path, "/models/vendor-messages-1:streamRawPredict");
         assert_eq!(
@@ -332,11 +319,9 @@ async fn request_signed_for_aws_has_the_host_that_it_was_sent_to() {
     assert_eq!(world.chat(&key, &chat_body("x")).await.status, 200);
     let received = &world.vendor.received()[0];
     let authorization = received.headers["authorization"].to_str().unwrap();
-    assert!(
-        authorization.contains(
-            "/eu-west-1/bedrock/aws4_request, SignedHeaders=content-type;host;x-amz-date, "
-        ),
-        "{authorization}"
+    has(
+        &authorization,
+        "/eu-west-1/bedrock/aws4_request, SignedHeaders=content-type;host;x-amz-date, ",
     );
     assert_eq!(received.headers["host"], world.vendor.address().to_string());
 }

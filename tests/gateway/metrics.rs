@@ -5,35 +5,21 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::Write as _,
     process::{Command, Stdio},
-    sync::Arc,
-    time::Duration,
 };
 
-use bytes::Bytes;
-use http::Method;
-use serde_json::{Value, json};
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 use tollgate::{
     Gateway,
     config::Config,
-    demo::{
-        script,
-        vendor::{Reply, ScriptedVendor, Step},
-    },
+    demo::{script, vendor::ScriptedVendor},
 };
 use tollgate_layers::reserve::Event;
 
 use crate::{
-    checks::{micro, rubles},
     edge::Edge,
-    harness::{
-        Key, RedisServer, Setup, World, chat_body, client, config_text, eventually, messages_body,
-        request, secret, whole, with,
-    },
     logins::{login_at, token_endpoint},
-    ops::{BOTH, Op, limits},
+    prelude::*,
     price_rules::with_rules,
-    replies::{Running, answer, events, refusal, usage},
     secrets::Folder,
 };
 
@@ -100,8 +86,8 @@ async fn text(world: &World, accept: &str) -> (String, String) {
     let headers = [("accept", accept)];
     let answer = world
         .ask(request(Method::GET, &url, &headers, Bytes::new()))
-        .await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+        .await
+        .expect(200);
     let kind = answer.headers["content-type"].to_str().unwrap().to_owned();
     (kind, answer.text())
 }
@@ -142,8 +128,7 @@ pub async fn shows(world: &World, expected: &[(&str, f64)]) -> Scrape {
 }
 
 fn says(world: &World, op: Op, input: u64, output: u64) {
-    let reported = answer(op, "да", &usage(op, input, output));
-    world.vendor.script(move |_| Reply::json(200, &reported));
+    world.vendor_sends(plain_reply(op, "да", input, output));
 }
 
 /// Returns the rows of the tables in `docs/metrics.md`: the name, type and labels of each metric.
@@ -179,8 +164,7 @@ async fn documented_metrics_equal_those_of_a_scrape() {
     let key = world.key().await;
     assert_eq!(world.chat(&key, &chat_body("x")).await.status, 200);
     // A series of refusals with a code exists only after the first refusal with this code.
-    let refused = world.get("/v1/models", &[]).await;
-    assert_eq!(refused.status, 401);
+    world.get("/v1/models", &[]).await.expect(401);
     let scrape = scrape(&world).await;
     let shown: BTreeMap<_, _> = scrape
         .types
@@ -193,8 +177,7 @@ async fn documented_metrics_equal_those_of_a_scrape() {
 
 #[tokio::test]
 async fn prometheus_can_parse_the_metrics() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     says(&world, Op::Chat, 9, 2);
     world.chat(&key, &chat_body("x")).await;
     world.get("/v1/nowhere", &[]).await;
@@ -208,10 +191,7 @@ async fn prometheus_can_parse_the_metrics() {
         "application/openmetrics-text; version=1.0.0; charset=utf-8"
     );
     assert!(open.ends_with("# EOF\n"), "{open}");
-    assert!(
-        open.contains("# TYPE tollgate_requests counter\n"),
-        "{open}"
-    );
+    has(&open, "# TYPE tollgate_requests counter\n");
 
     let (_, classic) = text(&world, "*/*").await;
     assert!(!classic.contains("# EOF"), "{classic}");
@@ -234,22 +214,16 @@ async fn prometheus_can_parse_the_metrics() {
     let output = promtool.wait_with_output().unwrap();
     let reported =
         String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && reported.trim().is_empty(),
-        "{reported}"
-    );
+    assert!(output.status.success(), "{reported}");
+    assert!(reported.trim().is_empty(), "{reported}");
 }
 
 #[tokio::test]
 async fn metrics_count_calls_by_end_reason_and_count_their_tokens_and_rubles() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     says(&world, Op::Chat, 9, 2);
     assert_eq!(world.chat(&key, &chat_body("x")).await.status, 200);
-    let reported = events(Op::Messages, &["да"], 9, 2);
-    world
-        .vendor
-        .script(move |_| Reply::stream(reported.clone()));
+    world.vendor_sends(Reply::stream(events(Op::Messages, &["да"], 9, 2)));
     let body = with(Op::Messages.body("x"), json!({ "stream": true }));
     assert_eq!(world.messages(&key, &body).await.status, 200);
     let scrape = shows(
@@ -302,8 +276,7 @@ async fn metrics_count_calls_by_end_reason_and_count_their_tokens_and_rubles() {
 
 #[tokio::test]
 async fn metrics_count_refusals_by_status_and_code() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let poor = world.key_with("poor", "0.01", json!({})).await;
     let slow = world
         .another_key("acme", json!({ "requests_per_second": 1 }))
@@ -396,8 +369,7 @@ async fn metrics_count_losses_and_estimates_and_calls_that_cost_more_than_their_
     let funds = held + 10_000;
     let poor = world.key_with("poor", &rubles(funds), json!({})).await;
     assert_eq!(world.chat(&poor, &dense).await.status, 200);
-    let reported = answer(Op::Chat, "да", &Value::Null);
-    world.vendor.script(move |_| Reply::json(200, &reported));
+    world.vendor_sends(Reply::json(200, &answer(Op::Chat, "да", &Value::Null)));
     assert_eq!(world.chat(&rich, &chat_body("x")).await.status, 200);
     // The vendor reports 150 output tokens, but the request allows only 100.
     says(&world, Op::Chat, 9, 150);
@@ -421,8 +393,7 @@ async fn metrics_count_calls_with_more_input_than_the_prices_cover() {
         "output_tokens_max = 4000",
         "output_tokens_max = 4000\ninput_tokens_priced_max = 2600",
     );
-    let world = setup.start().await;
-    let key = world.key().await;
+    let (world, key) = setup.start_with_key().await;
     // The hold counts these 3000 bytes as 2000 tokens, and adds 520 tokens for the call. The vendor may count up to
     // 3000 tokens.
     let dense = Op::Chat.body(&"x".repeat(3000));
@@ -452,14 +423,11 @@ async fn metrics_count_unpriced_calls_and_the_tokens_of_further_rate_classes() {
     // The first gateway has a price for every rate class. The second gateway has prices only for the four usual
     // classes.
     for (setup, unpriced) in [(with_rules(), 0.0), (Setup::default(), 1.0)] {
-        let world = setup.start().await;
-        let key = world.key().await;
-        let reply = reported.clone();
-        world.vendor.script(move |_| Reply::json(200, &reply));
+        let (world, key) = setup.start_with_key().await;
+        world.vendor_sends(Reply::json(200, &reported.clone()));
         // The caller requests no searches, but the call's hold is large enough to pay for them.
         let long = messages_body(&"x".repeat(30_000));
-        let answered = world.messages(&key, &long).await;
-        assert_eq!(answered.status, 200, "{answered:?}");
+        world.messages(&key, &long).await.expect(200);
         let mut expected: Vec<_> = counted
             .iter()
             .map(|(series, count)| (series.as_str(), *count))
@@ -471,9 +439,8 @@ async fn metrics_count_unpriced_calls_and_the_tokens_of_further_rate_classes() {
 
 #[tokio::test]
 async fn metrics_count_vendor_failures_and_show_the_open_breaker() {
-    let world = World::start().await;
-    let key = world.key().await;
-    world.vendor.script(|_| refusal(500, "x"));
+    let (world, key) = World::start_with_key().await;
+    world.vendor_sends(refusal(500, "x"));
     for _ in 0..5 {
         assert_eq!(world.chat(&key, &chat_body("x")).await.status, 503);
     }
@@ -507,12 +474,10 @@ async fn metrics_count_vendor_failures_and_show_the_open_breaker() {
     )
     .await;
 
-    world
-        .vendor
-        .script(|_| refusal(429, "x").header("retry-after", "2"));
+    world.vendor_sends(refusal(429, "x").header("retry-after", "2"));
     let body = Op::Messages.body("x");
     assert_eq!(world.messages(&key, &body).await.status, 429);
-    world.vendor.script(|_| refusal(401, "x"));
+    world.vendor_sends(refusal(401, "x"));
     assert_eq!(world.messages(&key, &body).await.status, 503);
     shows(
         &world,
@@ -534,13 +499,12 @@ async fn metrics_count_vendor_failures_and_show_the_open_breaker() {
 
 #[tokio::test]
 async fn model_unknown_to_its_vendor_has_a_metric_and_does_not_count_as_a_vendor_failure() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let unknown = |vendor: &str, model: &str| {
         format!("tollgate_vendor_model_unknown{{vendor=\"{vendor}\",model=\"{model}\"}}")
     };
     let chat = unknown("chat-vendor", "vendor-chat-1");
-    world.vendor.script(|_| refusal(404, "no such model"));
+    world.vendor_sends(refusal(404, "no such model"));
     for _ in 0..5 {
         assert_eq!(world.chat(&key, &chat_body("x")).await.status, 503);
     }
@@ -567,8 +531,7 @@ async fn model_unknown_to_its_vendor_has_a_metric_and_does_not_count_as_a_vendor
 
 #[tokio::test]
 async fn metrics_show_calls_in_flight() {
-    let world = limits("in_flight_max = 1").start().await;
-    let key = world.key().await;
+    let (world, key) = limits("in_flight_max = 1").start_with_key().await;
     for op in BOTH {
         let running = Running::start(&world, op, &key, &op.body("x")).await;
         let shown = shows(
@@ -598,8 +561,7 @@ async fn metrics_show_calls_in_flight() {
 
 #[tokio::test]
 async fn client_that_disconnects_before_the_answer_is_counted_as_499() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let never = Arc::new(Notify::new());
     world.vendor.script(move |_| {
         Reply::raw(
@@ -641,8 +603,7 @@ async fn series(world: &World) -> BTreeSet<String> {
 
 #[tokio::test]
 async fn callers_cannot_create_metric_series() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let ask = async |n: u64| {
         let name = format!("model \"{n}\"\n{}", n * 7919);
         let body = with(chat_body("x"), json!({ "model": name }));
@@ -675,8 +636,10 @@ async fn names_with_special_characters_are_valid_metric_labels() {
 #[tokio::test]
 async fn metrics_scrape_does_not_wait_for_redis() {
     let server = RedisServer::start().await;
-    let world = Setup::default().ledger(&server.url()).start().await;
-    let key = world.key().await;
+    let (world, key) = Setup::default()
+        .ledger(&server.url())
+        .start_with_key()
+        .await;
     let op = Op::Chat;
     let running = Running::start(&world, op, &key, &op.body("x")).await;
     server.kill();

@@ -2,15 +2,9 @@
 //! cost nothing.
 
 use rust_decimal::{Decimal, prelude::ToPrimitive};
-use serde_json::{Value, json};
-use tollgate::{catalog::snapshot::RateReading, demo::vendor::Reply};
+use tollgate::catalog::snapshot::RateReading;
 
-use crate::{
-    checks::{cost_nothing, decimal, micro},
-    harness::{Key, Setup, World, with},
-    ops::{BOTH, Op},
-    replies::{Running, Tokens, answer, events, refusal, usage},
-};
+use crate::prelude::*;
 
 const CLASSES: [(&str, &str); 4] = [
     ("input", "input_rub_mtok"),
@@ -30,25 +24,21 @@ fn tokens([input, cached_input, cache_write, output]: [u64; 4]) -> Tokens {
 
 /// Makes a call for which the vendor reports this `usage`. Returns its receipt.
 async fn sold(world: &World, key: &Key, op: Op, body: &Value, usage: Value) -> Value {
-    world
-        .vendor
-        .script(move |_| Reply::json(200, &answer(op, "да", &usage)));
-    let answer = op.call(world, key, body).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    world.vendor_sends(Reply::json(200, &answer(op, "да", &usage)));
+    let answer = op.call(world, key, body).await.expect(200);
     world.receipt(&answer.number()).await
 }
 
 #[tokio::test]
 async fn charge_can_be_recomputed_from_the_catalog() {
-    let world = Setup::default()
+    let (world, key) = Setup::default()
         .edit("fixed = \"100\"", "fixed = \"81.432109\"")
         .edit(
             "sell_rate_multiplier = \"1\"",
             "sell_rate_multiplier = \"1.153\"",
         )
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
     let mut spent = 0;
     for (op, model) in BOTH.into_iter().zip(catalog["models"].as_array().unwrap()) {
@@ -88,14 +78,13 @@ async fn charge_can_be_recomputed_from_the_catalog() {
 #[tokio::test]
 async fn charge_is_rounded_up_once_per_request() {
     // Every rate class costs 0.4 µ₽ per token.
-    let world = Setup::default()
+    let (world, key) = Setup::default()
         .edit(
             "input = \"1\", cached_input = \"0.1\", output = \"2\", cache_write = \"0.5\"",
             "input = \"0.004\", cached_input = \"0.004\", output = \"0.004\", cache_write = \"0.004\"",
         )
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     for (used, charged) in [
         ([1, 0, 0, 1], "0.000001"),
         ([1, 1, 1, 1], "0.000002"),
@@ -110,13 +99,10 @@ async fn charge_is_rounded_up_once_per_request() {
 
 #[tokio::test]
 async fn a_stream_costs_as_much_as_the_same_answer_without_streaming() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let plain = sold(&world, &key, op, &op.body("x"), usage(op, 9, 2)).await;
-        world
-            .vendor
-            .script(move |_| Reply::stream(events(op, &["да"], 9, 2)));
+        world.vendor_sends(Reply::stream(events(op, &["да"], 9, 2)));
         let body = with(op.body("x"), json!({ "stream": true }));
         let answer = op.call(&world, &key, &body).await;
         let stream = world.receipt(&answer.number()).await;
@@ -136,8 +122,7 @@ async fn a_stream_costs_as_much_as_the_same_answer_without_streaming() {
 
 #[tokio::test]
 async fn call_is_charged_at_the_rates_in_force_when_it_was_admitted() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         world
             .gateway
@@ -164,8 +149,7 @@ async fn call_is_charged_at_the_rates_in_force_when_it_was_admitted() {
 
 #[tokio::test]
 async fn receipt_keeps_the_tariff_version_and_the_exchange_rate_and_the_four_rates_of_its_call() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let receipt = sold(
         &world,
         &key,
@@ -190,8 +174,7 @@ async fn receipt_keeps_the_tariff_version_and_the_exchange_rate_and_the_four_rat
 
 #[tokio::test]
 async fn refusal_by_the_gateway_costs_nothing() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let limited = json!({ "ceiling_rub": "1" });
     let limited = world.another_key("acme", limited).await;
     world.only_for(&limited, &["other"]).await;
@@ -213,15 +196,13 @@ async fn refusal_by_the_gateway_costs_nothing() {
 
 #[tokio::test]
 async fn vendor_error_costs_nothing_and_the_next_call_is_charged() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         for stream in [false, true] {
-            world.vendor.script(|_| refusal(500, "down"));
+            world.vendor_sends(refusal(500, "down"));
             let body = with(op.body("x"), json!({ "stream": stream }));
             let before = world.settled(&key).await;
-            let answer = op.call(&world, &key, &body).await;
-            assert_eq!(answer.status, 503);
+            op.call(&world, &key, &body).await.expect(503);
             assert_eq!(world.settled(&key).await, before, "{op:?}");
         }
         let receipt = sold(&world, &key, op, &op.body("x"), usage(op, 1, 1)).await;
@@ -231,8 +212,7 @@ async fn vendor_error_costs_nothing_and_the_next_call_is_charged() {
 
 #[tokio::test]
 async fn an_error_event_before_any_text_costs_nothing() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for (op, event) in [
         (
             Op::Chat,
@@ -243,9 +223,7 @@ async fn an_error_event_before_any_text_costs_nothing() {
             "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
         ),
     ] {
-        world
-            .vendor
-            .script(move |_| Reply::stream([event.to_owned()]));
+        world.vendor_sends(Reply::stream([event.to_owned()]));
         let body = with(op.body("x"), json!({ "stream": true }));
         let answer = op.call(&world, &key, &body).await;
         assert!(answer.text().contains("\"error\""), "{}", answer.text());
@@ -255,14 +233,13 @@ async fn an_error_event_before_any_text_costs_nothing() {
 
 #[tokio::test]
 async fn audit_finds_no_breach_after_calls_of_all_kinds() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         sold(&world, &key, op, &op.body("x"), usage(op, 9, 2)).await;
         sold(&world, &key, op, &op.body("x"), Value::Null).await;
         let running = Running::start(&world, op, &key, &op.body("x")).await;
         running.finish().await;
-        world.vendor.script(|_| refusal(400, "no"));
+        world.vendor_sends(refusal(400, "no"));
         op.call(&world, &key, &op.body("x")).await;
     }
     world.settled(&key).await;

@@ -1,17 +1,9 @@
 //! Tests of the admin API: accounts, payments and receipts.
 
-use http::Method;
-use serde_json::{Value, json};
-
-use crate::{
-    checks::{is_russian, micro, names},
-    harness::{ADMIN_KEY, Answer, Key, Setup, World, client, request, whole, with},
-    ops::{BOTH, Op},
-    replies::Running,
-};
+use crate::prelude::*;
 
 async fn post(world: &World, path: &str, body: Value) -> Answer {
-    world.admin(Method::POST, path, Some(body)).await
+    world.admin_post(path, body).await
 }
 
 /// Checks that the admin API has refused a request with this status. Returns the text of the refusal.
@@ -44,11 +36,11 @@ async fn account_can_be_created_and_shown_and_listed_and_renamed() {
         "holds_open": 0,
     });
     let path = format!("{ACCOUNTS}/acme");
-    let shown = world.admin(Method::GET, &path, None).await;
+    let shown = world.admin_get(&path).await;
     let more = json!({ "spent_month_rub": "0.00", "spent_day_rub": "0.00", "keys": [], "debt_rub": "0.00" });
     assert_eq!(shown.json(), with(account.clone(), more));
     post(&world, ACCOUNTS, json!({ "id": "beta", "name": "Beta" })).await;
-    let listed = world.admin(Method::GET, ACCOUNTS, None).await.json();
+    let listed = world.admin_get(ACCOUNTS).await.json();
     let listed = listed["accounts"].as_array().unwrap().clone();
     assert_eq!(listed.len(), 2);
     assert!(listed.contains(&account), "{listed:?}");
@@ -68,8 +60,7 @@ async fn account_can_be_created_and_shown_and_listed_and_renamed() {
 
 #[tokio::test]
 async fn account_shows_its_keys_its_holds_and_its_recent_spending() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let other = world
         .another_key(
             "acme",
@@ -85,7 +76,7 @@ async fn account_shows_its_keys_its_holds_and_its_recent_spending() {
     for field in ["spent_rub", "spent_month_rub", "spent_day_rub"] {
         assert_eq!(account[field], charged, "{field}");
     }
-    let keys = world.admin(Method::GET, "/admin/v1/accounts/acme/keys", None);
+    let keys = world.admin_get("/admin/v1/accounts/acme/keys");
     assert_eq!(account["keys"], keys.await.json()["keys"]);
     let shown = |key: &Key| {
         let mut keys = account["keys"].as_array().unwrap().iter();
@@ -117,7 +108,7 @@ async fn top_up_with_a_repeated_id_applies_once() {
     let body = json!({ "id": "payment-1", "amount_rub": "100.51" });
     let text = no(&post(&world, TOPUPS, body).await, 409);
     assert!(text.contains("payment-1"), "{text}");
-    let account = world.admin(Method::GET, "/admin/v1/accounts/acme", None);
+    let account = world.admin_get("/admin/v1/accounts/acme");
     assert_eq!(account.await.json()["balance_rub"], "100.500001");
 }
 
@@ -193,8 +184,7 @@ async fn correction_may_be_negative_and_must_have_a_reason_and_applies_once() {
 
 #[tokio::test]
 async fn correction_that_would_take_held_money_is_refused_with_409() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
     let free = world.account(&key).await["free_rub"].clone();
     let free = free.as_str().unwrap();
@@ -255,11 +245,9 @@ async fn unknown_field_in_an_admin_request_is_400() {
         let text = no(&answer, 400);
         assert!(text.starts_with("x: unknown field"), "{path}: {text}");
     }
-    let shown = world.admin(Method::GET, &account, None).await.json();
-    assert_eq!(
-        (&shown["name"], &shown["balance_rub"]),
-        (&json!("Acme Ltd"), &json!("0.00"))
-    );
+    let shown = world.admin_get(&account).await.json();
+    assert_eq!(shown["name"], "Acme Ltd");
+    assert_eq!(shown["balance_rub"], "0.00");
 }
 
 #[tokio::test]
@@ -359,7 +347,7 @@ async fn unknown_admin_resource_is_404_and_wrong_method_is_405() {
         "/admin/v1/receipts/7",
         "/admin/v1/nowhere",
     ] {
-        no(&world.admin(Method::GET, path, None).await, 404);
+        no(&world.admin_get(path).await, 404);
     }
     let payment = json!({ "id": "p", "amount_rub": "1" });
     no(
@@ -373,8 +361,7 @@ async fn unknown_admin_resource_is_404_and_wrong_method_is_405() {
 
 #[tokio::test]
 async fn receipt_has_the_cost_and_its_computation() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let answer = op.call(&world, &key, &op.body("Привет")).await;
         let receipt = world.receipt(&answer.number()).await;

@@ -1,22 +1,13 @@
 //! Tests of keys in the admin API, from their creation, which shows the secret once, to their deletion.
 
-use http::Method;
-use serde_json::{Value, json};
-
-use crate::{
-    checks::{AUTHENTICATION, PERMISSION, micro, refused},
-    harness::{Answer, Key, RedisServer, Setup, World, eventually},
-    ops::{BOTH, Op},
-    replies::Running,
-};
+use crate::prelude::*;
 
 fn path(key: &Key) -> String {
     format!("/admin/v1/keys/{}", key.id)
 }
 
 async fn patch(world: &World, key: &Key, change: Value) -> Value {
-    let answer = world.admin(Method::PATCH, &path(key), Some(change)).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = world.admin_patch(&path(key), change).await.expect(200);
     answer.json()
 }
 
@@ -35,8 +26,7 @@ async fn secret_of_a_key_is_shown_only_when_it_is_created() {
         "requests_per_minute": 8, "tokens_per_minute": 9,
     });
     let keys = "/admin/v1/accounts/acme/keys";
-    let made = world.admin(Method::POST, keys, Some(fields)).await;
-    assert_eq!(made.status, 200, "{made:?}");
+    let made = world.admin_post(keys, fields).await.expect(200);
     assert_eq!(made.headers["cache-control"], "no-store");
     let mut made = made.json();
     let secret = made["key"].as_str().unwrap().to_owned();
@@ -59,9 +49,9 @@ async fn secret_of_a_key_is_shown_only_when_it_is_created() {
     assert!(secret.starts_with(made["prefix"].as_str().unwrap().trim_end_matches('…')));
 
     let shown = format!("/admin/v1/keys/{}", made["id"].as_str().unwrap());
-    let shown = world.admin(Method::GET, &shown, None).await;
+    let shown = world.admin_get(&shown).await;
     assert_eq!(shown.json(), made);
-    let listed = world.admin(Method::GET, keys, None).await;
+    let listed = world.admin_get(keys).await;
     assert!(listed.json()["keys"].as_array().unwrap().contains(&made));
     for answer in [shown, listed] {
         assert!(!answer.text().contains(&secret[9..]), "{}", answer.text());
@@ -79,8 +69,7 @@ async fn new_keys_are_unique() {
 
 #[tokio::test]
 async fn key_can_be_disabled_and_enabled_and_is_deleted_permanently() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for _ in 0..2 {
         let disabled = patch(&world, &key, json!({ "status": "disabled" })).await;
         assert_eq!(disabled["status"], "disabled");
@@ -95,8 +84,10 @@ async fn key_can_be_disabled_and_enabled_and_is_deleted_permanently() {
     let answer = call(&world, &key).await;
     refused("deleted", &answer, 401, AUTHENTICATION, "key_disabled");
     let back = Some(json!({ "status": "active" }));
-    let answer = world.admin(Method::PATCH, &path(&key), back).await;
-    assert_eq!(answer.status, 409, "{answer:?}");
+    world
+        .admin(Method::PATCH, &path(&key), back)
+        .await
+        .expect(409);
     let answer = call(&world, &key).await;
     refused("deleted", &answer, 401, AUTHENTICATION, "key_disabled");
     let spent = world.settled(&key).await["spent_rub"].clone();
@@ -105,8 +96,7 @@ async fn key_can_be_disabled_and_enabled_and_is_deleted_permanently() {
 
 #[tokio::test]
 async fn key_disabled_during_a_call_can_finish_that_call_but_start_no_other() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         patch(&world, &key, json!({ "status": "active" })).await;
         let running = Running::start(&world, op, &key, &op.body("x")).await;
@@ -143,8 +133,7 @@ async fn key_disabled_at_another_gateway_gets_no_hold_despite_a_cached_key_recor
 
 #[tokio::test]
 async fn ceiling_of_a_key_can_be_set_raised_and_removed() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     assert_eq!(call(&world, &key).await.status, 200);
     world.settled(&key).await;
     let low = patch(&world, &key, json!({ "ceiling_rub": "0.01" })).await;
@@ -168,9 +157,8 @@ async fn ceiling_of_a_key_can_be_set_raised_and_removed() {
 
 #[tokio::test]
 async fn renamed_key_shows_the_time_of_the_change() {
-    let world = World::start().await;
-    let key = world.key().await;
-    let before = world.admin(Method::GET, &path(&key), None).await.json();
+    let (world, key) = World::start_with_key().await;
+    let before = world.admin_get(&path(&key)).await.json();
     let renamed = patch(&world, &key, json!({ "name": "build server" })).await;
     assert_eq!(renamed["name"], "build server");
     let time = |value: &Value| value.as_str().unwrap().to_owned();
@@ -180,17 +168,14 @@ async fn renamed_key_shows_the_time_of_the_change() {
     let name = Some(json!({ "name": "Acme Holding" }));
     let account = "/admin/v1/accounts/acme";
     let renamed = world.admin(Method::PATCH, account, name).await.json();
-    assert_eq!(
-        (&renamed["id"], &renamed["name"]),
-        (&json!("acme"), &json!("Acme Holding"))
-    );
+    assert_eq!(renamed["id"], "acme");
+    assert_eq!(renamed["name"], "Acme Holding");
     assert_eq!(call(&world, &key).await.status, 200);
 }
 
 #[tokio::test]
 async fn invalid_field_of_a_key_is_refused_with_400_and_named() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let keys = "/admin/v1/accounts/acme/keys";
     for (fields, words) in [
         (
@@ -219,8 +204,8 @@ async fn invalid_field_of_a_key_is_refused_with_400_and_named() {
             &["tokens_per_minute: "],
         ),
     ] {
-        let made = world.admin(Method::POST, keys, Some(fields.clone())).await;
-        let changed = world.admin(Method::PATCH, &path(&key), Some(fields)).await;
+        let made = world.admin_post(keys, fields.clone()).await;
+        let changed = world.admin_patch(&path(&key), fields).await;
         for answer in [made, changed] {
             assert_eq!(answer.status, 400, "{answer:?}");
             let text = answer.json()["error"]["message"]
@@ -231,14 +216,13 @@ async fn invalid_field_of_a_key_is_refused_with_400_and_named() {
             assert!(text.starts_with(words[0]), "{text}");
         }
     }
-    let listed = world.admin(Method::GET, keys, None).await.json();
+    let listed = world.admin_get(keys).await.json();
     assert_eq!(listed["keys"].as_array().unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn the_models_and_addresses_of_a_key_can_be_changed() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     patch(&world, &key, json!({ "models": ["messages"] })).await;
     let answer = call(&world, &key).await;
     refused("model", &answer, 403, PERMISSION, "model_not_allowed");
@@ -261,7 +245,7 @@ async fn key_shows_only_its_own_spending_and_holds() {
     let two = world.another_key("acme", json!({})).await;
     let answer = call(&world, &one).await;
     let charged = world.receipt(&answer.number()).await["charged_rub"].clone();
-    let show = async |key: &Key| world.admin(Method::GET, &path(key), None).await.json();
+    let show = async |key: &Key| world.admin_get(&path(key)).await.json();
     assert_eq!(show(&one).await["spent_rub"], charged);
     assert_eq!(show(&two).await["spent_rub"], "0.00");
     let running = Running::start(&world, Op::Chat, &two, &Op::Chat.body("x")).await;
@@ -273,8 +257,7 @@ async fn key_shows_only_its_own_spending_and_holds() {
 
 #[tokio::test]
 async fn expiry_of_a_key_must_be_in_the_future_and_is_shown_in_utc() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for bad in ["2001-01-01", "soon", "2099-02-30"] {
         let change = Some(json!({ "expires_at": bad }));
         let answer = world.admin(Method::PATCH, &path(&key), change).await;
@@ -295,14 +278,11 @@ async fn imported_key_is_recognised_by_its_sha256() {
     let sha256 = tollgate_layers::auth::digest(FOREIGN.as_bytes()).to_string();
     let keys = "/admin/v1/accounts/acme/keys";
     let fields = json!({ "name": "old", "sha256": sha256.to_uppercase(), "prefix": "sk-live-…" });
-    let made = world.admin(Method::POST, keys, Some(fields.clone())).await;
-    assert_eq!(made.status, 200, "{made:?}");
+    let made = world.admin_post(keys, fields.clone()).await.expect(200);
     let made = made.json();
     assert!(made.get("key").is_none(), "there is no secret to show");
-    assert_eq!(
-        (&made["name"], &made["prefix"]),
-        (&json!("old"), &json!("sk-live-…"))
-    );
+    assert_eq!(made["name"], "old");
+    assert_eq!(made["prefix"], "sk-live-…");
 
     let foreign = Key {
         secret: FOREIGN.to_owned(),
@@ -310,8 +290,7 @@ async fn imported_key_is_recognised_by_its_sha256() {
         account: "acme".to_owned(),
     };
     for op in BOTH {
-        let answer = op.call(&world, &foreign, &op.body("x")).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        op.call(&world, &foreign, &op.body("x")).await.expect(200);
     }
     let stranger = Key {
         secret: format!("{FOREIGN}0"),
@@ -320,15 +299,14 @@ async fn imported_key_is_recognised_by_its_sha256() {
     let answer = call(&world, &stranger).await;
     refused("stranger", &answer, 401, AUTHENTICATION, "invalid_api_key");
 
-    let again = world.admin(Method::POST, keys, Some(fields)).await;
-    assert_eq!(again.status, 409);
+    let again = world.admin_post(keys, fields).await.expect(409);
     assert!(again.text().contains(&foreign.id), "{}", again.text());
     let by_digest = format!("/admin/v1/keys/sha256-{sha256}");
-    let shown = world.admin(Method::GET, &by_digest, None).await;
+    let shown = world.admin_get(&by_digest).await;
     assert_eq!(shown.json()["id"], foreign.id.as_str());
     assert!(!shown.text().contains(&sha256), "{}", shown.text());
     let nobody = format!("/admin/v1/keys/sha256-{}", "0".repeat(64));
-    assert_eq!(world.admin(Method::GET, &nobody, None).await.status, 404);
+    assert_eq!(world.admin_get(&nobody).await.status, 404);
 
     patch(&world, &foreign, json!({ "status": "disabled" })).await;
     let answer = call(&world, &foreign).await;
@@ -347,7 +325,7 @@ async fn imported_key_is_recognised_by_its_sha256() {
             "prefix: must be the first characters",
         ),
     ] {
-        let wrong = world.admin(Method::POST, keys, Some(fields)).await;
+        let wrong = world.admin_post(keys, fields).await;
         let text = wrong.json()["error"]["message"].to_string();
         assert!(wrong.status == 400 && text.contains(says), "{text}");
     }

@@ -4,17 +4,7 @@
 //! The order of checks is: path, method → overload → address limit → key → declared size → body → model exists → model
 //! allowed → hold → vendor.
 
-use http::Method;
-use serde_json::json;
-
-use crate::{
-    checks::{
-        API, AUTHENTICATION, INVALID, LIMIT, NOT_FOUND, OVERLOADED, PERMISSION, head, raw, refused,
-    },
-    harness::{Answer, Setup, World, request, with},
-    ops::{BOTH, Op, limits},
-    replies::{Running, refusal},
-};
+use crate::prelude::*;
 
 /// Sends requests until one is refused with 429. Returns this refusal.
 async fn over_the_limit(mut ask: impl AsyncFnMut() -> Answer) -> Answer {
@@ -29,8 +19,7 @@ async fn over_the_limit(mut ask: impl AsyncFnMut() -> Answer) -> Answer {
 
 #[tokio::test]
 async fn wrong_path_or_method_is_refused_before_overload_is_checked() {
-    let world = limits("in_flight_max = 1").start().await;
-    let key = world.key().await;
+    let (world, key) = limits("in_flight_max = 1").start_with_key().await;
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
     let answer = world.get("/v1/nowhere", &[]).await;
     refused("path", &answer, 404, NOT_FOUND, "path_not_found");
@@ -52,10 +41,9 @@ async fn wrong_path_or_method_is_refused_before_the_body_is_read() {
 
 #[tokio::test]
 async fn overload_is_checked_before_the_address_limit() {
-    let world = limits("in_flight_max = 1\nrequests_per_second = 1")
-        .start()
+    let (world, key) = limits("in_flight_max = 1\nrequests_per_second = 1")
+        .start_with_key()
         .await;
-    let key = world.key().await;
     // The gateway admits only one call, which is in flight. This call has also used the only request per second that
     // the address may make.
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
@@ -99,8 +87,7 @@ async fn wrong_paths_and_methods_count_towards_the_address_limit() {
 
 #[tokio::test]
 async fn invalid_key_is_reported_before_a_declared_size_above_the_maximum() {
-    let world = limits("body_bytes_max = 1000").start().await;
-    let key = world.key().await;
+    let (world, key) = limits("body_bytes_max = 1000").start_with_key().await;
     for op in BOTH {
         let declared = "content-length: 1001\r\n";
         let answer = raw(&world, &head(op, None, declared)).await;
@@ -112,8 +99,7 @@ async fn invalid_key_is_reported_before_a_declared_size_above_the_maximum() {
 
 #[tokio::test]
 async fn declared_size_above_the_maximum_is_refused_before_the_body_is_read() {
-    let world = limits("body_bytes_max = 1000").start().await;
-    let key = world.key().await;
+    let (world, key) = limits("body_bytes_max = 1000").start_with_key().await;
     for op in BOTH {
         // The request has further faults: its body is not JSON, its content type is wrong, and the format version is
         // missing.
@@ -127,8 +113,7 @@ async fn declared_size_above_the_maximum_is_refused_before_the_body_is_read() {
 
 #[tokio::test]
 async fn invalid_body_is_reported_before_an_unknown_model() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let body = with(op.body("x"), json!({ "model": "nothing", "max_tokens": 0 }));
         let answer = op.call(&world, &key, &body).await;
@@ -222,7 +207,7 @@ async fn disallowed_model_is_refused_before_money_is_held() {
 #[tokio::test]
 async fn hold_is_refused_before_any_vendor_is_called() {
     let world = World::start().await;
-    world.vendor.script(|_| refusal(500, "down"));
+    world.vendor_sends(refusal(500, "down"));
     let poor = world.key_with("poor", "0.000001", json!({})).await;
     let empty = world.key_with("empty", "0", json!({})).await;
     for op in BOTH {

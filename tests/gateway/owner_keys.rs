@@ -1,7 +1,5 @@
 //! Tests of owner keys, which manage the keys of their account and cannot call models.
 
-use http::Method;
-use serde_json::{Value, json};
 use tollgate_ledger::{
     account::OWNER_MARK,
     contract::{Hold, Ledger, LedgerAdmin, LedgerError, Refusal},
@@ -9,25 +7,15 @@ use tollgate_ledger::{
     number::RequestNumber,
 };
 
-use crate::{
-    checks::{PERMISSION, refused},
-    harness::{Answer, Key, RedisServer, Setup, World, request},
-    ledger::folder,
-    ops::{BOTH, Op, bearer},
-};
+use crate::{ledger::folder, prelude::*};
 
 const KEYS: &str = "/v1/tollgate/keys";
 
 async fn ask(world: &World, key: &Key, method: Method, path: &str, body: Option<Value>) -> Answer {
-    let bearer = bearer(key);
-    let headers = [
-        ("authorization", bearer.as_str()),
-        ("content-type", "application/json"),
-    ];
     let body = body.map(|body| body.to_string()).unwrap_or_default();
-    world
-        .ask(request(method, &world.url(path), &headers, body.into()))
-        .await
+    let url = world.url(path);
+    let req = json_request(method, &url, &key.secret, body);
+    world.ask(req).await
 }
 
 async fn done(world: &World, key: &Key, method: Method, path: &str, body: Option<Value>) -> Value {
@@ -56,10 +44,9 @@ async fn looks_after_keys(world: &World) {
         id: made["id"].as_str().unwrap().to_owned(),
         account: "acme".into(),
     };
-    assert_eq!(
-        (&made["name"], &made["ceiling_day_rub"], &made["models"]),
-        (&json!("ci"), &json!("5.00"), &json!(["chat"]))
-    );
+    assert_eq!(made["name"], "ci");
+    assert_eq!(made["ceiling_day_rub"], "5.00");
+    assert_eq!(made["models"], json!(["chat"]));
     let number = Op::Chat
         .call(world, &ci, &Op::Chat.body("x"))
         .await
@@ -88,16 +75,14 @@ async fn looks_after_keys(world: &World) {
     let path = format!("{KEYS}/{}", ci.id);
     let change = json!({ "status": "disabled", "ceiling_day_rub": null });
     let changed = done(world, &owner, Method::PATCH, &path, Some(change)).await;
-    assert_eq!(
-        (&changed["status"], &changed["ceiling_day_rub"]),
-        (&json!("disabled"), &Value::Null)
-    );
-    let call = Op::Chat.call(world, &ci, &Op::Chat.body("x")).await;
-    assert_eq!(call.status, 401, "{call:?}");
+    assert_eq!(changed["status"], "disabled");
+    assert_eq!(changed["ceiling_day_rub"], Value::Null);
+    world.chat(&ci, &chat_body("x")).await.expect(401);
     let deleted = done(world, &owner, Method::DELETE, &path, None).await;
     assert_eq!(deleted["status"], "deleted");
-    let again = ask(world, &owner, Method::DELETE, &path, None).await;
-    assert_eq!(again.status, 404, "{again:?}");
+    ask(world, &owner, Method::DELETE, &path, None)
+        .await
+        .expect(404);
 
     // The gateway refuses a model call with the owner key, and the ledger refuses a hold for it.
     for op in BOTH {
@@ -144,8 +129,7 @@ async fn owner_key_in_a_redis_ledger_manages_keys_and_calls_no_models() {
 
 #[tokio::test]
 async fn key_that_makes_calls_cannot_manage_keys() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for (method, path) in [
         (Method::GET, KEYS.to_owned()),
         (Method::POST, KEYS.to_owned()),
@@ -155,8 +139,9 @@ async fn key_that_makes_calls_cannot_manage_keys() {
         let answer = ask(&world, &key, method, &path, Some(json!({}))).await;
         refused(&path, &answer, 403, PERMISSION, "owner_key_required");
     }
-    let other = ask(&world, &key, Method::GET, "/v1/tollgate/usage?key=k1", None).await;
-    assert_eq!(other.status, 400, "{other:?}");
+    ask(&world, &key, Method::GET, "/v1/tollgate/usage?key=k1", None)
+        .await
+        .expect(400);
 }
 
 #[tokio::test]
@@ -185,8 +170,10 @@ async fn owner_key_cannot_access_other_accounts_or_owner_keys() {
     )
     .await;
     assert_eq!(spent["total"]["calls"], 0);
-    let call = Op::Chat.call(&world, &foreign, &Op::Chat.body("x")).await;
-    assert_eq!(call.status, 200, "{call:?}");
+    Op::Chat
+        .call(&world, &foreign, &Op::Chat.body("x"))
+        .await
+        .expect(200);
 }
 
 #[tokio::test]
@@ -200,7 +187,7 @@ async fn limits_of_an_owner_key_apply_to_the_keys_that_it_creates() {
     let owner = world.another_key("acme", limits.clone()).await;
     let made = done(&world, &owner, Method::POST, KEYS, Some(json!({}))).await;
     let path = format!("/admin/v1/keys/{}", made["id"].as_str().unwrap());
-    let made = world.admin(Method::GET, &path, None).await.json();
+    let made = world.admin_get(&path).await.json();
     for (limit, value) in limits.as_object().unwrap() {
         let value = match limit.as_str() {
             "kind" => json!("caller"),
@@ -228,8 +215,9 @@ async fn misspelt_field_is_refused_and_creates_or_changes_no_key() {
         assert_eq!(answer.status, 400, "{body}: {answer:?}");
     }
     let unknown = json!({ "models": ["chta"] });
-    let answer = ask(&world, &owner, Method::POST, KEYS, Some(unknown)).await;
-    assert_eq!(answer.status, 404, "{answer:?}");
+    ask(&world, &owner, Method::POST, KEYS, Some(unknown))
+        .await
+        .expect(404);
     let listed = done(&world, &owner, Method::GET, KEYS, None).await;
     assert_eq!(listed["keys"].as_array().unwrap().len(), 2, "{listed}");
 }
@@ -242,20 +230,19 @@ async fn owner_key_stays_an_owner_key_after_any_change() {
     let owner = owner(&world).await;
     let path = format!("/admin/v1/keys/{}", owner.id);
     let models = json!({ "models": ["chat"] });
-    let refused = world.admin(Method::PATCH, &path, Some(models)).await;
-    assert_eq!(refused.status, 400, "{refused:?}");
+    world.admin_patch(&path, models).await.expect(400);
     let change = json!({ "name": "boss", "models": [], "status": "disabled" });
-    world.admin(Method::PATCH, &path, Some(change)).await;
+    world.admin_patch(&path, change).await;
     let change = json!({ "status": "active" });
-    let changed = world.admin(Method::PATCH, &path, Some(change)).await.json();
-    assert_eq!(
-        (&changed["kind"], &changed["name"], &changed["models"]),
-        (&json!("owner"), &json!("boss"), &json!([]))
-    );
-    let call = Op::Chat.call(&world, &owner, &Op::Chat.body("x")).await;
-    assert_eq!(call.status, 403, "{call:?}");
+    let changed = world.admin_patch(&path, change).await.json();
+    assert_eq!(changed["kind"], "owner");
+    assert_eq!(changed["name"], "boss");
+    assert_eq!(changed["models"], json!([]));
+    Op::Chat
+        .call(&world, &owner, &Op::Chat.body("x"))
+        .await
+        .expect(403);
     let both = json!({ "kind": "owner", "models": ["chat"] });
     let keys = "/admin/v1/accounts/acme/keys";
-    let answer = world.admin(Method::POST, keys, Some(both)).await;
-    assert_eq!(answer.status, 400, "{answer:?}");
+    world.admin_post(keys, both).await.expect(400);
 }

@@ -1,14 +1,10 @@
 //! Tests of the price list for people, which `GET /` returns to a browser.
 
-use http::{Method, StatusCode};
+use http::StatusCode;
 use rust_decimal::Decimal;
 use tollgate::catalog::snapshot::RateReading;
 
-use crate::{
-    checks::is_russian,
-    harness::{Answer, Setup, World, request},
-    ops::{limits, top},
-};
+use crate::prelude::*;
 
 pub const BROWSER: (&str, &str) = (
     "accept",
@@ -16,8 +12,7 @@ pub const BROWSER: (&str, &str) = (
 );
 
 async fn page(world: &World) -> String {
-    let answer = world.get("/", &[BROWSER]).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = world.get("/", &[BROWSER]).await.expect(200);
     answer.text()
 }
 
@@ -109,17 +104,13 @@ async fn price_page_is_self_contained_and_runs_no_script() {
     ] {
         assert!(rules.contains(&rule), "{policy}");
     }
-    assert!(
-        !policy.contains("http") && !policy.contains('*'),
-        "{policy}"
-    );
+    assert!(!policy.contains("http"), "{policy}");
+    assert!(!policy.contains('*'), "{policy}");
     assert_eq!(answer.headers["x-content-type-options"], "nosniff");
     assert_eq!(answer.headers["referrer-policy"], "no-referrer");
     let html = answer.text();
-    assert!(
-        !html.contains("@import") && !html.contains("url("),
-        "{html}"
-    );
+    assert!(!html.contains("@import"), "{html}");
+    assert!(!html.contains("url("), "{html}");
     for tag in tags(&html) {
         let name = tag.split_whitespace().next().unwrap();
         for forbidden in ["script", "iframe", "img", "form", "object", "base"] {
@@ -174,8 +165,10 @@ async fn price_page_has_the_same_cache_lifetime_as_the_catalog() {
 
     let rate = RateReading::fixed(Decimal::from(101));
     world.gateway.live().set_rate(rate);
-    let changed = world.get("/", &[BROWSER, ("if-none-match", tag)]).await;
-    assert_eq!(changed.status, 200);
+    let changed = world
+        .get("/", &[BROWSER, ("if-none-match", tag)])
+        .await
+        .expect(200);
     assert_ne!(changed.body, first.body);
 }
 

@@ -1,14 +1,8 @@
 //! Tests of the headers and bodies that the gateway forwards between caller and vendor (docs/architecture.md, rule 4).
 
 use http::HeaderMap;
-use serde_json::json;
-use tollgate::demo::vendor::{Reply, Step};
 
-use crate::{
-    harness::{Answer, Key, VENDOR_KEY, World, with},
-    ops::{BOTH, Op, bearer},
-    replies::{answer, events, refusal, usage},
-};
+use crate::prelude::*;
 
 /// Returns many headers that a caller may send. Some of them must not reach the vendor.
 fn talkative(key: &str) -> Vec<(&'static str, &str)> {
@@ -45,8 +39,7 @@ fn names(headers: &HeaderMap) -> Vec<&str> {
 
 #[tokio::test]
 async fn vendor_gets_only_headers_that_the_gateway_sets() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let bearer = bearer(&key);
     for (op, credential, forwarded) in [
         (Op::Chat, "authorization", &[] as &[&str]),
@@ -58,8 +51,7 @@ async fn vendor_gets_only_headers_that_the_gateway_sets() {
     ] {
         for stream in [false, true] {
             let body = with(op.body("x"), json!({ "stream": stream })).to_string();
-            let answer = op.post(&world, &talkative(&bearer), body).await;
-            assert_eq!(answer.status, 200, "{answer:?}");
+            let answer = op.post(&world, &talkative(&bearer), body).await.expect(200);
             let headers = world.vendor.received().pop().unwrap().headers;
             let mut expected = vec![
                 "accept",
@@ -90,8 +82,7 @@ async fn vendor_gets_only_headers_that_the_gateway_sets() {
 
 #[tokio::test]
 async fn anthropic_version_and_beta_headers_are_forwarded_unchanged() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let bearer = bearer(&key);
     let body = Op::Messages.body("x").to_string();
     let mut headers = talkative(&bearer);
@@ -112,16 +103,16 @@ async fn anthropic_version_and_beta_headers_are_forwarded_unchanged() {
 
 #[tokio::test]
 async fn vendor_gets_the_gateways_key_and_never_the_callers_key() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let bearer = bearer(&key);
     let both = [
         ("authorization", bearer.as_str()),
         ("x-api-key", key.secret.as_str()),
     ];
     for op in BOTH {
-        let answer = op.post(&world, &both, op.body("x").to_string()).await;
-        assert_eq!(answer.status, 200);
+        op.post(&world, &both, op.body("x").to_string())
+            .await
+            .expect(200);
     }
     let received = world.vendor.received();
     let ours = format!("Bearer {VENDOR_KEY}");
@@ -179,10 +170,9 @@ fn only_ours(what: &str, answer: &Answer, key: &Key) {
 
 #[tokio::test]
 async fn client_gets_only_headers_that_the_gateway_sets() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
-        let plain = Reply::json(200, &answer(op, "да", &usage(op, 9, 1)));
+        let plain = plain_reply(op, "да", 9, 1);
         let stream = Reply::stream(events(op, &["да"], 9, 1));
         for (what, reply, requested) in [
             ("plain", plain, false),
@@ -191,8 +181,7 @@ async fn client_gets_only_headers_that_the_gateway_sets() {
             ("limited", refusal(429, "no"), false),
             ("down", refusal(500, "no"), true),
         ] {
-            let reply = gossip(reply);
-            world.vendor.script(move |_| reply.clone());
+            world.vendor_sends(gossip(reply));
             let body = with(op.body("x"), json!({ "stream": requested }));
             let answer = op.call(&world, &key, &body).await;
             only_ours(what, &answer, &key);
@@ -205,8 +194,7 @@ async fn client_gets_only_headers_that_the_gateway_sets() {
 
 #[tokio::test]
 async fn a_plain_answer_reaches_the_client_byte_for_byte() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let mut reported = answer(op, "да", &usage(op, 9, 1)).to_string();
         reported.insert_str(
@@ -226,8 +214,7 @@ async fn a_plain_answer_reaches_the_client_byte_for_byte() {
 
 #[tokio::test]
 async fn fields_that_the_gateway_does_not_read_reach_the_vendor_byte_for_byte() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let bearer = bearer(&key);
     let headers = [("authorization", bearer.as_str())];
     for op in BOTH {
@@ -262,8 +249,7 @@ async fn fields_that_the_gateway_does_not_read_reach_the_vendor_byte_for_byte() 
 
 #[tokio::test]
 async fn large_body_reaches_the_vendor_unchanged_except_its_model() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let bearer = bearer(&key);
     let headers = [("authorization", bearer.as_str())];
     let text = "x".repeat(90_000);
@@ -286,8 +272,7 @@ async fn large_body_reaches_the_vendor_unchanged_except_its_model() {
 
 #[tokio::test]
 async fn parameters_unknown_to_the_gateway_are_forwarded_to_the_vendor() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let fields = json!({
             "temperature": 0.5, "top_p": 1, "stop": ["x"], "user": "u-1", "seed": 7,

@@ -1,12 +1,8 @@
 //! Tests of prices in rubles (docs/prices.md): such a price does not depend on the exchange rate, and prices and costs
 //! may be in different currencies.
 
-use serde_json::json;
-
 use crate::{
-    checks::micro,
-    harness::Setup,
-    ops::{BOTH, Op},
+    prelude::*,
     price_rules::{ask, receipt, says, usage},
 };
 
@@ -44,8 +40,7 @@ fn setup(exchange_rate: &str) -> Setup {
 #[tokio::test]
 async fn ruble_price_ignores_the_exchange_rate_and_margins_may_mix_currencies() {
     for (exchange_rate, rate) in [("100", 100), ("50", 50)] {
-        let world = setup(exchange_rate).start().await;
-        let key = world.key().await;
+        let (world, key) = setup(exchange_rate).start_with_key().await;
         for op in BOTH {
             says(&world, op, usage(op, 1000, json!({})), json!({}));
             let answer = ask(&world, &key, op, 1000, json!({})).await;
@@ -71,9 +66,6 @@ async fn ruble_price_ignores_the_exchange_rate_and_margins_may_mix_currencies() 
         assert_eq!(messages.get("price_currency"), None);
         assert_eq!(messages["input_rub_mtok"], format!("{}.00", 10 * rate));
         let page = world.get("/", &[("accept", "text/html")]).await.text();
-        assert!(
-            page.contains("часть цен пересчитывается по курсу USDT."),
-            "{page}"
-        );
+        has(&page, "часть цен пересчитывается по курсу USDT.");
     }
 }

@@ -1,13 +1,10 @@
 //! Tests of prices that depend on the time of day in UTC (docs/prices.md, hours). The receipt names the hours, the
 //! catalog shows which price is in force, and the vendor's cost follows the hours of the vendor.
 
-use serde_json::{Value, json};
 use tollgate_layers::{calendar::rfc3339, facts::RequestNumber};
 
 use crate::{
-    checks::micro,
-    harness::{Setup, eventually},
-    ops::{BOTH, Op},
+    prelude::*,
     price_rules::{ask, receipt, says, usage},
 };
 
@@ -64,8 +61,7 @@ async fn price_by_hour_applies_to_the_charge_and_the_cost_and_the_receipt_and_th
     let (from, until) = (now() + 1380, now() + 60);
     for hours_at in ["request", "first_byte", "end"] {
         for (hours, is_peak) in [(span(from, until), true), (span(until, from), false)] {
-            let world = with_hours(&hours, hours_at).start().await;
-            let key = world.key().await;
+            let (world, key) = with_hours(&hours, hours_at).start_with_key().await;
             let expected = match (is_peak, hours_at) {
                 (false, _) => Value::Null,
                 (true, "request") => json!({ "hours_utc": [&hours] }),
@@ -113,8 +109,7 @@ async fn dated_price_comes_into_force_in_a_running_gateway() {
         "{route}\nprice_rules = [ {{ valid_from = \"{from}\", usdt_mtok = {{ input = \"9\", cached_input = \"9\", output = \
          \"9\", cache_write = \"9\" }} }} ]"
     );
-    let world = Setup::default().edit(&route, &rule).start().await;
-    let key = world.key().await;
+    let (world, key) = Setup::default().edit(&route, &rule).start_with_key().await;
     says(&world, Op::Chat, usage(Op::Chat, 100, json!({})), json!({}));
     let changes_at = async || {
         let catalog = world.get("/v1/tollgate/models", &[]).await.json();

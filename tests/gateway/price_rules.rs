@@ -1,16 +1,9 @@
 //! Tests of docs/prices.md: the hold uses the highest price that a call may have. The charge uses the price of the
 //! service that the vendor reports. The receipt contains everything that is needed to compute the charge.
 
-use http::Method;
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
-
 use crate::{
-    checks::{INVALID, micro, refused},
-    harness::{Answer, Key, Setup, World, request, with},
-    ops::{BOTH, Op},
-    replies::{answer, events},
-    usage_report::{reported, tollgate},
+    prelude::*,
+    usage_report::{reported, tollgate, typed},
 };
 
 /// Returns a setup with price rules. At its exchange rate, one USDT per million tokens is 100 ₽ per million tokens, or
@@ -103,16 +96,12 @@ pub async fn receipt(world: &World, answer: &Answer) -> Value {
         computed(&receipt),
         "{receipt}"
     );
-    assert!(
-        micro(&receipt["held_rub"]) >= micro(&receipt["charged_rub"]),
-        "{receipt}"
-    );
+    hold_covers_charge(&receipt);
     receipt
 }
 
 pub fn says(world: &World, op: Op, usage: Value, beside: Value) {
-    let reported = with(answer(op, "да", &usage), beside);
-    world.vendor.script(move |_| Reply::json(200, &reported));
+    world.vendor_sends(Reply::json(200, &with(answer(op, "да", &usage), beside)));
 }
 
 pub fn usage(op: Op, input: u64, more: Value) -> Value {
@@ -133,8 +122,7 @@ pub async fn ask(world: &World, key: &Key, op: Op, text: usize, more: Value) -> 
 
 #[tokio::test]
 async fn call_with_long_input_is_held_and_charged_at_the_long_input_price_in_every_class() {
-    let world = with_rules().start().await;
-    let key = world.key().await;
+    let (world, key) = with_rules().start_with_key().await;
     for op in BOTH {
         for (input, condition) in [
             (1000, Value::Null),
@@ -151,8 +139,7 @@ async fn call_with_long_input_is_held_and_charged_at_the_long_input_price_in_eve
 
 #[tokio::test]
 async fn service_tier_without_a_price_is_refused_and_the_served_tier_is_charged() {
-    let world = with_rules().start().await;
-    let key = world.key().await;
+    let (world, key) = with_rules().start_with_key().await;
     for op in BOTH {
         let tier = |word: &str| json!({ "service_tier": word });
         for (served, condition) in [
@@ -173,10 +160,7 @@ async fn service_tier_without_a_price_is_refused_and_the_served_tier_is_charged(
             let receipt = receipt(&world, &answer).await;
             assert_eq!(receipt["price"]["condition"], condition, "{receipt}");
         }
-        let reported = events(op, &["да"], 7, 10);
-        world
-            .vendor
-            .script(move |_| Reply::stream(reported.clone()));
+        world.vendor_sends(Reply::stream(events(op, &["да"], 7, 10)));
         let streamed = with(tier("priority"), json!({ "stream": true }));
         let answer = ask(&world, &key, op, 1, streamed).await;
         let receipt = receipt(&world, &answer).await;
@@ -218,12 +202,11 @@ async fn speed_and_region_are_refused_if_no_price_covers_them() {
         rule("speed = \"fast\"\ninference_geo = \"us\"", "8.80", "44"),
     ];
     let route = "model = \"vendor-messages-1\" } ]";
-    let world = Setup::default()
+    let (world, key) = Setup::default()
         .edit("input = \"10\"", "input = \"4\"")
         .edit(route, &format!("{route}\n{}", rules.concat()))
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     let op = Op::Messages;
     let both = json!({ "speed": "fast", "inference_geo": "us" });
     let body = with(
@@ -267,14 +250,12 @@ async fn speed_and_region_are_refused_if_no_price_covers_them() {
                     Reply::stream(reported)
                 }
             };
-            world.vendor.script(move |_| reported.clone());
+            world.vendor_sends(reported);
             let body = with(body.clone(), json!({ "stream": stream }));
             let answered = op.call(&world, &key, &body).await;
             let sent = world.vendor.received().pop().unwrap().json();
-            assert_eq!(
-                (&sent["speed"], &sent["inference_geo"]),
-                (&both["speed"], &both["inference_geo"])
-            );
+            assert_eq!(sent["speed"], both["speed"]);
+            assert_eq!(sent["inference_geo"], both["inference_geo"]);
             let receipt = receipt(&world, &answered).await;
             assert_eq!(receipt["price"]["condition"], condition, "{receipt}");
             assert_eq!(receipt["charged_rub"], charged, "{receipt}");
@@ -292,16 +273,14 @@ async fn speed_and_region_are_refused_if_no_price_covers_them() {
 
 #[tokio::test]
 async fn unpriced_tier_above_the_requested_one_is_charged_at_the_highest_rate_and_flagged() {
-    let world = with_rules().start().await;
-    let key = world.key().await;
+    let (world, key) = with_rules().start_with_key().await;
     for op in BOTH {
         let tier = json!({ "service_tier": "ultrafast" });
         match op {
             Op::Chat => says(&world, op, usage(op, 7, json!({})), tier),
             Op::Messages => says(&world, op, usage(op, 7, tier), json!({})),
         }
-        let answer = ask(&world, &key, op, 1, json!({})).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        let answer = ask(&world, &key, op, 1, json!({})).await.expect(200);
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["unpriced"], true, "{receipt}");
         // No price covers the tier that the vendor reports. So the most expensive price rule applies, with six times
@@ -314,8 +293,7 @@ async fn unpriced_tier_above_the_requested_one_is_charged_at_the_highest_rate_an
 
 #[tokio::test]
 async fn hold_covers_the_maximum_number_of_web_searches_and_only_actual_ones_are_charged() {
-    let world = with_rules().start().await;
-    let key = world.key().await;
+    let (world, key) = with_rules().start_with_key().await;
     let op = Op::Messages;
     let tool = |more: Value| json!({ "tools": [with(json!({ "type": "web_search_20250305", "name": "web_search" }), more)] });
     let searches = |count: u64| json!({ "server_tool_use": { "web_search_requests": count } });
@@ -345,8 +323,7 @@ async fn tokens_of_search_results_are_covered_by_the_hold_and_charged_by_the_ven
         "output = \"20\", cache_write = \"5\" }",
         "output = \"50\", cache_write = \"5\", web_search_call = \"0.01\" }",
     );
-    let world = setup.start().await;
-    let key = world.key().await;
+    let (world, key) = setup.start_with_key().await;
     let tool = json!({ "type": "web_search_20250305", "name": "web_search", "max_uses": 5 });
     let body = with(
         Op::Messages.body("x"),
@@ -354,8 +331,7 @@ async fn tokens_of_search_results_are_covered_by_the_hold_and_charged_by_the_ven
     );
     let used = json!({ "input_tokens": 6039, "output_tokens": 931,
         "server_tool_use": { "web_search_requests": 2 } });
-    let reported = answer(Op::Messages, "да", &used);
-    world.vendor.script(move |_| Reply::json(200, &reported));
+    world.vendor_sends(Reply::json(200, &answer(Op::Messages, "да", &used)));
     let answered = Op::Messages.call(&world, &key, &body).await;
     let receipt = receipt(&world, &answered).await;
     assert_eq!(receipt["usage"]["input"], 6039, "{receipt}");
@@ -365,8 +341,7 @@ async fn tokens_of_search_results_are_covered_by_the_hold_and_charged_by_the_ven
     }
     // A vendor may count the input again after each search. The account pays for the count that the vendor reports.
     let used = with(used, json!({ "input_tokens": 90_000 }));
-    let reported = answer(Op::Messages, "да", &used);
-    world.vendor.script(move |_| Reply::json(200, &reported));
+    world.vendor_sends(Reply::json(200, &answer(Op::Messages, "да", &used)));
     let answered = Op::Messages.call(&world, &key, &body).await;
     let receipt = world.receipt(&answered.number()).await;
     assert_eq!(receipt["usage"]["input"], 90_000, "{receipt}");
@@ -376,8 +351,7 @@ async fn tokens_of_search_results_are_covered_by_the_hold_and_charged_by_the_ven
 
 #[tokio::test]
 async fn call_whose_searches_may_lengthen_its_input_is_held_at_the_long_input_price() {
-    let world = with_rules().start().await;
-    let key = world.key().await;
+    let (world, key) = with_rules().start_with_key().await;
     let tool = json!({ "type": "web_search_20250305", "name": "web_search", "max_uses": 2 });
     let body = with(Op::Messages.body("x"), json!({ "tools": [tool] }));
     for (input, condition) in [
@@ -400,16 +374,14 @@ async fn call_whose_searches_may_lengthen_its_input_is_held_at_the_long_input_pr
 
 #[tokio::test]
 async fn vendor_cost_is_visible_to_operators_and_not_to_callers() {
-    let world = with_rules().start().await;
-    let key = world.key().await;
+    let (world, key) = with_rules().start_with_key().await;
     for op in BOTH {
         says(&world, op, usage(op, 7, json!({})), json!({}));
         let answer = ask(&world, &key, op, 1, json!({})).await;
         let seen = receipt(&world, &answer).await;
         let path = format!("/v1/tollgate/receipts/{}", answer.number());
         let bearer = [("x-api-key", key.secret.as_str())];
-        let own = world.get(&path, &bearer).await;
-        assert_eq!(own.status, 200, "{own:?}");
+        let own = world.get(&path, &bearer).await.expect(200);
         assert_eq!(own.json().get("vendor_cost_rub"), None, "{own:?}");
         let cost = if op == Op::Chat { 1700 } else { 17_000 };
         assert_eq!(micro(&seen["vendor_cost_rub"]), cost, "{seen}");
@@ -439,8 +411,7 @@ async fn vendor_costs_follow_their_own_price_rules_and_margins_are_summed() {
         .edit(&cost(1), &with_cost_rules)
         // The model `messages` has no configured `cost`, so its margin is unknown.
         .edit(&format!(", {}", cost(10)), "");
-    let world = setup.start().await;
-    let key = world.key().await;
+    let (world, key) = setup.start_with_key().await;
     let (mut charged, mut costs) = (0, 0);
     let tier = json!({ "service_tier": "priority" });
     for (input, beside, cost) in [
@@ -471,20 +442,13 @@ async fn vendor_costs_follow_their_own_price_rules_and_margins_are_summed() {
     );
     let answer = ask(&world, &key, Op::Messages, 1, json!({})).await;
     let unknown = receipt(&world, &answer).await;
-    assert_eq!(
-        (unknown.get("vendor_cost_rub"), unknown.get("margin_rub")),
-        (None, None)
-    );
+    assert_eq!(unknown.get("vendor_cost_rub"), None);
+    assert_eq!(unknown.get("margin_rub"), None);
 
-    let report = world
-        .admin(Method::GET, "/admin/v1/usage?group=model", None)
-        .await
-        .json();
+    let report = world.admin_get("/admin/v1/usage?group=model").await.json();
     let (of_chat, of_messages) = (&report["rows"][0], &report["rows"][1]);
-    assert_eq!(
-        (&of_messages["vendor_cost_rub"], &of_messages["margin_rub"]),
-        (&Value::Null, &Value::Null)
-    );
+    assert_eq!(of_messages["vendor_cost_rub"], Value::Null);
+    assert_eq!(of_messages["margin_rub"], Value::Null);
     assert_eq!(of_messages["cost_known_calls"], 0);
     for row in [of_chat, &report["total"]] {
         assert_eq!(row["cost_known_calls"], 4, "{row}");
@@ -492,7 +456,7 @@ async fn vendor_costs_follow_their_own_price_rules_and_margins_are_summed() {
         assert_eq!(micro(&row["margin_rub"]), charged - costs, "{row}");
     }
     assert!(micro(&report["total"]["charged_rub"]) > charged, "{report}");
-    let table = reported(&tollgate(&world, &["usage", "--by", "model"], "").await, 0);
+    let table = typed(&world, "usage --by model", 0).await;
     assert!(table.contains("cost known for 4 of 5 calls"), "{table}");
     let shown = reported(
         &tollgate(&world, &["receipt", &answer.number()], "").await,
@@ -514,10 +478,8 @@ async fn vendor_costs_follow_their_own_price_rules_and_margins_are_summed() {
         let returned = world.get(path, &bearer).await;
         assert_eq!(returned.status, 200, "{path}: {returned:?}");
         let text = returned.text();
-        assert!(
-            !text.contains("margin") && !text.contains("vendor_cost"),
-            "{path}: {text}"
-        );
+        assert!(!text.contains("margin"), "{path}: {text}");
+        assert!(!text.contains("vendor_cost"), "{path}: {text}");
     }
     assert!(
         !answer.text().contains("cost_rub") && answer.headers.get("x-vendor-cost-rub").is_none()
@@ -526,8 +488,7 @@ async fn vendor_costs_follow_their_own_price_rules_and_margins_are_summed() {
 
 #[tokio::test]
 async fn estimate_lists_all_prices_that_may_apply() {
-    let world = with_rules().start().await;
-    let key = world.key().await;
+    let (world, key) = with_rules().start_with_key().await;
     let bearer = [
         ("x-api-key", key.secret.as_str()),
         ("content-type", "application/json"),
@@ -556,13 +517,8 @@ async fn estimate_lists_all_prices_that_may_apply() {
             !expected.is_empty(),
             "{reported}"
         );
-        assert_eq!(
-            (
-                &reported["price"]["input"],
-                reported["price"].get("condition")
-            ),
-            (&json!("100.00"), None)
-        );
+        assert_eq!(reported["price"]["input"], "100.00");
+        assert_eq!(reported["price"].get("condition"), None);
         // The hold uses the highest of these prices, and the response lists all of them.
         let prices = rules.iter().chain([&reported["price"]]);
         let count = |field: &str| reported[field].as_i64().unwrap();

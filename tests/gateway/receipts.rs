@@ -1,14 +1,6 @@
 //! Tests that a key can read only the receipts of its own calls (docs/decisions.md, "Extra paths").
 
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
-
-use crate::{
-    checks::{AUTHENTICATION, INVALID, NOT_FOUND, names, refused},
-    harness::{Answer, Key, RedisServer, Setup, World, eventually, with},
-    ops::{BOTH, Op, bearer, top},
-    replies::{Running, answer},
-};
+use crate::prelude::*;
 
 const UNKNOWN: &str = "01a1f9e6-bc69-7767-a285-af3e6bb9c9ef";
 
@@ -29,8 +21,7 @@ async fn receipt(world: &World, key: &Key, number: &str) -> Value {
 
 #[tokio::test]
 async fn key_gets_the_same_receipt_as_operators() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let answer = op.call(&world, &key, &op.body("Привет")).await;
         let own = receipt(&world, &key, &answer.number()).await;
@@ -81,8 +72,7 @@ async fn key_gets_the_same_receipt_as_operators() {
 
 #[tokio::test]
 async fn receipt_states_the_end_reason_and_whether_its_usage_was_cut() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
     let left = running.number.clone();
     drop(running);
@@ -92,22 +82,18 @@ async fn receipt_states_the_end_reason_and_whether_its_usage_was_cut() {
 
     let absurd = json!({ "prompt_tokens": 9, "completion_tokens": 1_000_000_000 });
     let reported = answer(Op::Chat, "да", &absurd);
-    world.vendor.script(move |_| Reply::json(200, &reported));
+    world.vendor_sends(Reply::json(200, &reported));
     let answer = world.chat(&key, &Op::Chat.body("x")).await;
     let own = receipt(&world, &key, &answer.number()).await;
-    assert_eq!(
-        (&own["bounded"], &own["estimated"]),
-        (&json!(true), &json!(true)),
-        "{own}"
-    );
+    assert_eq!(own["bounded"], true, "{own}");
+    assert_eq!(own["estimated"], true, "{own}");
     // The vendor reported more than `max_tokens`. The receipt counts only the 100 tokens that were held.
     assert_eq!(own["usage"]["output"], 100, "{own}");
 }
 
 #[tokio::test]
 async fn receipt_contains_the_session_id_sent_by_the_caller() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let bearer = bearer(&key);
     let uuid = "0198c2de-7f10-7c3e-9d0e-6b1f2a3c4d5e";
     for op in BOTH {
@@ -140,8 +126,7 @@ async fn receipt_contains_the_session_id_sent_by_the_caller() {
 
 #[tokio::test]
 async fn receipt_of_another_key_is_answered_like_an_unknown_receipt() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let sibling = world.another_key("acme", json!({})).await;
     let stranger = world.key_with("other", "10", json!({})).await;
     let paid = world.chat(&key, &Op::Chat.body("x")).await.number();
@@ -167,8 +152,10 @@ async fn receipt_of_another_key_is_answered_like_an_unknown_receipt() {
 #[tokio::test]
 async fn receipt_is_searched_for_only_in_the_callers_account() {
     let server = RedisServer::start().await;
-    let world = Setup::default().ledger(&server.url()).start().await;
-    let key = world.key().await;
+    let (world, key) = Setup::default()
+        .ledger(&server.url())
+        .start_with_key()
+        .await;
     world.key_with("other", "10", json!({})).await;
     // This entry in Redis has the wrong type, so a lookup in the other account would fail.
     let trap = format!("tg:{{other}}:r:{UNKNOWN}");
@@ -181,8 +168,7 @@ async fn receipt_is_searched_for_only_in_the_callers_account() {
 
 #[tokio::test]
 async fn invalid_receipt_number_is_refused_with_400_and_named() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for number in ["1", "x", "01a1f9e6-bc69-7767-a285", "%20", "..."] {
         let answer = ask(&world, &key, number).await;
         let text = refused(number, &answer, 400, INVALID, "");
@@ -192,20 +178,17 @@ async fn invalid_receipt_number_is_refused_with_400_and_named() {
 
 #[tokio::test]
 async fn receipt_path_requires_a_key_and_contains_the_service_name() {
-    let world = top("service = \"acme-ai\"").start().await;
-    let key = world.key().await;
-    let bearer = bearer(&key);
-    let headers = [("authorization", bearer.as_str())];
+    let (world, key) = top("service = \"acme-ai\"").start_with_key().await;
     let path = format!("/v1/acme-ai/receipts/{UNKNOWN}");
     let answer = world.get(&path, &[]).await;
     refused("no key", &answer, 401, AUTHENTICATION, "invalid_api_key");
-    let answer = world.get(&path, &headers).await;
+    let answer = world.get_by(&key, &path).await;
     refused("a key", &answer, 404, NOT_FOUND, "receipt_not_found");
     for path in [
         format!("/v1/tollgate/receipts/{UNKNOWN}"),
         "/v1/acme-ai/receipts/".to_owned(),
     ] {
-        let answer = world.get(&path, &headers).await;
+        let answer = world.get_by(&key, &path).await;
         refused(&path, &answer, 404, NOT_FOUND, "path_not_found");
     }
 }

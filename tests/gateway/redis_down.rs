@@ -1,22 +1,16 @@
 //! Tests of a Redis that dies, loses its data, or stops responding. Meanwhile nothing new is spent (invariant I13), no
 //! charge is lost (invariant I7), and the gateway continues to run.
 
-use std::{sync::Arc, time::Duration};
-
-use http::{Method, Response, StatusCode};
+use http::{Response, StatusCode};
 use hyper::body::Incoming;
-use serde_json::{Value, json};
-use tokio::{sync::Notify, time::Instant};
-use tollgate::demo::{script::polite, vendor::Step};
+use tokio::time::Instant;
+use tollgate::demo::script::polite;
 use tollgate_layers::reserve::ledger::{Ledger, LedgerAdmin};
 
 use crate::{
     edge::Edge,
-    harness::{
-        Answer, Key, RedisServer, Setup, World, chat_body, eventually, messages_body, next_text,
-        whole, with,
-    },
     ledger::{self, acme, hold, is_sound, number, open, settlement},
+    prelude::*,
 };
 
 /// While the ledger does not respond, a caller must be refused within this time.
@@ -228,12 +222,11 @@ async fn gateway_started_while_redis_loads_its_data_waits_and_then_serves() {
 #[tokio::test]
 async fn shutdown_without_redis_takes_bounded_time_and_loses_no_charge() {
     let server = RedisServer::start_durable().await;
-    let world = Setup::default()
+    let (world, key) = Setup::default()
         .ledger(&server.url())
         .edit("[ledger]", "[limits]\ndrain_seconds = 0\n[ledger]")
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     let number = streams_past_its_death(&server, &world, &key).await;
     let World { gateway, dir, .. } = world;
     let reported = Instant::now();
@@ -388,7 +381,7 @@ async fn payments_and_keys_survive_a_redis_restart() {
     let path = "/admin/v1/accounts/acme/topups";
     let pay = async || {
         let body: Value = topup.clone();
-        world.admin(http::Method::POST, path, Some(body)).await
+        world.admin_post(path, body).await
     };
     let answer = pay().await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);

@@ -1,22 +1,17 @@
 //! Tests of calls without a receipt. A record of such a call is stored: it is found by the call's number after a
 //! restart and on every gateway, and it does not contain the content of the call.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
-use http::{Method, Request};
+use http::Request;
 use http_body_util::Full;
-use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tollgate_ledger::unbooked::{SqliteUnbooked, UnbookedBounds, UnbookedQuery, UnbookedStore};
 
 use crate::{
     console::Browser,
-    harness::{
-        ADMIN_KEY, Answer, Key, RedisServer, Setup, World, chat_body, client, config_text,
-        eventually, request, whole, with, within,
-    },
     ledger::folder,
-    replies::refusal,
+    prelude::*,
     support::{
         process::{PATIENCE, Start},
         redis::RedisCluster,
@@ -28,14 +23,13 @@ const SECRET: &str = "a question that nobody else may read";
 /// Makes a call that is refused. Returns its request number.
 async fn refused(world: &World, key: &Key) -> String {
     let body = with(chat_body("x"), json!({ "model": "none" }));
-    let answer = world.chat(key, &body).await;
-    assert_eq!(answer.status, 503, "{answer:?}");
+    let answer = world.chat(key, &body).await.expect(503);
     answer.number()
 }
 
 async fn call(world: &World, number: &str) -> Answer {
     let path = format!("/admin/v1/calls/{number}");
-    world.admin(Method::GET, &path, None).await
+    world.admin_get(&path).await
 }
 
 /// Waits until this gateway returns a record of the call.
@@ -49,7 +43,7 @@ async fn found(world: &World, number: &str) -> Value {
 
 async fn listed(world: &World, query: &str) -> Vec<String> {
     let path = format!("/admin/v1/calls?{query}");
-    let page = world.admin(Method::GET, &path, None).await.json();
+    let page = world.admin_get(&path).await.json();
     let calls = page["calls"].as_array().unwrap_or_else(|| panic!("{page}"));
     let numbers = calls
         .iter()
@@ -62,8 +56,7 @@ async fn refused_call_is_found_after_a_restart() {
     let folder = folder();
     let path = folder.path().join("books.db");
     let url = format!("sqlite:{}", path.display());
-    let world = Setup::default().ledger(&url).start().await;
-    let key = world.key().await;
+    let (world, key) = Setup::default().ledger(&url).start_with_key().await;
     let numbers = [refused(&world, &key).await, refused(&world, &key).await];
     let before = [
         found(&world, &numbers[0]).await,
@@ -139,8 +132,10 @@ async fn refused_call_is_found_by_another_gateway_on_the_same_cluster() {
 #[tokio::test]
 async fn stored_refused_calls_do_not_exceed_the_configured_number() {
     let few = "[ledger]\nrefused_calls_max = 3\n";
-    let world = Setup::default().edit("[ledger]\n", few).start().await;
-    let key = world.key().await;
+    let (world, key) = Setup::default()
+        .edit("[ledger]\n", few)
+        .start_with_key()
+        .await;
     let mut numbers = BTreeSet::new();
     for _ in 0..6 {
         numbers.insert(refused(&world, &key).await);
@@ -154,21 +149,20 @@ async fn stored_refused_calls_do_not_exceed_the_configured_number() {
     })
     .await;
     let oldest = numbers.first().unwrap();
-    let gone = call(&world, oldest).await;
-    assert_eq!(gone.status, 404);
-    assert!(
-        gone.text()
-            .contains("at most 3 calls without a receipt are stored, for 30 days"),
-        "{gone:?}"
+    let gone = call(&world, oldest).await.expect(404);
+    has(
+        &gone.text(),
+        "at most 3 calls without a receipt are stored, for 30 days",
     );
 
     for off in ["refused_calls_max = 0", "refused_calls_days = 0"] {
         let off = format!("[ledger]\n{off}\n");
-        let world = Setup::default().edit("[ledger]\n", &off).start().await;
-        let key = world.key().await;
+        let (world, key) = Setup::default()
+            .edit("[ledger]\n", &off)
+            .start_with_key()
+            .await;
         let number = refused(&world, &key).await;
-        let none = call(&world, &number).await;
-        assert_eq!(none.status, 404);
+        let none = call(&world, &number).await.expect(404);
         assert!(none.text().contains("are not stored"), "{none:?}");
         assert_eq!(listed(&world, "").await, [""; 0]);
     }
@@ -178,11 +172,8 @@ async fn stored_refused_calls_do_not_exceed_the_configured_number() {
 async fn stored_refused_call_contains_no_prompt_and_no_vendor_text() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
-    let world = Setup::default().ledger(&url).start().await;
-    let key = world.key().await;
-    world
-        .vendor
-        .script(|_| refusal(400, &format!("not allowed: {SECRET}")));
+    let (world, key) = Setup::default().ledger(&url).start_with_key().await;
+    world.vendor_sends(refusal(400, &format!("not allowed: {SECRET}")));
     let by_vendor = world.chat(&key, &chat_body(SECRET)).await;
     eventually("the hold is released", async || {
         let call = call(&world, &by_vendor.number()).await;
@@ -191,8 +182,7 @@ async fn stored_refused_call_contains_no_prompt_and_no_vendor_text() {
     .await;
     let by_gateway =
         json!({ "model": "chat", "messages": [{ "role": SECRET, "content": SECRET }] });
-    let by_gateway = world.chat(&key, &by_gateway).await;
-    assert_eq!(by_gateway.status, 400, "{by_gateway:?}");
+    let by_gateway = world.chat(&key, &by_gateway).await.expect(400);
     let call = found(&world, &by_gateway.number()).await;
     assert_eq!(call["field"], "messages[0].role", "{call}");
     world.gateway.drain().await.unwrap();
@@ -210,8 +200,7 @@ async fn stored_refused_calls_survive_a_kill_in_the_middle_of_a_flood() {
     let folder = folder();
     let books = folder.path().join("books.db");
     let url = format!("sqlite:{}", books.display());
-    let world = Setup::default().ledger(&url).start().await;
-    let key = world.key().await;
+    let (world, key) = Setup::default().ledger(&url).start_with_key().await;
     let config = folder.path().join("tollgate.toml");
     let outbox = folder.path().join("outbox.db");
     std::fs::write(&config, config_text(world.vendor.address(), &url, outbox)).unwrap();
@@ -266,8 +255,9 @@ async fn stored_refused_calls_survive_a_kill_in_the_middle_of_a_flood() {
             &[("authorization", bearer.as_str())],
             "".into(),
         );
-        let answer = whole(client().request(req).await.unwrap()).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        let answer = whole(client().request(req).await.unwrap())
+            .await
+            .expect(200);
         assert_eq!(answer.json()["code"], "model_not_found");
     }
 }

@@ -8,15 +8,7 @@ use std::{
     process::Command,
 };
 
-use http::Method;
-use serde_json::{Value, json};
-
-use crate::{
-    harness::{Key, RedisServer, Setup, World, chat_body, eventually},
-    ledger::folder,
-    support::process::TOLLGATE,
-    usage_report::reported,
-};
+use crate::{ledger::folder, prelude::*, support::process::TOLLGATE, usage_report::reported};
 
 /// Returns the folders of the released versions.
 fn released() -> Vec<PathBuf> {
@@ -77,9 +69,9 @@ async fn is_sound(world: &World) {
 async fn continues(world: &World, folder: &Path, store: &str) {
     is_sound(world).await;
     let before = text(folder, &format!("{store}.jsonl"));
-    let export = world.admin(Method::GET, "/admin/v1/export", None).await;
+    let export = world.admin_get("/admin/v1/export").await;
     assert_eq!(lasting(&export.text()), lasting(&before));
-    let events = world.admin(Method::GET, "/admin/v1/events", None).await;
+    let events = world.admin_get("/admin/v1/events").await;
     for kind in ["top_up", "correction", "balance_low"] {
         assert!(events.text().contains(kind), "{kind}: {events:?}");
     }
@@ -90,13 +82,12 @@ async fn continues(world: &World, folder: &Path, store: &str) {
         id: String::new(),
         account: "acme".to_owned(),
     };
-    let answer = world.chat(&key, &chat_body("x")).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = world.chat(&key, &chat_body("x")).await.expect(200);
     assert_eq!(world.receipt(&answer.number()).await["group"], "team");
     let balance = world.settled(&key).await["balance_rub"].clone();
     let path = "/admin/v1/accounts/acme/topups";
     let again = json!({ "id": "p1", "amount_rub": "1000" });
-    let again = world.admin(Method::POST, path, Some(again)).await;
+    let again = world.admin_post(path, again).await;
     assert!(again.status.is_success(), "{again:?}");
     assert_eq!(world.account(&key).await["balance_rub"], balance);
     is_sound(world).await;
@@ -137,7 +128,7 @@ async fn gateway_continues_a_redis_ledger_and_an_outbox_of_a_released_version() 
         continues(&world, &version, "redis").await;
         eventually("the outbox is empty", async || {
             let path = "/admin/v1/accounts/late";
-            let late = world.admin(Method::GET, path, None).await.json();
+            let late = world.admin_get(path).await.json();
             (late["held_rub"] == "0.00").then_some(())
         })
         .await;

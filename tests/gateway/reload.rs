@@ -1,29 +1,17 @@
 //! Tests of a gateway that reloads its configuration while calls are in flight: on SIGHUP, or because a file has
 //! changed.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::Mutex;
 
-use bytes::Bytes;
-use http::Method;
 use hyper::body::Incoming;
-use serde_json::json;
 use tokio::{
     net::TcpListener,
-    sync::Notify,
     task::JoinSet,
     time::{Instant, sleep},
 };
-use tollgate::demo::{script::polite, vendor::Step};
+use tollgate::demo::script::polite;
 
-use crate::{
-    checks::{decimal, micro},
-    edge::Edge,
-    harness::{Answer, chat_body, eventually, request, whole, with},
-    replies::{read_until, rest},
-};
+use crate::{edge::Edge, prelude::*};
 
 /// The cost of a call with `chat_body("Привет")`, in micro-rubles: nine input tokens and three output tokens.
 const COST: i64 = 1500;
@@ -43,14 +31,9 @@ fn limited(config: &str, lines: &str) -> String {
 }
 
 async fn stream(edge: &Edge, key: &str) -> Incoming {
-    let bearer = format!("Bearer {key}");
-    let headers = [
-        ("authorization", bearer.as_str()),
-        ("content-type", "application/json"),
-    ];
     let url = format!("http://{}/v1/chat/completions", edge.address);
     let body = with(chat_body("Привет"), json!({ "stream": true })).to_string();
-    let req = request(Method::POST, &url, &headers, body.into());
+    let req = json_request(Method::POST, &url, key, body);
     let res = edge.client.request(req).await.unwrap();
     assert_eq!(res.status(), 200);
     let mut body = res.into_body();
@@ -97,8 +80,7 @@ async fn ten_reloads_under_load_fail_no_call_and_change_the_price_of_no_running_
         let next = next.replace("[[vendor]]", "[[vendor]]\nidle_seconds = 100");
         let calls = async {
             for _ in 0..20 {
-                let answer = edge.chat(&key, &chat_body("Привет")).await;
-                assert_eq!(answer.status, 200, "{answer:?}");
+                edge.chat(&key, &chat_body("Привет")).await.expect(200);
             }
         };
         tokio::join!(edge.reload(&next), calls);
@@ -180,10 +162,7 @@ async fn reload_reports_settings_that_it_does_not_apply() {
     )
     .await;
     let log = edge.log();
-    assert!(
-        log.contains("\"needs_restart\":\"language, ledger.hold\""),
-        "{log}"
-    );
+    has(&log, "\"needs_restart\":\"language, ledger.hold\"");
 }
 
 /// Starts a gateway that checks its files for changes every second.

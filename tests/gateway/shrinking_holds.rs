@@ -4,15 +4,7 @@
 //! `cargo test --test gateway holds_of_a_conversation_shrink_as_documented -- --nocapture` prints the numbers of
 //! `docs/prices.md`.
 
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
-
-use crate::{
-    checks::micro,
-    harness::{Key, Setup, World, eventually, with},
-    ops::Op,
-    replies::{Running, Tokens},
-};
+use crate::prelude::*;
 
 /// The prices of a large model at 104 ₽ per USDT, and an output maximum of 32 000 tokens.
 const RATES: [&str; 4] = ["10", "0.25", "50", "12.5"];
@@ -259,11 +251,7 @@ async fn vendors_first_input_count_lowers_a_hold_only_after_its_earlier_counts_p
             input: 5,
             ..Tokens::default()
         };
-        let last = Tokens {
-            input: tokens,
-            output: 10,
-            ..Tokens::default()
-        };
+        let last = Tokens::plain(tokens, 10);
         stream(first, last)
     };
     assert!(!call(honest).await, "not proved yet");
@@ -286,11 +274,7 @@ async fn hold_is_not_lowered_after_a_count_of_zero_or_for_calls_with_searches() 
         .await;
     let key = world.key_with("acme", "9000", json!({})).await;
     let zero = |tokens: u64| {
-        let last = Tokens {
-            input: tokens,
-            output: 10,
-            ..Tokens::default()
-        };
+        let last = Tokens::plain(tokens, 10);
         stream(Tokens::default(), last)
     };
     let tools = json!({ "max_tokens": 100, "tools": [{ "type": "web_search_20250305", "name": "web_search", "max_uses": 1 }] });

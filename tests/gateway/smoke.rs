@@ -1,11 +1,10 @@
 //! Makes one call in each format through the complete gateway.
 
-use crate::harness::{World, chat_body, messages_body};
+use crate::prelude::*;
 
 #[tokio::test]
 async fn a_chat_call_and_a_messages_call_are_answered_and_charged() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let chat = world.chat(&key, &chat_body("Привет")).await;
     assert_eq!(
         chat.json()["choices"][0]["message"]["content"],

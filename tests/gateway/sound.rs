@@ -1,14 +1,6 @@
 //! Tests of audio and images in chat completions (docs/prices.md), for a model that has prices for them.
 
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
-
-use crate::{
-    checks::{INVALID, micro, refused, refuses},
-    harness::{Setup, with},
-    ops::Op,
-    replies::answer,
-};
+use crate::prelude::*;
 
 /// Returns a setup with these prices of a million tokens: 3200 ₽ for audio input, 6400 ₽ for audio output, 3000 ₽ for
 /// generated images.
@@ -72,17 +64,14 @@ async fn unpriced_audio_or_image_field_is_refused_and_named() {
 
 #[tokio::test]
 async fn priced_audio_and_images_are_forwarded_unchanged_and_charged() {
-    let world = priced().start().await;
-    let key = world.key().await;
+    let (world, key) = priced().start_with_key().await;
     let used = json!({ "prompt_tokens": 13, "completion_tokens": 60,
         "prompt_tokens_details": { "audio_tokens": 1 },
         "completion_tokens_details": { "audio_tokens": 40, "image_tokens": 5 } });
     let classes = json!({ "input_audio": 1, "output_audio": 40, "output_image": 5 });
     for body in [received(&sound()), spoken("audio"), spoken("image")] {
-        let reported = answer(Op::Chat, "да", &used);
-        world.vendor.script(move |_| Reply::json(200, &reported));
-        let answer = world.chat(&key, &body).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        world.vendor_sends(Reply::json(200, &answer(Op::Chat, "да", &used)));
+        let answer = world.chat(&key, &body).await.expect(200);
         let sent = world.vendor.received().pop().unwrap().json();
         for field in ["messages", "modalities"] {
             assert_eq!(sent.get(field), body.get(field));
@@ -90,10 +79,7 @@ async fn priced_audio_and_images_are_forwarded_unchanged_and_charged() {
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["usage"]["classes"], classes, "{receipt}");
         assert_eq!(receipt.get("unpriced"), None, "{receipt}");
-        assert!(
-            micro(&receipt["held_rub"]) >= micro(&receipt["charged_rub"]),
-            "{receipt}"
-        );
+        hold_covers_charge(&receipt);
         let rate = |class: &str| micro(&receipt["price"][class]);
         let four = 12 * rate("input") + 15 * rate("output");
         let sum = four + 3_200_000_000 + 40 * 6_400_000_000 + 5 * 3_000_000_000;
@@ -107,8 +93,7 @@ async fn priced_audio_and_images_are_forwarded_unchanged_and_charged() {
 
 #[tokio::test]
 async fn audio_of_unknown_duration_is_refused() {
-    let world = priced().start().await;
-    let key = world.key().await;
+    let (world, key) = priced().start_with_key().await;
     for (data, field) in [
         ("AAAA", "data"),
         ("https://host/a.wav", "data"),
@@ -123,14 +108,13 @@ async fn audio_of_unknown_duration_is_refused() {
 
 #[tokio::test]
 async fn audio_is_never_sent_to_a_messages_vendor() {
-    let world = Setup::default()
+    let (world, key) = Setup::default()
         .edit(
             "cache_write = \"5\" }",
             "cache_write = \"5\", input_audio = \"32\", output_audio = \"64\" }",
         )
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     let model = Op::Messages.body("x")["model"].clone();
     for (body, field) in [
         (received(&sound()), INPUT_AUDIO),

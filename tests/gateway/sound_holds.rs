@@ -2,15 +2,8 @@
 //! usage.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
 
-use crate::{
-    checks::micro,
-    harness::{Setup, World, chat_body, with},
-    ops::Op,
-    replies::answer,
-};
+use crate::prelude::*;
 
 /// Returns a file of 8 MB that begins like a PDF. The gateway cannot count its pages.
 fn large_pdf() -> Value {
@@ -31,8 +24,7 @@ async fn ten_concurrent_calls_with_large_documents_cause_no_loss_if_the_balance_
         .await;
     let usage =
         json!({ "prompt_tokens": WINDOW, "completion_tokens": 5, "total_tokens": WINDOW + 5 });
-    let reply = Reply::json(200, &answer(Op::Chat, "x", &usage));
-    world.vendor.script(move |_| reply.clone());
+    world.vendor_sends(Reply::json(200, &answer(Op::Chat, "x", &usage)));
     let part = json!({ "type": "text", "text": "What is in it?" });
     let content = json!([part, large_pdf()]);
     let body = with(
@@ -61,8 +53,7 @@ async fn ten_concurrent_calls_with_large_documents_cause_no_loss_if_the_balance_
 
 #[tokio::test]
 async fn translated_stream_without_usage_reports_the_charged_usage() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let chunk = |delta: Value, finish: Value| {
         let choice = json!({ "index": 0, "delta": delta, "finish_reason": finish });
         format!(
@@ -78,8 +69,7 @@ async fn translated_stream_without_usage_reports_the_charged_usage() {
         chunk(json!({}), "stop".into()),
         "data: [DONE]\n\n".to_owned(),
     ];
-    let reply = Reply::stream(events);
-    world.vendor.script(move |_| reply.clone());
+    world.vendor_sends(Reply::stream(events));
     let body = json!({ "model": "chat", "max_tokens": 100, "stream": true,
         "messages": [{ "role": "user", "content": "Почему небо синее?" }] });
     let answered = world.messages(&key, &body).await;

@@ -1,20 +1,14 @@
 //! Tests of specification section 5, and of docs/decisions.md, "Names" and the rows 401 and 403: which keys may make
 //! calls, and how other keys are refused.
 
-use http::Method;
-use serde_json::json;
 use tollgate_layers::{
     auth::SecretKey, ceiling::Ceilings, key::KeyRecord, reserve::ledger::LedgerAdmin,
 };
 
-use crate::{
-    checks::{AUTHENTICATION, PERMISSION, refused},
-    harness::{Answer, Key, World},
-    ops::{BOTH, Op, bearer},
-};
+use crate::prelude::*;
 
 async fn patch(world: &World, path: &str, body: serde_json::Value) {
-    let answer = world.admin(Method::PATCH, path, Some(body)).await;
+    let answer = world.admin_patch(path, body).await;
     assert_eq!(answer.status, 200, "{path}: {answer:?}");
 }
 
@@ -57,8 +51,7 @@ fn about_one(what: &str, answer: &Answer, code: &str, about: &str) {
 
 #[tokio::test]
 async fn key_is_accepted_as_bearer_or_x_api_key_or_both_if_equal() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let (bearer, secret) = (bearer(&key), key.secret.as_str());
     let lower = bearer.replace("Bearer", "bearer");
     for op in BOTH {
@@ -77,8 +70,7 @@ async fn key_is_accepted_as_bearer_or_x_api_key_or_both_if_equal() {
 /// A client that is also configured with a vendor's key sends both keys.
 #[tokio::test]
 async fn key_is_accepted_next_to_a_credential_of_another_service() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let (bearer, secret) = (bearer(&key), key.secret.as_str());
     for op in BOTH {
         for headers in [
@@ -103,8 +95,7 @@ async fn key_is_accepted_next_to_a_credential_of_another_service() {
 
 #[tokio::test]
 async fn call_without_exactly_one_valid_key_in_a_supported_scheme_is_refused_with_401() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let other = world.another_key("acme", json!({})).await;
     let bearer = bearer(&key);
     let (typo, basic) = (format!("{bearer}x"), format!("Basic {}", key.secret));
@@ -200,8 +191,10 @@ async fn a_key_of_an_account_that_is_suspended_or_without_funds_is_refused_with_
         json!({ "status": "active" }),
     )
     .await;
-    let answer = world.chat(&suspended, &Op::Chat.body("x")).await;
-    assert_eq!(answer.status, 200);
+    world
+        .chat(&suspended, &Op::Chat.body("x"))
+        .await
+        .expect(200);
 }
 
 #[tokio::test]
@@ -258,14 +251,12 @@ async fn key_used_from_an_address_that_it_does_not_permit_is_refused_with_403() 
     let here = world
         .key_with("b", "10", json!({ "addresses": ["127.0.0.0/8"] }))
         .await;
-    let answer = world.chat(&here, &Op::Chat.body("x")).await;
-    assert_eq!(answer.status, 200);
+    world.chat(&here, &Op::Chat.body("x")).await.expect(200);
 }
 
 #[tokio::test]
 async fn key_begins_with_tg_and_is_shown_only_by_its_prefix() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     assert!(key.secret.starts_with("tg-"), "{}", key.secret);
     assert_eq!(key.secret.len(), 51);
     assert!(
@@ -274,15 +265,14 @@ async fn key_begins_with_tg_and_is_shown_only_by_its_prefix() {
             .all(|byte| byte.is_ascii_alphanumeric())
     );
     let path = format!("/admin/v1/keys/{}", key.id);
-    let shown = world.admin(Method::GET, &path, None).await;
+    let shown = world.admin_get(&path).await;
     assert_eq!(shown.json()["prefix"], format!("{}…", &key.secret[..9]));
     assert!(!shown.text().contains(&key.secret[9..]));
 }
 
 #[tokio::test]
 async fn every_answer_has_a_request_number_of_the_gateway() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let bearer = bearer(&key);
     let mine = "01890000-0000-7000-8000-000000000000";
     let headers = [

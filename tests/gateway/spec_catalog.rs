@@ -1,15 +1,10 @@
 //! Tests of specification sections 2.6, 4.3 and 9: the public catalog of models and prices.
 
-use http::{Method, StatusCode};
+use http::StatusCode;
 use rust_decimal::{Decimal, RoundingStrategy};
-use serde_json::{Value, json};
 use tollgate::catalog::snapshot::RateReading;
 
-use crate::{
-    checks::{INVALID, LIMIT, NOT_FOUND, decimal, refused},
-    harness::{Setup, World, request},
-    ops::{BOTH, top},
-};
+use crate::prelude::*;
 
 const CATALOG: &str = "/v1/tollgate/models";
 
@@ -21,8 +16,7 @@ const RATES: [(&str, &str); 4] = [
 ];
 
 async fn catalog(world: &World) -> Value {
-    let answer = world.get(CATALOG, &[]).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = world.get(CATALOG, &[]).await.expect(200);
     assert_eq!(answer.headers["content-type"], "application/json");
     answer.json()
 }
@@ -100,8 +94,7 @@ async fn catalog_rate_is_usdt_times_exchange_rate_times_multiplier_rounded_up() 
 
 #[tokio::test]
 async fn calls_are_charged_at_the_rates_in_the_catalog() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let catalog = catalog(&world).await;
     for (model, op) in catalog["models"].as_array().unwrap().iter().zip(BOTH) {
         let answer = op.call(&world, &key, &op.body("x")).await;
@@ -186,8 +179,10 @@ async fn catalog_with_the_clients_etag_is_not_sent_again_until_it_changes() {
 
     let rate = RateReading::fixed(Decimal::from(101));
     world.gateway.live().set_rate(rate);
-    let changed = world.get(CATALOG, &[("if-none-match", tag)]).await;
-    assert_eq!(changed.status, 200);
+    let changed = world
+        .get(CATALOG, &[("if-none-match", tag)])
+        .await
+        .expect(200);
     assert_ne!(changed.headers["etag"], tag);
     assert_ne!(changed.body, first.body);
 }
@@ -201,10 +196,8 @@ async fn without_an_exchange_rate_the_catalog_has_no_prices() {
     let models = catalog["models"].as_array().unwrap();
     assert_eq!(models.len(), 2);
     for model in models {
-        assert!(
-            model["id"].is_string() && model["family"].is_string(),
-            "{model}"
-        );
+        assert!(model["id"].is_string(), "{model}");
+        assert!(model["family"].is_string(), "{model}");
         for (rate, _) in RATES {
             assert_eq!(model[rate], Value::Null, "{rate}");
         }
@@ -222,8 +215,10 @@ async fn catalog_allows_only_get_and_head() {
         assert_eq!(answer.status, 405, "{method}");
         assert_eq!(answer.headers["allow"], "GET, HEAD", "{method}");
     }
-    let answer = world.ask(request(Method::HEAD, &url, &[], "".into())).await;
-    assert_eq!(answer.status, 200);
+    let answer = world
+        .ask(request(Method::HEAD, &url, &[], "".into()))
+        .await
+        .expect(200);
     assert!(answer.body.is_empty() && answer.headers.contains_key("etag"));
 }
 

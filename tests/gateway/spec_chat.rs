@@ -1,14 +1,6 @@
 //! Tests of specification sections 2.1, 2.2 and 4.1: the chat-completions operation.
 
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
-
-use crate::{
-    checks::refuses,
-    harness::{World, chat_body, with},
-    ops::Op,
-    replies::answer,
-};
+use crate::prelude::*;
 
 fn turns() -> Value {
     json!([{ "role": "user", "content": "x" }])
@@ -86,8 +78,7 @@ async fn max_tokens_is_an_integer_of_at_least_1() {
 
 #[tokio::test]
 async fn max_tokens_may_be_absent_or_1() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for body in [of(turns()), also("max_tokens", json!(1))] {
         assert_eq!(world.chat(&key, &body).await.status, 200, "{body}");
     }
@@ -101,8 +92,7 @@ async fn stream_field_must_be_a_boolean() {
 
 #[tokio::test]
 async fn answer_is_json_if_stream_is_absent_or_false() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for body in [of(turns()), also("stream", json!(false))] {
         let answer = world.chat(&key, &body).await;
         assert_eq!(answer.headers["content-type"], "application/json", "{body}");
@@ -112,8 +102,7 @@ async fn answer_is_json_if_stream_is_absent_or_false() {
 
 #[tokio::test]
 async fn messages_of_all_roles_reach_the_model_in_order() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let turns = json!([
         { "role": "system", "content": "Отвечай кратко." },
         { "role": "user", "content": "раз" },
@@ -130,8 +119,7 @@ async fn messages_of_all_roles_reach_the_model_in_order() {
 
 #[tokio::test]
 async fn catalog_name_selects_the_vendors_model() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     world.chat(&key, &chat_body("x")).await;
     let received = world.vendor.received();
     assert_eq!(received[0].path, "/v1/chat/completions");
@@ -140,15 +128,14 @@ async fn catalog_name_selects_the_vendors_model() {
 
 #[tokio::test]
 async fn an_answer_has_every_field_that_the_specification_requires() {
-    let world = World::start().await;
-    let key = world.key().await;
-    let answer = world.chat(&key, &chat_body("Привет, мир")).await;
-    assert_eq!(answer.status, 200);
+    let (world, key) = World::start_with_key().await;
+    let answer = world
+        .chat(&key, &chat_body("Привет, мир"))
+        .await
+        .expect(200);
     let body = answer.json();
-    assert!(
-        body["id"].is_string() && body["model"].is_string(),
-        "{body}"
-    );
+    assert!(body["id"].is_string(), "{body}");
+    assert!(body["model"].is_string(), "{body}");
     assert_eq!(body["object"], "chat.completion");
     assert!(body["created"].is_u64(), "{body}");
     assert_eq!(body["choices"].as_array().unwrap().len(), 1);
@@ -166,8 +153,7 @@ async fn an_answer_has_every_field_that_the_specification_requires() {
 
 #[tokio::test]
 async fn a_reply_that_reaches_max_tokens_has_the_finish_reason_length() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let body = with(chat_body("раз два три"), json!({ "max_tokens": 2 }));
     let answer = world.chat(&key, &body).await.json();
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
@@ -176,16 +162,14 @@ async fn a_reply_that_reaches_max_tokens_has_the_finish_reason_length() {
 
 #[tokio::test]
 async fn answer_may_contain_the_vendors_full_model_name() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let answer = world.chat(&key, &chat_body("x")).await;
     assert_eq!(answer.json()["model"], "vendor-chat-1");
 }
 
 #[tokio::test]
 async fn output_includes_reasoning_and_is_charged_with_it() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     // 80 of the 90 output tokens are reasoning. Most vendors include reasoning in `completion_tokens`; one vendor
     // counts it in addition to them.
     for (completion, total) in [(90, 100), (10, 100)] {
@@ -193,9 +177,7 @@ async fn output_includes_reasoning_and_is_charged_with_it() {
             "prompt_tokens": 10, "completion_tokens": completion, "total_tokens": total,
             "completion_tokens_details": { "reasoning_tokens": 80 },
         });
-        world
-            .vendor
-            .script(move |_| Reply::json(200, &answer(Op::Chat, "да", &usage)));
+        world.vendor_sends(Reply::json(200, &answer(Op::Chat, "да", &usage)));
         let answer = world.chat(&key, &chat_body("x")).await;
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["usage"]["output"], 90, "{receipt}");
@@ -206,11 +188,9 @@ async fn output_includes_reasoning_and_is_charged_with_it() {
 
 #[tokio::test]
 async fn events_of_a_streamed_answer_add_up_to_the_reply_and_end_with_done() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let body = with(chat_body("раз два"), json!({ "stream": true }));
-    let answer = world.chat(&key, &body).await;
-    assert_eq!(answer.status, 200);
+    let answer = world.chat(&key, &body).await.expect(200);
     let kind = answer.headers["content-type"].to_str().unwrap();
     assert!(kind.starts_with("text/event-stream"), "{kind}");
     let text = answer.text();

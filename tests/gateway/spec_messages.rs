@@ -1,14 +1,6 @@
 //! Tests of specification sections 2.3, 2.4 and 4.2: the messages operation.
 
-use http::Method;
-use serde_json::{Value, json};
-
-use crate::{
-    checks::{INVALID, refused, refuses},
-    harness::{World, messages_body, request, with},
-    ops::{Op, bearer},
-    replies::told_cost,
-};
+use crate::prelude::*;
 
 fn turns() -> Value {
     json!([{ "role": "user", "content": "x" }])
@@ -65,8 +57,7 @@ async fn system_is_optional_text_that_reaches_the_model() {
     let bodies = [json!(7), json!(true), json!({ "text": "x" })].map(|bad| also("system", bad));
     refuses(Op::Messages, "system", bodies).await;
 
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let body = also("system", json!("Отвечай кратко."));
     assert_eq!(world.messages(&key, &body).await.status, 200);
     assert_eq!(
@@ -113,8 +104,7 @@ async fn stream_field_must_be_a_boolean_and_is_false_by_default() {
     let bodies = [json!("true"), json!(1)].map(|value| also("stream", value));
     refuses(Op::Messages, "stream", bodies).await;
 
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for body in [of(turns()), also("stream", json!(false))] {
         let answer = world.messages(&key, &body).await;
         assert_eq!(answer.headers["content-type"], "application/json", "{body}");
@@ -124,8 +114,7 @@ async fn stream_field_must_be_a_boolean_and_is_false_by_default() {
 
 #[tokio::test]
 async fn user_and_assistant_turns_reach_the_model_in_order() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let turns = json!([
         { "role": "user", "content": "раз" },
         { "role": "assistant", "content": "два" },
@@ -140,8 +129,7 @@ async fn user_and_assistant_turns_reach_the_model_in_order() {
 
 #[tokio::test]
 async fn anthropic_version_header_is_required() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let (bearer, url) = (bearer(&key), world.url("/v1/messages"));
     let body = messages_body("x").to_string();
     let good = [
@@ -161,8 +149,7 @@ async fn anthropic_version_header_is_required() {
 
 #[tokio::test]
 async fn any_nonempty_anthropic_version_header_is_accepted_and_forwarded() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let bearer = bearer(&key);
     let versions = ["2023-06-01", "2026-10-21", "1999-01-01", "next"];
     for version in versions {
@@ -185,15 +172,14 @@ async fn any_nonempty_anthropic_version_header_is_accepted_and_forwarded() {
 
 #[tokio::test]
 async fn an_answer_has_every_field_that_the_specification_requires() {
-    let world = World::start().await;
-    let key = world.key().await;
-    let answer = world.messages(&key, &messages_body("Привет, мир")).await;
-    assert_eq!(answer.status, 200);
+    let (world, key) = World::start_with_key().await;
+    let answer = world
+        .messages(&key, &messages_body("Привет, мир"))
+        .await
+        .expect(200);
     let body = answer.json();
-    assert!(
-        body["id"].is_string() && body["model"].is_string(),
-        "{body}"
-    );
+    assert!(body["id"].is_string(), "{body}");
+    assert!(body["model"].is_string(), "{body}");
     assert_eq!(body["type"], "message");
     assert_eq!(body["role"], "assistant");
     let expected = json!([{ "type": "text", "text": "Вы написали: Привет, мир" }]);
@@ -206,8 +192,7 @@ async fn an_answer_has_every_field_that_the_specification_requires() {
 
 #[tokio::test]
 async fn a_reply_that_reaches_max_tokens_has_the_stop_reason_max_tokens() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let body = with(messages_body("раз два три"), json!({ "max_tokens": 2 }));
     let answer = world.messages(&key, &body).await.json();
     assert_eq!(answer["stop_reason"], "max_tokens");
@@ -216,11 +201,9 @@ async fn a_reply_that_reaches_max_tokens_has_the_stop_reason_max_tokens() {
 
 #[tokio::test]
 async fn events_of_a_streamed_answer_add_up_to_the_reply() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let body = with(messages_body("раз два"), json!({ "stream": true }));
-    let answer = world.messages(&key, &body).await;
-    assert_eq!(answer.status, 200);
+    let answer = world.messages(&key, &body).await.expect(200);
     let kind = answer.headers["content-type"].to_str().unwrap();
     assert!(kind.starts_with("text/event-stream"), "{kind}");
     let (mut names, mut reply) = (Vec::new(), String::new());

@@ -1,14 +1,6 @@
 //! Tests of a key's spending and its latest receipts, as the page at `/usage` shows them.
 
-use http::Method;
-use serde_json::{Value, json};
-
-use crate::{
-    checks::{AUTHENTICATION, INVALID, micro, refused},
-    harness::{Answer, Key, RedisServer, Setup, World},
-    ledger::folder,
-    ops::{BOTH, bearer},
-};
+use crate::{ledger::folder, prelude::*};
 
 async fn own(world: &World, key: &Key, path: &str) -> Answer {
     let bearer = bearer(key);
@@ -67,7 +59,7 @@ async fn agrees(world: &World) {
         ("session", "sessions"),
     ] {
         let path = format!("/admin/v1/usage?key={}&group={group}", key.id);
-        let operators = world.admin(Method::GET, &path, None).await.json();
+        let operators = world.admin_get(&path).await.json();
         let mut own: Vec<Value> = report[rows].as_array().unwrap().clone();
         own.sort_by_key(|row| row[group].as_str().unwrap_or_default().to_owned());
         let wanted = operators["rows"].as_array().unwrap();
@@ -135,8 +127,7 @@ async fn key_in_a_redis_ledger_sees_the_same_sums_and_receipts_as_operators() {
 
 #[tokio::test]
 async fn receipts_of_a_key_are_found_by_model_session_and_time() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let sibling = world.another_key("acme", json!({})).await;
     let calls = busy(&world, &key, &sibling).await;
     for (query, wanted) in [
@@ -157,8 +148,7 @@ async fn receipts_of_a_key_are_found_by_model_session_and_time() {
 
 #[tokio::test]
 async fn usage_endpoint_refuses_a_misspelt_parameter_and_requires_a_key() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for (path, field) in [
         ("receipts?modle=chat", "modle"),
         ("receipts?limit=0", "limit"),
@@ -185,8 +175,7 @@ async fn usage_endpoint_refuses_a_misspelt_parameter_and_requires_a_key() {
 /// A key that has made no call gets a report with empty sums.
 #[tokio::test]
 async fn a_key_without_calls_has_zero_usage_and_no_receipts() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let report = own_json(&world, &key, "usage?days=7").await;
     assert_eq!(report["total"]["calls"], 0);
     for rows in ["days", "models", "sessions"] {

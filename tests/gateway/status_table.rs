@@ -3,23 +3,13 @@
 
 use std::io::Write as _;
 
-use http::Method;
-use serde_json::json;
 use tollgate::demo::script::polite;
 
-use crate::{
-    checks::{
-        API, INVALID, NOT_FOUND, OVERLOADED, PERMISSION, head, is_russian, raw, refused, shape,
-    },
-    harness::{RedisServer, Setup, World, eventually, request, with},
-    ops::{BOTH, Op, bearer, limits, top},
-    replies::Running,
-};
+use crate::prelude::*;
 
 #[tokio::test]
 async fn a_body_that_is_not_json_is_400() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let bearer = bearer(&key);
     for op in BOTH {
         let good = op.body("x").to_string();
@@ -53,8 +43,7 @@ async fn a_body_that_is_not_json_is_400() {
 
 #[tokio::test]
 async fn duplicate_field_is_400_however_it_is_escaped() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let bearer = bearer(&key);
     for op in BOTH {
         let good = op.body("x").to_string();
@@ -84,8 +73,7 @@ async fn duplicate_field_is_400_however_it_is_escaped() {
 
 #[tokio::test]
 async fn untranslatable_field_is_refused_with_400_and_named() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     // The field `n` requests several responses, which the Messages format does not support.
     let body = with(Op::Chat.body("x"), json!({ "model": "messages", "n": 2 }));
     let answer = world.chat(&key, &body).await;
@@ -97,8 +85,7 @@ async fn untranslatable_field_is_refused_with_400_and_named() {
 
 #[tokio::test]
 async fn an_unknown_path_is_404() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let bearer = bearer(&key);
     for path in [
         "/v1",
@@ -147,8 +134,7 @@ async fn wrong_method_is_refused_with_405_and_the_allowed_methods() {
 
 #[tokio::test]
 async fn body_that_arrives_too_slowly_is_408() {
-    let world = limits("body_seconds = 1").start().await;
-    let key = world.key().await;
+    let (world, key) = limits("body_seconds = 1").start_with_key().await;
     let head = |op| head(op, Some(&key.secret), "content-length: 1000\r\n") + "{\"model";
     let (chat, messages) = (head(Op::Chat), head(Op::Messages));
     let (chat, messages) = tokio::join!(raw(&world, &chat), raw(&world, &messages));
@@ -160,8 +146,7 @@ async fn body_that_arrives_too_slowly_is_408() {
 
 #[tokio::test]
 async fn body_that_is_too_large_is_413_whether_or_not_its_length_is_declared() {
-    let world = limits("body_bytes_max = 1000").start().await;
-    let key = world.key().await;
+    let (world, key) = limits("body_bytes_max = 1000").start_with_key().await;
     let large = "x".repeat(1001);
     for op in BOTH {
         let declared = head(op, Some(&key.secret), "content-length: 1001\r\n");
@@ -178,10 +163,9 @@ async fn body_that_is_too_large_is_413_whether_or_not_its_length_is_declared() {
 #[tokio::test]
 async fn body_of_exactly_32_mib_is_accepted_by_default() {
     let body = Op::Chat.body("x").to_string();
-    let world = limits(&format!("body_bytes_max = {}", body.len()))
-        .start()
+    let (world, key) = limits(&format!("body_bytes_max = {}", body.len()))
+        .start_with_key()
         .await;
-    let key = world.key().await;
     let bearer = bearer(&key);
     let headers = [("authorization", bearer.as_str())];
     let chunked = head(
@@ -193,8 +177,7 @@ async fn body_of_exactly_32_mib_is_accepted_by_default() {
     assert_eq!(Op::Chat.post(&world, &headers, body).await.status, 200);
     assert_eq!(raw(&world, &chunked).await.status, 200);
 
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let declared = head(Op::Chat, Some(&key.secret), "content-length: 33554433\r\n");
     let answer = raw(&world, &declared).await;
     let text = refused("32 MiB + 1", &answer, 413, INVALID, "request_too_large");
@@ -203,8 +186,7 @@ async fn body_of_exactly_32_mib_is_accepted_by_default() {
 
 #[tokio::test]
 async fn content_that_is_not_plain_json_is_415() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let bearer = bearer(&key);
     for op in BOTH {
         for (name, value, status) in [
@@ -230,8 +212,7 @@ async fn content_that_is_not_plain_json_is_415() {
 
 #[tokio::test]
 async fn gzip_body_is_decompressed_and_limited_by_its_decompressed_size() {
-    let world = limits("body_bytes_max = 100000").start().await;
-    let key = world.key().await;
+    let (world, key) = limits("body_bytes_max = 100000").start_with_key().await;
     let bearer = bearer(&key);
     let headers = [
         ("authorization", bearer.as_str()),
@@ -239,8 +220,7 @@ async fn gzip_body_is_decompressed_and_limited_by_its_decompressed_size() {
     ];
     for op in BOTH {
         let plain = op.body("x").to_string();
-        let answer = op.post(&world, &headers, packed(&plain)).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        op.post(&world, &headers, packed(&plain)).await.expect(200);
         let received = world.vendor.received();
         let sent = received.last().unwrap();
         assert!(!sent.headers.contains_key("content-encoding"));
@@ -278,8 +258,7 @@ async fn request_with_headers_of_more_than_32_kb_is_refused_with_431() {
 
 #[tokio::test]
 async fn unknown_model_is_503_and_not_retryable() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         for model in ["gpt-nothing", "", "CHAT", " chat", "vendor-chat-1"] {
             let body = with(op.body("x"), json!({ "model": model }));
@@ -298,11 +277,10 @@ async fn unknown_model_is_503_and_not_retryable() {
 #[tokio::test]
 async fn model_without_a_current_price_is_503() {
     let closed = "url = \"http://127.0.0.1:1/rate\"\nselect = \"/price\"";
-    let world = Setup::default()
+    let (world, key) = Setup::default()
         .edit("fixed = \"100\"", closed)
-        .start()
+        .start_with_key()
         .await;
-    let key = world.key().await;
     for op in BOTH {
         let answer = op.call(&world, &key, &op.body("x")).await;
         let text = refused(op.path(), &answer, 503, API, "price_unavailable");
@@ -314,8 +292,7 @@ async fn model_without_a_current_price_is_503() {
 #[tokio::test]
 async fn calls_are_refused_with_503_while_the_ledger_is_unreachable() {
     let redis = RedisServer::start().await;
-    let world = Setup::default().ledger(&redis.url()).start().await;
-    let key = world.key().await;
+    let (world, key) = Setup::default().ledger(&redis.url()).start_with_key().await;
     assert_eq!(world.chat(&key, &Op::Chat.body("x")).await.status, 200);
     redis.kill();
     for op in BOTH {
@@ -327,8 +304,7 @@ async fn calls_are_refused_with_503_while_the_ledger_is_unreachable() {
 
 #[tokio::test]
 async fn overload_is_refused_with_503_until_a_call_in_flight_has_ended() {
-    let world = limits("in_flight_max = 1").start().await;
-    let key = world.key().await;
+    let (world, key) = limits("in_flight_max = 1").start_with_key().await;
     for op in BOTH {
         let running = Running::start(&world, op, &key, &op.body("x")).await;
         let answer = op.call(&world, &key, &op.body("x")).await;
@@ -351,8 +327,7 @@ async fn error_texts_are_russian_or_english_as_configured() {
         (top("language = \"ru\""), true),
         (top("language = \"en\""), false),
     ] {
-        let world = setup.start().await;
-        let key = world.key().await;
+        let (world, key) = setup.start_with_key().await;
         let poor = world.key_with("poor", "0.000001", json!({})).await;
         for op in BOTH {
             let bad = with(op.body("x"), json!({ "stream": 1 }));
@@ -388,8 +363,7 @@ async fn error_texts_are_russian_or_english_as_configured() {
 
 #[tokio::test]
 async fn answer_to_a_call_must_not_be_cached() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         for fields in [
             json!({}),

@@ -1,26 +1,15 @@
 //! Tests of what the gateway returns to the caller if a vendor fails (docs/decisions.md, "Status table"). Such calls
 //! cost the caller nothing.
 
-use std::sync::Arc;
+use tokio::net::TcpListener;
 
-use bytes::Bytes;
-use serde_json::json;
-use tokio::{net::TcpListener, sync::Notify};
-use tollgate::demo::vendor::{Reply, Step};
-
-use crate::{
-    checks::{API, INVALID, LIMIT, cost_nothing, refused},
-    harness::{VENDOR_KEY, World, chat_body, with},
-    ops::{BOTH, Op, vendors, vendors_at},
-    replies::{answer, events, refusal, usage},
-};
+use crate::prelude::*;
 
 /// Makes the vendor respond with `reply`. Checks that both operations are refused with this status, type and code,
 /// plain and streamed. Returns the text of the refusal.
 async fn reported(what: &str, reply: Reply, status: u16, kind: &str, code: &str) -> String {
-    let world = World::start().await;
-    let key = world.key().await;
-    world.vendor.script(move |_| reply.clone());
+    let (world, key) = World::start_with_key().await;
+    world.vendor_sends(reply);
     let mut text = String::new();
     for op in BOTH {
         for stream in [false, true] {
@@ -79,33 +68,23 @@ async fn status_409_or_451_of_a_vendor_and_flagged_input_are_returned_without_a_
 #[tokio::test]
 async fn error_message_of_a_vendor_reaches_the_caller_from_any_json_shape() {
     const LONG: &str = "prompt is too long: 201234 tokens > 200000 maximum";
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let raw = json!({ "error": { "message": LONG, "type": "invalid_request_error" } }).to_string();
     let json = |body: serde_json::Value| Reply::json(400, &body);
     let plain = Step::Send(Bytes::from_static(LONG.as_bytes()));
+    let faults = json!({ "detail": [{ "loc": ["body"], "msg": LONG }] });
+    let object = json!({ "object": "error", "message": { "detail": [{ "msg": LONG }] } });
+    let proxy =
+        json!({ "code": 400, "message": "Provider returned error", "metadata": { "raw": raw } });
+    let message = json!({ "error": { "message": LONG } });
     for (what, reply) in [
-        (
-            "a list of faults",
-            json(json!({ "detail": [{ "loc": ["body"], "msg": LONG }] })),
-        ),
-        (
-            "a message that is an object",
-            json(json!({ "object": "error", "message": { "detail": [{ "msg": LONG }] } })),
-        ),
+        ("a list of faults", json(faults)),
+        ("a message that is an object", json(object)),
         ("plain text", Reply::raw(400, "text/plain", vec![plain])),
-        (
-            "a proxy's",
-            json(
-                json!({ "error": { "code": 400, "message": "Provider returned error", "metadata": { "raw": raw } } }),
-            ),
-        ),
-        (
-            "5xx",
-            Reply::json(500, &json!({ "error": { "message": LONG } })),
-        ),
+        ("a proxy's", json(json!({ "error": proxy }))),
+        ("5xx", Reply::json(500, &message)),
     ] {
-        world.vendor.script(move |_| reply.clone());
+        world.vendor_sends(reply);
         for op in BOTH {
             let answer = op.call(&world, &key, &op.body("x")).await;
             let text = refused(what, &answer, 400, INVALID, "context_length_exceeded");
@@ -162,19 +141,16 @@ const ACTED_ON: [&str; 40] = [
 
 #[tokio::test]
 async fn error_phrases_that_clients_search_for_are_kept() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for text in ACTED_ON {
-        world.vendor.script(move |_| refusal(400, text));
+        world.vendor_sends(refusal(400, text));
         for op in BOTH {
             for stream in [false, true] {
                 let body = with(op.body("x"), json!({ "stream": stream }));
                 let answer = op.call(&world, &key, &body).await;
                 let error = &answer.json()["error"];
-                let (message, number) = (
-                    error["message"].as_str().unwrap(),
-                    answer.headers["x-request-id"].to_str().unwrap(),
-                );
+                let message = error["message"].as_str().unwrap();
+                let number = answer.number();
                 // The message is one line: the vendor's text, then the gateway's text, then the request number.
                 assert!(message.starts_with(&format!("{text} — ")), "{message}");
                 assert!(message.ends_with(&format!(" ({number})")), "{message}");
@@ -191,20 +167,14 @@ async fn error_phrases_that_clients_search_for_are_kept() {
 /// refuses.
 #[tokio::test]
 async fn request_beyond_the_context_window_has_its_own_error_code() {
-    let world = World::start().await;
-    let key = world.key().await;
-    for (text, code) in [
-        (
-            "prompt is too long: 201234 tokens > 200000 maximum",
-            "context_length_exceeded",
-        ),
-        (
-            "This model's maximum context length is 65536 tokens.",
-            "context_length_exceeded",
-        ),
-        ("max_tokens: 99 > 64", ""),
-    ] {
-        world.vendor.script(move |_| refusal(400, text));
+    let (world, key) = World::start_with_key().await;
+    let (long, own) = (
+        "prompt is too long: 201234 tokens > 200000 maximum",
+        "context_length_exceeded",
+    );
+    let longest = "This model's maximum context length is 65536 tokens.";
+    for (text, code) in [(long, own), (longest, own), ("max_tokens: 99 > 64", "")] {
+        world.vendor_sends(refusal(400, text));
         for op in BOTH {
             let answer = op.call(&world, &key, &op.body("x")).await;
             assert_eq!(answer.status, 400, "{text}");
@@ -238,18 +208,15 @@ async fn vendor_refusal_of_the_gateways_key_becomes_503_and_never_401() {
     for status in [401, 402, 403] {
         let reply = refusal(status, "Incorrect API key provided: sk-proj-AbC123");
         let text = reported("our key", reply, 503, API, "vendor_unavailable").await;
-        assert!(
-            !text.contains("sk-") && !text.contains("Incorrect"),
-            "{text}"
-        );
+        assert!(!text.contains("sk-"), "{text}");
+        assert!(!text.contains("Incorrect"), "{text}");
         assert!(!text.to_lowercase().contains("ключ"), "{text}");
     }
 }
 
 #[tokio::test]
 async fn rate_limit_of_a_vendor_becomes_429_with_the_vendors_retry_after() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         for (reply, wait) in [
             (refusal(429, "slow down"), "1"),
@@ -259,7 +226,7 @@ async fn rate_limit_of_a_vendor_becomes_429_with_the_vendors_retry_after() {
                 "2",
             ),
         ] {
-            world.vendor.script(move |_| reply.clone());
+            world.vendor_sends(reply);
             let answer = op.call(&world, &key, &op.body("x")).await;
             let text = refused(op.path(), &answer, 429, LIMIT, "vendor_rate_limit");
             assert_eq!(answer.headers["retry-after"], wait);
@@ -280,8 +247,7 @@ async fn status_404_or_408_or_5xx_of_a_vendor_becomes_503() {
 
 #[tokio::test]
 async fn call_gets_503_if_its_vendor_cannot_be_reached() {
-    let world = vendors_at("127.0.0.1:1", "").start().await;
-    let key = world.key().await;
+    let (world, key) = vendors_at("127.0.0.1:1", "").start_with_key().await;
     for op in BOTH {
         let answer = op.call(&world, &key, &op.body("x")).await;
         refused(op.path(), &answer, 503, API, "vendor_unavailable");
@@ -309,8 +275,7 @@ async fn redirect_of_a_vendor_becomes_502_and_is_never_followed() {
 
 #[tokio::test]
 async fn vendor_answer_with_invalid_or_incomplete_json_becomes_502() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let send = |text: &'static str| Step::Send(Bytes::from_static(text.as_bytes()));
     for op in BOTH {
         for steps in [
@@ -319,8 +284,7 @@ async fn vendor_answer_with_invalid_or_incomplete_json_becomes_502() {
             vec![],
             vec![send("{\"id\":\"1\","), Step::Cut],
         ] {
-            let reply = Reply::raw(200, "application/json", steps);
-            world.vendor.script(move |_| reply.clone());
+            world.vendor_sends(Reply::raw(200, "application/json", steps));
             let answer = op.call(&world, &key, &op.body("x")).await;
             refused(op.path(), &answer, 502, API, "vendor_broken");
             cost_nothing(op.path(), &world, &key, &answer).await;
@@ -331,8 +295,7 @@ async fn vendor_answer_with_invalid_or_incomplete_json_becomes_502() {
 #[tokio::test]
 async fn vendor_answer_that_is_json_but_not_an_object_becomes_502() {
     for text in ["[]", "[null,null]", "null", "7", "\"x\""] {
-        let world = World::start().await;
-        let key = world.key().await;
+        let (world, key) = World::start_with_key().await;
         world.vendor.script(move |_| {
             let step = Step::Send(Bytes::from_static(text.as_bytes()));
             Reply::raw(200, "application/json", vec![step])
@@ -347,13 +310,12 @@ async fn vendor_answer_that_is_json_but_not_an_object_becomes_502() {
 
 #[tokio::test]
 async fn json_in_place_of_a_stream_or_a_stream_in_place_of_json_becomes_502() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
-        let json = Reply::json(200, &answer(op, "да", &usage(op, 9, 1)));
+        let json = plain_reply(op, "да", 9, 1);
         let stream = Reply::stream(events(op, &["да"], 9, 1));
         for (requested, reply) in [(true, json), (false, stream)] {
-            world.vendor.script(move |_| reply.clone());
+            world.vendor_sends(reply);
             let body = with(op.body("x"), json!({ "stream": requested }));
             let answer = op.call(&world, &key, &body).await;
             refused(op.path(), &answer, 502, API, "vendor_broken");
@@ -364,11 +326,9 @@ async fn json_in_place_of_a_stream_or_a_stream_in_place_of_json_becomes_502() {
 
 #[tokio::test]
 async fn vendor_error_with_status_200_is_still_an_error() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
-        let reply = refusal(200, "org-Secret has no credit");
-        world.vendor.script(move |_| reply.clone());
+        world.vendor_sends(refusal(200, "org-Secret has no credit"));
         let answer = op.call(&world, &key, &op.body("x")).await;
         let text = refused(op.path(), &answer, 503, API, "vendor_unavailable");
         assert!(!text.contains("Secret"), "{text}");
@@ -381,10 +341,9 @@ async fn call_gets_504_if_its_vendor_accepts_the_request_and_sends_nothing() {
     // The listener never accepts these connections. They wait in its queue, so the gateway gets no response.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap().to_string();
-    let world = vendors_at(&address, "first_byte_seconds = 1\nplain_seconds = 1")
-        .start()
+    let (world, key) = vendors_at(&address, "first_byte_seconds = 1\nplain_seconds = 1")
+        .start_with_key()
         .await;
-    let key = world.key().await;
     let (chat, messages) = (Op::Chat.body("x"), Op::Messages.body("x"));
     let (chat, messages) = tokio::join!(
         Op::Chat.call(&world, &key, &chat),
@@ -398,12 +357,10 @@ async fn call_gets_504_if_its_vendor_accepts_the_request_and_sends_nothing() {
 
 #[tokio::test]
 async fn call_gets_504_if_its_vendor_stops_sending_within_a_plain_answer() {
-    let world = vendors("idle_seconds = 1").start().await;
-    let key = world.key().await;
+    let (world, key) = vendors("idle_seconds = 1").start_with_key().await;
     let never = Step::Hold(Arc::new(Notify::new()));
     let steps = vec![Step::Send(Bytes::from_static(b"{\"id\":")), never];
-    let reply = Reply::raw(200, "application/json", steps);
-    world.vendor.script(move |_| reply.clone());
+    world.vendor_sends(Reply::raw(200, "application/json", steps));
     let answer = world.chat(&key, &Op::Chat.body("x")).await;
     refused("falls silent", &answer, 504, API, "vendor_timeout");
     cost_nothing("falls silent", &world, &key, &answer).await;
@@ -412,16 +369,13 @@ async fn call_gets_504_if_its_vendor_stops_sending_within_a_plain_answer() {
 /// If the first event contains an error, the caller gets a refusal, even if the event also contains content or usage.
 #[tokio::test]
 async fn stream_that_begins_with_an_error_costs_nothing() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let error = json!({ "message": "overloaded", "type": "server_error" });
     for event in [
         json!({ "choices": [{ "index": 0, "delta": { "content": "x".repeat(400) } }], "error": error }),
         json!({ "error": error, "usage": { "prompt_tokens": 900, "completion_tokens": 3 } }),
     ] {
-        world
-            .vendor
-            .script(move |_| Reply::stream([format!("data: {event}\n\n")]));
+        world.vendor_sends(Reply::stream([format!("data: {event}\n\n")]));
         let body = with(chat_body("x"), json!({ "stream": true }));
         let answer = world.chat(&key, &body).await;
         assert!(answer.status.is_server_error(), "{answer:?}");

@@ -1,19 +1,7 @@
 //! Tests that streams between a caller and a vendor of the same format are forwarded unchanged, event by event
 //! (specification section 6).
 
-use std::sync::Arc;
-
-use bytes::Bytes;
-use serde_json::{Value, json};
-use tokio::sync::Notify;
-use tollgate::demo::vendor::{Reply, Step};
-
-use crate::{
-    checks::{is_russian, names},
-    harness::{World, chat_body, next_text, with},
-    ops::{BOTH, Op, vendors},
-    replies::{begun, events, read_until, rest, told_cost},
-};
+use crate::prelude::*;
 
 fn streamed(body: Value) -> Value {
     with(body, json!({ "stream": true }))
@@ -36,8 +24,7 @@ fn in_pieces(reported: &str, size: usize) -> Vec<Step> {
 
 #[tokio::test]
 async fn a_stream_reaches_the_client_byte_for_byte() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let chat = "\u{feff}: hello\n\ndata:{\"choices\" : [ {\"index\":0,\"delta\":{\"content\":\"a\\u0416\"}} ],\
                 \"x\":1.0000000000000000001}   \n\nid: 7\r\nretry: 10\r\ndata: {\"choices\":[],\r\ndata: \"y\":null}\r\n\r\n\
                 data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n\
@@ -52,9 +39,7 @@ async fn a_stream_reaches_the_client_byte_for_byte() {
         // event.
         for (size, behind) in [(1, ": bye\n\n"), (7, ""), (64, ""), (10_000, ": bye\n\n")] {
             let steps = in_pieces(&[reported, behind].concat(), size);
-            world
-                .vendor
-                .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
+            world.vendor_sends(Reply::raw(200, "text/event-stream", steps));
             let answer = op.call(&world, &key, &with_usage(op.body("x"))).await;
             let text = answer.text();
             assert_eq!(told_cost(&text).0, reported, "{op:?} in pieces of {size}");
@@ -65,8 +50,7 @@ async fn a_stream_reaches_the_client_byte_for_byte() {
 
 #[tokio::test]
 async fn each_stream_event_is_delivered_before_the_vendor_makes_the_next() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let reported = events(op, &["раз ", "два ", "три"], 9, 3);
         let go = Arc::new(Notify::new());
@@ -81,9 +65,7 @@ async fn each_stream_event_is_delivered_before_the_vendor_makes_the_next() {
                 ]
             })
             .collect();
-        world
-            .vendor
-            .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
+        world.vendor_sends(Reply::raw(200, "text/event-stream", steps));
         go.notify_one();
         let res = world
             .send(op.request(&world, &key, &with_usage(op.body("x"))))
@@ -109,8 +91,7 @@ async fn each_stream_event_is_delivered_before_the_vendor_makes_the_next() {
 /// The error event has the format of the vendor, which may differ from the caller's format.
 #[tokio::test]
 async fn error_as_the_first_event_has_an_error_status_and_costs_nothing() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for (caller, vendor) in [
         (Op::Chat, "chat"),
         (Op::Chat, "messages"),
@@ -125,7 +106,7 @@ async fn error_as_the_first_event_has_an_error_status_and_costs_nothing() {
                 format!("event: error\ndata: {data}\n\n")
             }
         };
-        world.vendor.script(move |_| Reply::stream([event.clone()]));
+        world.vendor_sends(Reply::stream([event]));
         let body = with(streamed(caller.body("x")), json!({ "model": vendor }));
         let answer = caller.call(&world, &key, &body).await;
         assert_eq!(answer.status, 503, "{caller:?} {vendor}: {answer:?}");
@@ -136,17 +117,14 @@ async fn error_as_the_first_event_has_an_error_status_and_costs_nothing() {
 
 #[tokio::test]
 async fn usage_is_always_requested_but_its_chunk_is_removed_unless_the_client_requested_it() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let reported = events(Op::Chat, &["раз"], 9, 1);
     let chunk = reported.len() - 2;
     assert!(reported[chunk].contains("prompt_tokens"));
     let expected = [&reported[..chunk], &reported[chunk + 1..]]
         .concat()
         .concat();
-    world
-        .vendor
-        .script(move |_| Reply::stream(reported.clone()));
+    world.vendor_sends(Reply::stream(reported));
     for options in [
         None,
         Some(Value::Null),
@@ -175,13 +153,10 @@ async fn usage_is_always_requested_but_its_chunk_is_removed_unless_the_client_re
 
 #[tokio::test]
 async fn usage_chunk_that_the_client_requested_is_kept() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let reported = events(Op::Chat, &["раз"], 9, 1);
     let expected = reported.concat();
-    world
-        .vendor
-        .script(move |_| Reply::stream(reported.clone()));
+    world.vendor_sends(Reply::stream(reported));
     let body = with_usage(chat_body("x"));
     let text = world.chat(&key, &body).await.text();
     assert_eq!(told_cost(&text).0, expected);
@@ -191,29 +166,23 @@ async fn usage_chunk_that_the_client_requested_is_kept() {
 
 #[tokio::test]
 async fn usage_in_a_chunk_with_choices_is_not_removed() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let reported = [
         "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}],\
          \"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1,\"total_tokens\":10}}\n\n",
         "data: [DONE]\n\n",
     ];
-    world
-        .vendor
-        .script(move |_| Reply::stream(reported.map(str::to_owned)));
+    world.vendor_sends(Reply::stream(reported.map(str::to_owned)));
     let answer = world.chat(&key, &streamed(chat_body("x"))).await;
     assert_eq!(answer.text(), reported.concat());
 }
 
 #[tokio::test]
 async fn chat_stream_ends_with_done_even_if_its_vendor_omits_it() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let mut reported = events(Op::Chat, &["раз"], 9, 1);
     reported.pop();
-    world
-        .vendor
-        .script(move |_| Reply::stream(reported.clone()));
+    world.vendor_sends(Reply::stream(reported));
     let text = world.chat(&key, &streamed(chat_body("x"))).await.text();
     assert!(text.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
     let text = world.chat(&key, &with_usage(chat_body("x"))).await.text();
@@ -252,8 +221,7 @@ fn error_event(op: Op, text: &str, number: &str) -> Value {
 
 #[tokio::test]
 async fn vendor_error_inside_a_stream_becomes_an_error_event_without_the_vendors_text() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for (op, error) in [
         (
             Op::Chat,
@@ -270,9 +238,7 @@ async fn vendor_error_inside_a_stream_becomes_an_error_event_without_the_vendors
         let reported = reported.concat();
         for size in [1, 50, reported.len()] {
             let steps = in_pieces(&reported, size);
-            world
-                .vendor
-                .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
+            world.vendor_sends(Reply::raw(200, "text/event-stream", steps));
             let answer = op.call(&world, &key, &streamed(op.body("x"))).await;
             let text = answer.text();
             assert_eq!(answer.status, 200, "{op:?}");
@@ -291,8 +257,7 @@ async fn vendor_error_inside_a_stream_becomes_an_error_event_without_the_vendors
 
 #[tokio::test]
 async fn truncated_stream_never_looks_finished() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         for half_an_event in [false, true] {
             let go = Arc::new(Notify::new());
@@ -307,9 +272,7 @@ async fn truncated_stream_never_looks_finished() {
             // The vendor resets its connection only after the client has read the data, because a reset may arrive
             // before data that was sent earlier.
             steps.extend([Step::Hold(Arc::clone(&go)), Step::Cut]);
-            world
-                .vendor
-                .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
+            world.vendor_sends(Reply::raw(200, "text/event-stream", steps));
             let res = world
                 .send(op.request(&world, &key, &streamed(op.body("x"))))
                 .await;
@@ -329,12 +292,12 @@ async fn truncated_stream_never_looks_finished() {
 
 #[tokio::test]
 async fn stream_whose_vendor_stops_sending_ends_with_an_error_event() {
-    let world = vendors("idle_seconds = 1").start().await;
-    let key = world.key().await;
+    let (world, key) = vendors("idle_seconds = 1").start_with_key().await;
     for op in BOTH {
         let never = Step::Hold(Arc::new(Notify::new()));
-        let reply = Reply::stream(events(op, &["раз ", "два"], 9, 2)).with_step(begun(op), never);
-        world.vendor.script(move |_| reply.clone());
+        world.vendor_sends(
+            Reply::stream(events(op, &["раз ", "два"], 9, 2)).with_step(begun(op), never),
+        );
         let answer = op.call(&world, &key, &streamed(op.body("x"))).await;
         error_event(op, &answer.text(), &answer.number());
     }

@@ -1,8 +1,7 @@
 //! Tests of TLS for callers: protocols, timeouts, and a certificate that is replaced while connections are open.
 
-use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, path::Path};
 
-use bytes::Bytes;
 use http::{Request, Version};
 use http_body_util::Full;
 use hyper::client::conn::{http1, http2};
@@ -13,7 +12,6 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, pem::PemObject},
     version::{TLS12, TLS13},
 };
-use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -21,16 +19,12 @@ use tokio::{
     time::{Instant, timeout},
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
-use tollgate::{
-    config::Config,
-    demo::{script::polite, vendor::Step},
-};
+use tollgate::{config::Config, demo::script::polite};
 
 use crate::{
     edge::{Edge, read_to_close},
     half_closed::{call, understood},
-    harness::{Answer, Setup, VENDOR_KEY, World, chat_body, whole, with},
-    ops::Op,
+    prelude::*,
     proxies::Authority,
 };
 
@@ -110,8 +104,9 @@ async fn get_root(sender: &mut http1::SendRequest<Full<Bytes>>) -> u16 {
 #[tokio::test]
 async fn http1_and_h2_work_over_tls_1_2_and_1_3() {
     let authority = Authority::new();
-    let world = over_tls(Setup::default(), &authority).start().await;
-    let key = world.key().await;
+    let (world, key) = over_tls(Setup::default(), &authority)
+        .start_with_key()
+        .await;
     let to = world.gateway.address();
     let mut tasks = JoinSet::new();
     let check = |what: &str, answer: &Answer, version: Version| {

@@ -3,15 +3,9 @@
 //! has given it. No vendor accepts a tool name of more than 64 characters. The callers speak other formats, and send
 //! back what they have received.
 
-use serde_json::{Value, json};
-use tollgate::demo::vendor::{Received, Reply};
+use tollgate::demo::vendor::Received;
 
-use crate::{
-    harness::{Key, World, with},
-    ops::Op,
-    replies::usage,
-    responses,
-};
+use crate::{prelude::*, responses};
 
 /// The number of model calls in a task. The vendor answers each of them except the last with two tool calls.
 const TURNS: usize = 5;
@@ -310,8 +304,7 @@ fn callers() -> Vec<Caller> {
 
 #[tokio::test]
 async fn tool_task_of_five_turns_works_with_vendors_whose_state_must_be_sent_back() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for vendor in [
         Vendor::Thinks("reasoning_content"),
         Vendor::Thinks("reasoning"),

@@ -1,23 +1,14 @@
 //! Tests of the spans that a collector receives: their content, the callers' traces that they join, and a collector
 //! that does not respond, which must not delay calls.
 
-use std::{
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::{StreamExt, stream};
-use http::{HeaderValue, Method, Request};
-use serde_json::{Value, json};
+use http::{HeaderValue, Request};
 use tokio::{net::TcpListener, time::timeout};
-use tollgate::demo::vendor::{Received, Reply, ScriptedVendor};
+use tollgate::demo::vendor::{Received, ScriptedVendor};
 
-use crate::{
-    harness::{Answer, Key, Setup, VENDOR_KEY, World, chat_body, eventually, request, with},
-    ops::{BOTH, Op},
-    replies::{answer, events, refusal, usage},
-    secrets::has_secret,
-};
+use crate::{prelude::*, secrets::has_secret};
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -101,7 +92,7 @@ async fn refused(world: &World) -> Answer {
 }
 
 async fn dropped(world: &World) -> u64 {
-    let scrape = world.admin(Method::GET, "/metrics", None).await.text();
+    let scrape = world.admin_get("/metrics").await.text();
     let mut lines = scrape.lines();
     let count = lines.find_map(|line| line.strip_prefix("tollgate_traces_dropped_total "));
     count.unwrap().parse().unwrap()
@@ -116,17 +107,12 @@ async fn call_and_vendor_attempt_are_separate_spans() {
     for op in BOTH {
         for stream in [false, true] {
             if stream {
-                let reported = events(op, &["a reply"], 9, 2);
-                world
-                    .vendor
-                    .script(move |_| Reply::stream(reported.clone()));
+                world.vendor_sends(Reply::stream(events(op, &["a reply"], 9, 2)));
             } else {
-                let reported = answer(op, "a reply", &usage(op, 9, 2));
-                world.vendor.script(move |_| Reply::json(200, &reported));
+                world.vendor_sends(plain_reply(op, "a reply", 9, 2));
             }
             let body = with(op.body("a prompt"), json!({ "stream": stream }));
-            let answer = op.call(&world, &key, &body).await;
-            assert_eq!(answer.status, 200, "{answer:?}");
+            let answer = op.call(&world, &key, &body).await.expect(200);
             calls.push((op, stream, answer));
         }
     }
@@ -160,10 +146,8 @@ async fn call_and_vendor_attempt_are_separate_spans() {
         }
         let prefix = attribute(request, "tollgate.key.prefix");
         let prefix = prefix.as_str().unwrap();
-        assert!(
-            prefix.starts_with(&key.secret[..9]) && prefix.len() < key.secret.len(),
-            "{prefix}"
-        );
+        assert!(prefix.starts_with(&key.secret[..9]), "{prefix}");
+        assert!(prefix.len() < key.secret.len(), "{prefix}");
 
         let [attempt] = attempts[..] else {
             panic!("{attempts:#?}");
@@ -262,7 +246,7 @@ async fn refused_and_failed_calls_have_their_code_in_the_span() {
     let unknown = with(chat_body("a prompt"), json!({ "model": "x".repeat(100) }));
     let unknown = world.chat(&key, &unknown).await;
     let no_key = refused(&world).await;
-    world.vendor.script(|_| refusal(500, "out of order"));
+    world.vendor_sends(refusal(500, "out of order"));
     let failed = world.chat(&key, &chat_body("a prompt")).await;
     world.settled(&key).await;
     let spans = spans(world, &collector).await;

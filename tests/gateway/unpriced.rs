@@ -1,16 +1,7 @@
 //! Tests of requests that the vendor would bill at a rate that the model does not have (docs/decisions.md, "Money").
 //! The gateway refuses them. If the model has the rate, the hold, the charge and the receipt use it.
 
-use http::Method;
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
-
-use crate::{
-    checks::{INVALID, cost_nothing, decimal, micro, refused, refuses},
-    harness::{Answer, Key, Setup, World, request, with},
-    ops::{BOTH, Op},
-    replies::{Tokens, answer},
-};
+use crate::prelude::*;
 
 /// Returns a setup whose models have a price for cache writes of one hour: four times the price for five minutes.
 fn with_an_hour() -> Setup {
@@ -42,21 +33,6 @@ fn marked(op: Op, lifetimes: &[&str]) -> Value {
         op.body(""),
         json!({ "messages": [{ "role": "user", "content": parts }] }),
     )
-}
-
-/// Posts the body of a call to another path that accepts such bodies, for example the token-counting path.
-async fn posted(world: &World, op: Op, key: &Key, path: &str, body: &Value) -> Answer {
-    let mut headers = vec![
-        ("x-api-key", key.secret.as_str()),
-        ("content-type", "application/json"),
-    ];
-    if op == Op::Messages {
-        headers.push(("anthropic-version", "2026-10-21"));
-    }
-    let body = body.to_string().into();
-    world
-        .ask(request(Method::POST, &world.url(path), &headers, body))
-        .await
 }
 
 const ESTIMATE: &str = "/v1/tollgate/estimate";
@@ -96,12 +72,10 @@ async fn cache_lifetime_without_a_price_is_refused_and_its_field_is_named() {
 
 #[tokio::test]
 async fn default_cache_lifetimes_are_forwarded_unchanged() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         for body in [marked(op, &[""]), marked(op, &["5m", "", "5m"])] {
-            let answer = op.call(&world, &key, &body).await;
-            assert_eq!(answer.status, 200, "{answer:?}");
+            op.call(&world, &key, &body).await.expect(200);
             let sent = world.vendor.received().pop().unwrap().json();
             assert_eq!(sent["messages"], body["messages"]);
         }
@@ -114,19 +88,15 @@ async fn default_cache_lifetimes_are_forwarded_unchanged() {
 
 #[tokio::test]
 async fn estimate_and_token_count_are_refused_if_the_call_would_be_refused() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for (op, path) in [
         (Op::Chat, ESTIMATE),
         (Op::Messages, ESTIMATE),
         (Op::Messages, COUNT),
     ] {
-        let answer = posted(&world, op, &key, path, &marked(op, &["1h"])).await;
+        let answer = op.call_at(path, &world, &key, &marked(op, &["1h"])).await;
         let text = refused(path, &answer, 400, INVALID, "");
-        assert!(
-            text.contains("«messages[0].content[0].cache_control.ttl»"),
-            "{text}"
-        );
+        has(&text, "«messages[0].content[0].cache_control.ttl»");
         cost_nothing(path, &world, &key, &answer).await;
     }
     assert!(world.vendor.received().is_empty());
@@ -134,8 +104,7 @@ async fn estimate_and_token_count_are_refused_if_the_call_would_be_refused() {
 
 #[tokio::test]
 async fn one_hour_cache_write_is_held_and_charged_at_its_own_rate() {
-    let world = with_an_hour().start().await;
-    let key = world.key().await;
+    let (world, key) = with_an_hour().start_with_key().await;
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
     for (op, model) in BOTH.into_iter().zip(catalog["models"].as_array().unwrap()) {
         let used = Tokens {
@@ -144,9 +113,7 @@ async fn one_hour_cache_write_is_held_and_charged_at_its_own_rate() {
             cache_write: 400,
             output: 7,
         };
-        world
-            .vendor
-            .script(move |_| Reply::json(200, &answer(op, "да", &used.usage(op))));
+        world.vendor_sends(Reply::json(200, &answer(op, "да", &used.usage(op))));
         for (lifetimes, class) in [
             (&["1h", "1h"][..], "cache_write_1h_rub_mtok"),
             (&["5m", ""], "cache_write_rub_mtok"),
@@ -156,9 +123,8 @@ async fn one_hour_cache_write_is_held_and_charged_at_its_own_rate() {
                 [] => op.body("x"),
                 lifetimes => marked(op, lifetimes),
             };
-            let reported = posted(&world, op, &key, ESTIMATE, &body).await.json();
-            let called = op.call(&world, &key, &body).await;
-            assert_eq!(called.status, 200, "{called:?}");
+            let reported = op.call_at(ESTIMATE, &world, &key, &body).await.json();
+            let called = op.call(&world, &key, &body).await.expect(200);
             let receipt = world.receipt(&called.number()).await;
 
             let (rate_of, count_of) = match class {
@@ -198,8 +164,7 @@ async fn one_hour_cache_write_is_held_and_charged_at_its_own_rate() {
 
 #[tokio::test]
 async fn each_cache_lifetime_is_charged_by_the_vendors_count() {
-    let world = with_an_hour().start().await;
-    let key = world.key().await;
+    let (world, key) = with_an_hour().start_with_key().await;
     let body = marked(Op::Messages, &["1h", "5m"]);
     let usage = |creation: &str| -> Value {
         let usage = format!(
@@ -229,11 +194,8 @@ async fn each_cache_lifetime_is_charged_by_the_vendors_count() {
         ("", 0, 400),
     ] {
         let usage = usage(creation);
-        world
-            .vendor
-            .script(move |_| Reply::json(200, &answer(Op::Messages, "да", &usage)));
-        let called = Op::Messages.call(&world, &key, &body).await;
-        assert_eq!(called.status, 200, "{called:?}");
+        world.vendor_sends(Reply::json(200, &answer(Op::Messages, "да", &usage)));
+        let called = Op::Messages.call(&world, &key, &body).await.expect(200);
         let receipt = world.receipt(&called.number()).await;
         let used = &receipt["usage"];
         assert_eq!(used["cache_write"], five, "{receipt}");
@@ -257,14 +219,12 @@ async fn each_cache_lifetime_is_charged_by_the_vendors_count() {
 #[tokio::test]
 async fn one_hour_cache_lifetime_is_translated_only_if_the_model_has_a_price_for_it() {
     for (setup, hour_priced) in [(Setup::default(), false), (with_an_hour(), true)] {
-        let world = setup.start().await;
-        let key = world.key().await;
+        let (world, key) = setup.start_with_key().await;
         for (op, model) in [(Op::Messages, Op::Chat), (Op::Chat, Op::Messages)] {
             let model = model.model();
             for lifetimes in [&["1h"][..], &["1h", "5m"], &["12h"]] {
                 let body = with(marked(op, lifetimes), json!({ "model": model }));
-                let answer = op.call(&world, &key, &body).await;
-                assert_eq!(answer.status, 200, "{answer:?}");
+                let answer = op.call(&world, &key, &body).await.expect(200);
                 let sent = world.vendor.received().pop().unwrap().json();
                 let sent = sent.to_string();
                 let to_messages = model == "messages";
@@ -311,10 +271,8 @@ async fn rate_of_one_hour_cache_writes_is_shown_only_if_configured() {
     without_it["price_version"] = known["price_version"].clone();
     assert_eq!(known, without_it);
     let page = usual.get("/", &browser).await.text();
-    assert!(
-        !page.contains("на час") && !page.contains("<small>"),
-        "{page}"
-    );
+    assert!(!page.contains("на час"), "{page}");
+    assert!(!page.contains("<small>"), "{page}");
 }
 
 /// Returns a chat body whose hold counts this number of input tokens: 512 for the call, 8 for its message, and one for
@@ -329,17 +287,16 @@ async fn call_with_more_input_than_has_a_price_is_refused_with_its_length_and_th
         "output_tokens_max = 4000\nroutes = [ { vendor = \"chat-vendor\"",
         "output_tokens_max = 4000\ninput_tokens_priced_max = 1000\nroutes = [ { vendor = \"chat-vendor\"",
     );
-    let world = setup.start().await;
-    let key = world.key().await;
+    let (world, key) = setup.start_with_key().await;
     let (fits, long) = (held_as(1000), held_as(1002));
-    let reported = posted(&world, Op::Chat, &key, ESTIMATE, &fits).await.json();
+    let reported = Op::Chat.call_at(ESTIMATE, &world, &key, &fits).await.json();
     assert_eq!(reported["input_tokens_max"], 1000, "{reported}");
     assert_eq!(world.chat(&key, &fits).await.status, 200);
     world.settled(&key).await;
     let received = world.vendor.received().len();
     for answer in [
         world.chat(&key, &long).await,
-        posted(&world, Op::Chat, &key, ESTIMATE, &long).await,
+        Op::Chat.call_at(ESTIMATE, &world, &key, &long).await,
     ] {
         let text = refused("long", &answer, 400, INVALID, "");
         for reported in ["«messages»", "1002", "1000"] {
@@ -350,8 +307,10 @@ async fn call_with_more_input_than_has_a_price_is_refused_with_its_length_and_th
     assert_eq!(world.account(&key).await["held_rub"], "0.00");
     // A token-counting request is free, so the limit on input does not apply to it.
     let count = with(long, json!({ "max_tokens": null }));
-    let answer = posted(&world, Op::Messages, &key, COUNT, &count).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    Op::Messages
+        .call_at(COUNT, &world, &key, &count)
+        .await
+        .expect(200);
     // The model `messages` has no limit on input.
     let long = Op::Messages.body(&"x".repeat(30_000));
     assert_eq!(world.messages(&key, &long).await.status, 200);

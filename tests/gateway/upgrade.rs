@@ -6,33 +6,22 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{
-        Arc, Mutex,
+        Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
-use http::{Method, Request};
+use http::Request;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use serde_json::{Value, json};
 use tokio::{
-    sync::Notify,
     task::JoinSet,
     time::{Instant, sleep},
 };
-use tollgate::demo::{
-    script::polite,
-    vendor::{ScriptedVendor, Step},
-};
+use tollgate::demo::{script::polite, vendor::ScriptedVendor};
 
 use crate::{
-    checks::micro,
-    harness::{
-        ADMIN_KEY, Answer, HttpClient, RedisServer, chat_body, client, config_text, request, whole,
-        with,
-    },
-    replies::{read_until, rest},
+    prelude::*,
     support::process::{Log, Start, TOLLGATE, addresses, signal, with_secrets},
 };
 
@@ -50,13 +39,8 @@ pub(crate) fn both(
 }
 
 async fn admin(to: SocketAddr, method: Method, path: &str, body: Option<Value>) -> Answer {
-    let bearer = format!("Bearer {ADMIN_KEY}");
-    let headers = [
-        ("authorization", bearer.as_str()),
-        ("content-type", "application/json"),
-    ];
     let body = body.map(|body| body.to_string()).unwrap_or_default();
-    let req = request(method, &format!("http://{to}{path}"), &headers, body.into());
+    let req = json_request(method, &format!("http://{to}{path}"), ADMIN_KEY, body);
     let answer = whole(client().request(req).await.unwrap()).await;
     assert!(answer.status.is_success(), "{path}: {answer:?}");
     answer
@@ -75,14 +59,9 @@ pub(crate) async fn funded_key(to: SocketAddr) -> String {
 }
 
 fn call(to: SocketAddr, key: &str, stream: bool) -> Request<Full<bytes::Bytes>> {
-    let bearer = format!("Bearer {key}");
-    let headers = [
-        ("authorization", bearer.as_str()),
-        ("content-type", "application/json"),
-    ];
     let url = format!("http://{to}/v1/chat/completions");
     let body = with(chat_body("Привет"), json!({ "stream": stream }));
-    request(Method::POST, &url, &headers, body.to_string().into())
+    json_request(Method::POST, &url, key, body.to_string())
 }
 
 /// A vendor whose streams wait after their first word until the test lets them continue.

@@ -1,15 +1,7 @@
 //! Tests of vendors' usage reports (docs/decisions.md, "Money"): the gateway does not trust them, and charges usage
 //! beyond a hold as far as the account has money.
 
-use serde_json::{Value, json};
-use tollgate::demo::vendor::Reply;
-
-use crate::{
-    checks::{AUTHENTICATION, micro, refused, rubles},
-    harness::{World, with},
-    ops::{BOTH, Op},
-    replies::{Tokens, answer, events, usage},
-};
+use crate::prelude::*;
 
 const TEXT: &str = "Это ответ, за который поставщик ничего разумного не насчитал.";
 
@@ -60,13 +52,12 @@ fn charged(receipt: &Value) -> Tokens {
 
 #[tokio::test]
 async fn implausible_usage_is_flagged_and_reduced_or_replaced_by_an_estimate() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         for nonsense in nonsense(op) {
             let reported = answer(op, TEXT, &nonsense);
             let mut expected = reported.clone();
-            world.vendor.script(move |_| Reply::json(200, &reported));
+            world.vendor_sends(Reply::json(200, &reported));
             let answer = op.call(&world, &key, &op.body("вопрос")).await;
             let receipt = world.receipt(&answer.number()).await;
             let what = format!("{op:?}: {nonsense}: {receipt}");
@@ -91,8 +82,7 @@ async fn implausible_usage_is_flagged_and_reduced_or_replaced_by_an_estimate() {
 
 #[tokio::test]
 async fn answer_reports_the_charged_usage() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for (op, vendor) in [
         (Op::Chat, Op::Chat),
         (Op::Chat, Op::Messages),
@@ -112,7 +102,7 @@ async fn answer_reports_the_charged_usage() {
                 if null && without {
                     reported["usage"] = Value::Null;
                 }
-                world.vendor.script(move |_| Reply::json(200, &reported));
+                world.vendor_sends(Reply::json(200, &reported));
                 let body = with(op.body("x"), json!({ "model": vendor.model() }));
                 let answer = op.call(&world, &key, &body).await;
                 let receipt = world.receipt(&answer.number()).await;
@@ -132,8 +122,7 @@ async fn answer_reports_the_charged_usage() {
 
 #[tokio::test]
 async fn cached_tokens_that_contradict_the_prompt_count_are_flagged() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for details in [
         json!({ "cached_tokens": 11 }),
         json!({ "cached_tokens": -1 }),
@@ -141,8 +130,7 @@ async fn cached_tokens_that_contradict_the_prompt_count_are_flagged() {
     ] {
         let mut usage = usage(Op::Chat, 10, 5);
         usage["prompt_tokens_details"] = details;
-        let reported = answer(Op::Chat, TEXT, &usage);
-        world.vendor.script(move |_| Reply::json(200, &reported));
+        world.vendor_sends(Reply::json(200, &answer(Op::Chat, TEXT, &usage)));
         let answer = world.chat(&key, &Op::Chat.body("x")).await;
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["estimated"], true, "{usage}: {receipt}");
@@ -151,12 +139,10 @@ async fn cached_tokens_that_contradict_the_prompt_count_are_flagged() {
 
 #[tokio::test]
 async fn usage_whose_total_contradicts_its_parts_is_flagged() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let mut usage = usage(Op::Chat, 10, 5);
     usage["total_tokens"] = json!(500);
-    let reported = answer(Op::Chat, TEXT, &usage);
-    world.vendor.script(move |_| Reply::json(200, &reported));
+    world.vendor_sends(Reply::json(200, &answer(Op::Chat, TEXT, &usage)));
     let answer = world.chat(&key, &Op::Chat.body("x")).await;
     let receipt = world.receipt(&answer.number()).await;
     assert_eq!(receipt["estimated"], true, "{receipt}");
@@ -164,15 +150,14 @@ async fn usage_whose_total_contradicts_its_parts_is_flagged() {
 
 #[tokio::test]
 async fn a_stream_without_usage_is_estimated_and_flagged() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     for op in BOTH {
         let without: Vec<String> = events(op, &[TEXT], 9, 5)
             .into_iter()
             .filter(|event| !event.contains("prompt_tokens"))
             .map(|event| event.replace("\"usage\":", "\"unusual\":"))
             .collect();
-        world.vendor.script(move |_| Reply::stream(without.clone()));
+        world.vendor_sends(Reply::stream(without.clone()));
         let body = with(op.body("x"), json!({ "stream": true }));
         let answer = op.call(&world, &key, &body).await;
         let receipt = world.receipt(&answer.number()).await;
@@ -185,14 +170,11 @@ async fn a_stream_without_usage_is_estimated_and_flagged() {
 
 #[tokio::test]
 async fn usage_repeated_in_a_stream_is_charged_once_by_its_last_value() {
-    let world = World::start().await;
-    let key = world.key().await;
+    let (world, key) = World::start_with_key().await;
     let mut reported = events(Op::Chat, &["да"], 9, 2);
     let again = reported[2].replace("\"completion_tokens\":2", "\"completion_tokens\":7");
     reported.insert(3, again);
-    world
-        .vendor
-        .script(move |_| Reply::stream(reported.clone()));
+    world.vendor_sends(Reply::stream(reported.clone()));
     let body = with(Op::Chat.body("x"), json!({ "stream": true }));
     let answer = world.chat(&key, &body).await;
     let receipt = world.receipt(&answer.number()).await;
@@ -209,8 +191,7 @@ fn dense() -> Value {
 /// the amount that such a call holds.
 async fn dense_world() -> (World, i64) {
     let world = World::start().await;
-    let reported = answer(Op::Chat, TEXT, &usage(Op::Chat, 3000, 100));
-    world.vendor.script(move |_| Reply::json(200, &reported));
+    world.vendor_sends(plain_reply(Op::Chat, TEXT, 3000, 100));
     let rich = world.key().await;
     let answer = world.chat(&rich, &dense()).await;
     let receipt = world.receipt(&answer.number()).await;
@@ -228,8 +209,7 @@ async fn cost_above_the_hold_is_charged_from_free_money_and_the_rest_is_a_loss()
     let (world, held) = dense_world().await;
     let funds = held + 10_000;
     let poor = world.key_with("poor", &rubles(funds), json!({})).await;
-    let answer = world.chat(&poor, &dense()).await;
-    assert_eq!(answer.status, 200);
+    let answer = world.chat(&poor, &dense()).await.expect(200);
     let receipt = world.receipt(&answer.number()).await;
     assert_eq!(micro(&receipt["cost_rub"]), 320_000, "{receipt}");
     assert_eq!(micro(&receipt["charged_rub"]), funds, "{receipt}");

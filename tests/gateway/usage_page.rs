@@ -1,13 +1,6 @@
 //! Tests of the page at `GET /usage`, on which the holder of a key sees the key's spending.
 
-use http::Method;
-
-use crate::{
-    checks::{NOT_FOUND, is_russian, refused},
-    harness::{Answer, World, request},
-    ops::{limits, top},
-    page::tags,
-};
+use crate::{page::tags, prelude::*};
 
 const PARTS: [(&str, &str); 2] = [
     ("/usage/page.js", "text/javascript; charset=utf-8"),
@@ -21,8 +14,7 @@ async fn page(world: &World, accept_language: &str) -> Answer {
     } else {
         &headers[..]
     };
-    let answer = world.get("/usage", headers).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = world.get("/usage", headers).await.expect(200);
     assert_eq!(answer.headers["content-type"], "text/html; charset=utf-8");
     answer
 }

@@ -3,14 +3,11 @@
 
 use std::process::{Command, Output};
 
-use serde_json::{Value, json};
 use tempfile::TempDir;
-use tollgate::demo::vendor::{Reply, ScriptedVendor};
+use tollgate::demo::vendor::ScriptedVendor;
 
 use crate::{
-    harness::config_text,
-    ops::Op,
-    replies::{answer, events, refusal, usage},
+    prelude::*,
     secrets::has_secret,
     support::process::{TOLLGATE, with_secrets},
 };
@@ -36,10 +33,8 @@ async fn run(vendor: &ScriptedVendor, lines: &str, args: &[&str]) -> (Option<i32
         String::from_utf8(stdout).unwrap(),
         String::from_utf8(stderr).unwrap(),
     );
-    assert!(
-        !has_secret(&stdout) && !has_secret(&stderr),
-        "{stdout}{stderr}"
-    );
+    assert!(!has_secret(&stdout), "{stdout}{stderr}");
+    assert!(!has_secret(&stderr), "{stdout}{stderr}");
     (status.code(), stdout, stderr)
 }
 
@@ -53,7 +48,7 @@ async fn polite() -> ScriptedVendor {
         };
         match received.json()["stream"] == true {
             true => Reply::stream(events(op, &["o", "k"], 12, 2)),
-            false => Reply::json(200, &answer(op, "ok", &usage(op, 10, 5))),
+            false => plain_reply(op, "ok", 10, 5),
         }
     });
     vendor
@@ -72,15 +67,10 @@ async fn vendor_test_makes_and_prices_a_plain_call_and_a_stream() {
         (&printed["calls"][1], "stream", 12, 2, "0.000016"),
     ] {
         assert_eq!(call["call"], kind);
-        assert_eq!(
-            (&call["result"], &call["answer"]),
-            (&json!("ok"), &json!("ok")),
-            "{call}"
-        );
-        assert_eq!(
-            (&call["input"], &call["output"]),
-            (&json!(input), &json!(output))
-        );
+        assert_eq!(call["result"], "ok", "{call}");
+        assert_eq!(call["answer"], "ok", "{call}");
+        assert_eq!(call["input"], json!(input));
+        assert_eq!(call["output"], json!(output));
         assert_eq!(call["cost_usdt"], cost, "{call}");
     }
     let received = vendor.received();
@@ -101,10 +91,8 @@ async fn check_command_calls_every_vendor_only_with_the_option_live() {
     assert!(printed.starts_with("ok: ") && vendor.received().is_empty());
     let (code, printed, errors) = run(&vendor, "", &["check", "--live"]).await;
     assert_eq!(code, Some(0), "{errors}");
-    assert!(
-        printed.contains("chat-vendor") && printed.contains("messages-vendor"),
-        "{printed}"
-    );
+    has(&printed, "chat-vendor");
+    has(&printed, "messages-vendor");
     assert_eq!(vendor.received().len(), 4);
 }
 
@@ -127,10 +115,8 @@ async fn failed_vendor_test_states_what_to_fix() {
         vendor.script(move |_| refusal(status, words));
         let (code, printed, errors) = run(&vendor, "", &["vendor", "test", "chat-vendor"]).await;
         assert_eq!(code, Some(1), "{status}: {errors}");
-        assert!(
-            printed.contains("failed") && errors.contains(advice),
-            "{status}: {errors}"
-        );
+        assert!(printed.contains("failed"), "{status}: {errors}");
+        assert!(errors.contains(advice), "{status}: {errors}");
     }
     let vendor = polite().await;
     for (lines, advice) in [

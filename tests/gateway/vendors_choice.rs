@@ -1,20 +1,9 @@
 //! Tests of which vendor a call is sent to if its model has several vendors (docs/decisions.md, "Vendors").
 
 use futures_util::future::join_all;
-use http::Method;
-use serde_json::{Value, json};
-use tokio::time::Duration;
-use tollgate::demo::{
-    script,
-    vendor::{Reply, Step},
-};
+use tollgate::demo::script;
 
-use crate::{
-    fleet::Fleet,
-    harness::{Key, Setup, chat_body, eventually, with},
-    ops::Op,
-    replies::refusal,
-};
+use crate::{fleet::Fleet, prelude::*};
 
 /// Makes this number of calls, `at_a_time` of them concurrently.
 async fn calls(fleet: &Fleet, key: &Key, count: usize, at_a_time: usize) {
@@ -114,8 +103,11 @@ async fn conversation_of_a_sticky_model_stays_with_its_vendor() {
     let key = fleet.world.key().await;
     for number in 0..3 {
         for conversation in 0..CONVERSATIONS {
-            let answer = fleet.world.chat(&key, &turn(conversation, number)).await;
-            assert_eq!(answer.status, 200, "{answer:?}");
+            fleet
+                .world
+                .chat(&key, &turn(conversation, number))
+                .await
+                .expect(200);
         }
     }
     let begins = |n: usize| -> Vec<String> {
@@ -146,8 +138,11 @@ async fn conversation_of_a_sticky_model_stays_with_its_vendor() {
     // If the vendor of a conversation fails, the conversation continues at the other vendor.
     fleet.vendor(1).script(|_| refusal(500, "x"));
     for conversation in 0..CONVERSATIONS {
-        let answer = fleet.world.chat(&key, &turn(conversation, 3)).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
+        fleet
+            .world
+            .chat(&key, &turn(conversation, 3))
+            .await
+            .expect(200);
     }
 }
 
@@ -158,8 +153,11 @@ async fn disabled_vendor_gets_no_call_until_it_is_enabled() {
     for (status, requested) in [("disabled", [10, 0]), ("active", [10, 10])] {
         let path = format!("/admin/v1/vendors/{}", Fleet::name(Op::Chat, 1));
         let body = Some(json!({ "status": status }));
-        let changed = fleet.world.admin(Method::PATCH, &path, body).await;
-        assert_eq!(changed.status, 200, "{changed:?}");
+        let changed = fleet
+            .world
+            .admin(Method::PATCH, &path, body)
+            .await
+            .expect(200);
         let shown = changed.json()["routes"][0]["state"] == "disabled";
         assert_eq!(shown, status == "disabled", "{changed:?}");
         calls(&fleet, &key, 10, 5).await;
@@ -174,11 +172,7 @@ async fn failing_vendor_is_avoided_until_it_recovers() {
     fleet.vendor(1).script(|_| refusal(500, "x"));
     calls(&fleet, &key, 8, 1).await;
     assert_eq!([0, 1].map(|n| fleet.requested(n)), [8, 5], "five in a row");
-    let vendors = fleet
-        .world
-        .admin(Method::GET, "/admin/v1/vendors", None)
-        .await
-        .json();
+    let vendors = fleet.world.admin_get("/admin/v1/vendors").await.json();
     let vendors = vendors["vendors"].as_array().unwrap();
     let name = Fleet::name(Op::Chat, 1);
     let sick = vendors.iter().find(|vendor| vendor["name"] == *name);

@@ -3,28 +3,15 @@
 
 use std::{
     process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use http::Response;
 use hyper::body::Incoming;
-use serde_json::{Value, json};
-use tokio::{sync::Notify, time::sleep};
-use tollgate::demo::vendor::{Reply, Step};
+use tokio::time::sleep;
 
-use crate::{
-    checks::micro,
-    fleet::Fleet,
-    harness::{Key, Setup, World, chat_body, eventually, next_text, with},
-    ops::{BOTH, Op},
-    replies::{begun, events, rest},
-};
+use crate::{fleet::Fleet, prelude::*};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn vendor_killed_under_load_fails_no_plain_call() {
@@ -61,10 +48,8 @@ async fn vendor_killed_under_load_fails_no_plain_call() {
     };
     let (answers, before) = tokio::join!(join_all((0..CALLERS).map(|_| caller())), murder);
     let answers: Vec<_> = answers.into_iter().flatten().collect();
-    assert!(
-        before > 3 && answers.len() > before + CALLERS,
-        "load before and after"
-    );
+    assert!(before > 3, "load before and after");
+    assert!(answers.len() > before + CALLERS, "load before and after");
     for answer in &answers {
         assert_eq!(answer.status, 200, "{answer:?}");
         assert!(!answer.failed);
@@ -126,10 +111,8 @@ async fn vendor_killed_under_load_interrupts_only_streams_that_had_started() {
     let (counts, ()) = tokio::join!(join_all((0..CALLERS).map(|_| caller())), murder);
     let whole: usize = counts.iter().map(|(whole, _)| whole).sum();
     let cut: usize = counts.iter().map(|(_, cut)| cut).sum();
-    assert!(
-        whole > CALLERS && cut <= CALLERS,
-        "{whole} whole, {cut} cut"
-    );
+    assert!(whole > CALLERS, "{whole} whole, {cut} cut");
+    assert!(cut <= CALLERS, "{whole} whole, {cut} cut");
     fleet.world.settled(&key).await;
 }
 
@@ -202,14 +185,13 @@ fn thousand_stalled_streams_use_little_and_constant_memory() {
     }
     const KIB_PER_STREAM_MAX: u64 = 256;
     runtime().block_on(async {
-        let world = Setup::default()
+        let (world, key) = Setup::default()
             .edit(
                 "[ledger]",
                 "[limits]\nconnections_per_address_max = 10000\n[ledger]",
             )
-            .start()
+            .start_with_key()
             .await;
-        let key = world.key().await;
         let go = Arc::new(Notify::new());
         let held = Arc::clone(&go);
         world.vendor.script(move |received| {
@@ -260,14 +242,13 @@ fn data_that_a_slow_client_does_not_read_stays_at_the_vendor() {
     // which are all in this process, but not the socket buffers of the kernel.
     const KIB_PER_STREAM_MAX: u64 = 3 * 1024;
     runtime().block_on(async {
-        let world = Setup::default()
+        let (world, key) = Setup::default()
             .edit(
                 "[ledger]",
                 "[limits]\nconnections_per_address_max = 10000\n[ledger]",
             )
-            .start()
+            .start_with_key()
             .await;
-        let key = world.key().await;
         world.vendor.script(move |received| {
             let op = if received.path.contains("/messages") {
                 Op::Messages
