@@ -5,10 +5,10 @@ use std::task::{Context, Poll};
 
 use futures_util::{FutureExt, future::Map};
 use http::Request;
-use tollgate_layers::Error;
+use tollgate_layers::{Error, body::full};
 use tower::{Layer, Service};
 
-use super::{Answer, AnswerBody, refusal::Refusal};
+use super::{Answer, refusal::Refusal};
 
 /// Turns refusals into HTTP responses with error texts for operators.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,5 +47,5 @@ where
 }
 
 fn answered(result: Result<Answer, Refusal>) -> Result<Answer, Error> {
-    Ok(result.unwrap_or_else(|refusal| refusal.answer().map(AnswerBody::from)))
+    Ok(result.unwrap_or_else(|refusal| refusal.answer().map(full)))
 }

@@ -13,12 +13,11 @@ use tollgate_ledger::{
 };
 
 use super::{
-    Admin, Answer,
-    body::AnswerBody,
-    ok,
+    Admin, Answer, ok,
     query::{self, Query},
     refusal::{Refusal, response},
     route::{AdminRequest, Route, routes},
+    streamed,
 };
 use crate::{
     config::kind,
@@ -69,7 +68,7 @@ impl Admin {
             }
             let after = last_seen(request.headers())?.unwrap_or(after);
             let stream = pieces(self.dispatcher.tail().clone(), filter, after);
-            return Ok(response(AnswerBody::stream(stream), "text/event-stream"));
+            return Ok(response(streamed(stream), "text/event-stream"));
         }
         let wait = Duration::from_secs(wait.unwrap_or_default());
         let page = next_page(self.dispatcher.tail(), after, limit, &filter, wait).await?;

@@ -27,11 +27,11 @@ use tollgate_layers::{
 use super::{
     Admin, Answer,
     answer::{GroupAnswer, KeyAnswer},
-    body::AnswerBody,
     now_ms,
     query::{self, Query},
     refusal::{Refusal, response},
     route::{AdminRequest, Route, routes},
+    streamed,
 };
 use crate::{ledger::AnyLedger, text::time::rfc3339};
 
@@ -67,8 +67,7 @@ impl Admin {
         let who = request.who();
         tracing::info!(target: "audit", who = who.name(), what = "export", account, accounts = accounts.len());
         let export = Export::new(self.store.clone(), accounts, now_ms());
-        let body = AnswerBody::stream(export.pieces());
-        Ok(response(body, "application/x-ndjson"))
+        Ok(response(streamed(export.pieces()), "application/x-ndjson"))
     }
 }
 

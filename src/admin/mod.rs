@@ -47,7 +47,10 @@ mod vendors;
 use std::{fmt, path::PathBuf, sync::Arc};
 
 use http::{Response, StatusCode};
-use tollgate_layers::failover::Health;
+use tollgate_layers::{
+    body::{AnswerBody, full},
+    failover::Health,
+};
 
 use self::{configuration::Configuration, refusal::json_response, vendor_test::OneVendor};
 use crate::{
@@ -61,11 +64,10 @@ use crate::{
     text::time::now_ms,
 };
 
-pub(crate) use self::vendors::path_segment;
+pub(crate) use self::{body::streamed, vendors::path_segment};
 pub use self::{
     answer_refusals::{AnswerRefusals, AnswerRefusalsLayer},
     auth::{AdminAuth, AdminAuthLayer},
-    body::AnswerBody,
     refusal::Refusal,
     routes::Routes,
     shape::{OperatorsShape, WhichCall},
@@ -147,5 +149,5 @@ impl fmt::Debug for Admin {
 }
 
 fn ok(body: &impl serde::Serialize) -> Result<Answer, Refusal> {
-    Ok(json_response(StatusCode::OK, body).map(AnswerBody::from))
+    Ok(json_response(StatusCode::OK, body).map(full))
 }

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::StatusCode;
 use serde_json::json;
+use tollgate_layers::body::full;
 
 use super::{
-    Admin, Answer,
-    body::AnswerBody,
-    ok,
+    Admin, Answer, ok,
     refusal::{Refusal, json_response, response},
     route::{AdminRequest, Route},
 };
@@ -35,8 +33,7 @@ impl Admin {
             return ok(&json!({"status": "ready"}));
         };
         let report = json!({"status": "not ready", "reason": reason});
-        let answer = json_response(StatusCode::SERVICE_UNAVAILABLE, &report);
-        Ok(answer.map(AnswerBody::from))
+        Ok(json_response(StatusCode::SERVICE_UNAVAILABLE, &report).map(full))
     }
 
     async fn metrics(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
@@ -45,12 +42,10 @@ impl Admin {
             tracing::error!(%error, "the metrics could not be written to text");
             Refusal::Internal
         })?;
-        let body = AnswerBody::from(Bytes::from(text));
-        Ok(response(body, format.content_type()))
+        Ok(response(full(text), format.content_type()))
     }
 }
 
 async fn described() -> Result<Answer, Refusal> {
-    let body = AnswerBody::from(Bytes::from_static(openapi::ADMIN.as_bytes()));
-    Ok(response(body, openapi::CONTENT_TYPE))
+    Ok(response(full(openapi::ADMIN), openapi::CONTENT_TYPE))
 }

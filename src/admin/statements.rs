@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use bytes::Bytes;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use http::{HeaderValue, header};
 use serde::Serialize;
 use tollgate_layers::{
+    body::full,
     key::AccountId,
     money::MicroRub,
     reserve::ledger::{AccountView, LedgerAdmin},
@@ -16,7 +16,6 @@ use tollgate_ledger::statement::{LINES_MAX, Moved, Statement, StatementError};
 use super::{
     Admin, Answer,
     accounts::account_id,
-    body::AnswerBody,
     ok,
     query::{Query, id, up_to},
     refusal::{Refusal, response},
@@ -226,7 +225,7 @@ impl Admin {
 
 /// Returns a document as a file download. The file's name must be ASCII.
 pub(super) fn attachment(bytes: Vec<u8>, kind: &'static str, name: &str) -> Answer {
-    let mut answer = response(AnswerBody::from(Bytes::from(bytes)), kind);
+    let mut answer = response(full(bytes), kind);
     let file = HeaderValue::try_from(format!("attachment; filename=\"{name}\""));
     let file = file.expect("a file name of ids, dates and amounts is a valid header value");
     answer

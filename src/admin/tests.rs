@@ -572,7 +572,7 @@ async fn panicked_admin_request_returns_its_number_and_is_named_in_the_log() {
     let broken = service_fn(async |req: Request<()>| {
         assert_ne!(req.uri().path(), "/call", "panicked on purpose");
         let pieces = futures_util::stream::repeat_with(|| panic!("panicked on purpose"));
-        Ok::<_, Error>(Response::new(AnswerBody::stream(pieces)))
+        Ok::<_, Error>(Response::new(streamed(pieces)))
     });
     let service = ServiceBuilder::new()
         .layer(RequestNumberLayer::new())
