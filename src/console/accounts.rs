@@ -8,12 +8,12 @@ use tollgate_layers::{money::MicroRub, reserve::ledger::AccountView};
 
 use super::{
     Answer, Visit,
-    api::Refused,
+    api::{Failed, Refused},
     pages::{Frame, status_of, written},
     see,
     sessions::random,
     texts::english,
-    views::{Account, Accounts, AutoTopup, Group, Groups, Key},
+    views::{Account, AutoTopup, Group, Key},
 };
 use crate::{admin::Refusal, api::ceilings::CEILINGS, text::percent::encoded};
 
@@ -26,11 +26,6 @@ const KEYS_LOOKED_AT_MAX: usize = 500;
 #[derive(Deserialize)]
 struct Alerts {
     levels_rub: Vec<MicroRub>,
-}
-
-#[derive(Deserialize)]
-struct Keys {
-    keys: Vec<Key>,
 }
 
 /// The result of a search for keys.
@@ -86,6 +81,7 @@ impl AccountHtml<'_> {
 }
 
 /// The contents of the form for a payment or a correction.
+#[derive(Default)]
 struct Entry {
     id: String,
     amount_rub: String,
@@ -123,6 +119,7 @@ impl KeyHtml<'_> {
 
     /// Returns the values with which the form's fields are shown, form-urlencoded.
     fn shown(&self) -> String {
+        let flag = |is_set| if is_set { "1" } else { "" };
         let others = [
             ("name", &*self.key.name),
             ("models", &self.models),
@@ -133,11 +130,8 @@ impl KeyHtml<'_> {
             ("concurrency", &self.at_once),
             ("group", self.key.group.as_deref().unwrap_or_default()),
             ("expires_at", &self.expires),
-            ("idempotency", if self.key.idempotency { "1" } else { "" }),
-            (
-                "growing_holds",
-                if self.key.growing_holds { "1" } else { "" },
-            ),
+            ("idempotency", flag(self.key.idempotency)),
+            ("growing_holds", flag(self.key.growing_holds)),
         ];
         let ceilings = self.ceilings();
         let ceilings = ceilings.iter().map(|(_, name, value)| (*name, &**value));
@@ -174,8 +168,8 @@ fn entry_id() -> Result<String, Refusal> {
 impl Visit {
     /// Returns the accounts that an operator can choose in a page's filter.
     pub(super) async fn offered_accounts(&self) -> Result<Vec<AccountView>, Refusal> {
-        let accounts = self.api.get::<Accounts>("/admin/v1/accounts").await?;
-        let mut accounts = accounts.map_or_else(|_| Vec::new(), |it| it.accounts);
+        let accounts = self.api.list("/admin/v1/accounts").await?;
+        let mut accounts: Vec<AccountView> = accounts.unwrap_or_default();
         accounts.truncate(SHOWN_MAX);
         Ok(accounts)
     }
@@ -183,36 +177,26 @@ impl Visit {
     pub(super) async fn accounts(
         &self,
         problem: Option<&Refused>,
-    ) -> Result<Result<Answer, Refused>, Refusal> {
-        let mut rows = match self.api.get::<Accounts>("/admin/v1/accounts").await? {
-            Ok(Accounts { accounts }) => accounts,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let q = if self.posted { "" } else { self.form.get("q") };
+    ) -> Result<Answer, Failed> {
+        let mut rows: Vec<AccountView> = self.api.list("/admin/v1/accounts").await??;
+        let searched = |name| if self.posted { "" } else { self.form.get(name) };
+        let (q, key) = (searched("q"), searched("key"));
         let wanted = q.to_lowercase();
         rows.retain(|row| {
             row.id.to_lowercase().contains(&wanted) || row.name.to_lowercase().contains(&wanted)
         });
-        let key = if self.posted {
-            ""
-        } else {
-            self.form.get("key")
-        };
         let mut keys = FoundKeys::default();
         if !key.is_empty() {
             let path = format!("/admin/v1/keys/{}", encoded(key));
             if let Ok(found) = self.api.get::<Key>(&path).await? {
-                return Ok(Ok(see(&format!("/console/keys/{}", found.id))));
+                return Ok(see(&format!("/console/keys/{}", found.id)));
             }
-            keys = match self.keys_like(key, &rows).await? {
-                Ok(keys) => keys,
-                Err(refused) => return Ok(Err(refused)),
-            };
+            keys = self.keys_like(key, &rows).await?;
         }
         let found = rows.len();
         rows.truncate(SHOWN_MAX);
         let page = self.frame("Accounts", "Accounts", problem);
-        Ok(Ok(written(
+        Ok(written(
             status_of(problem),
             &AccountsHtml {
                 page,
@@ -222,7 +206,7 @@ impl Visit {
                 found,
                 keys,
             },
-        )))
+        ))
     }
 
     /// Returns those keys of these accounts whose id or secret begins with `begins`.
@@ -230,14 +214,11 @@ impl Visit {
         &self,
         begins: &str,
         accounts: &[AccountView],
-    ) -> Result<Result<FoundKeys, Refused>, Refusal> {
+    ) -> Result<FoundKeys, Failed> {
         let mut found = FoundKeys::default();
         for account in accounts.iter().take(KEYS_LOOKED_AT_MAX) {
             let path = format!("/admin/v1/accounts/{}/keys", account.id);
-            let Keys { keys } = match self.api.get::<Keys>(&path).await? {
-                Ok(keys) => keys,
-                Err(refused) => return Ok(Err(refused)),
-            };
+            let keys: Vec<Key> = self.api.list(&path).await??;
             let keys = keys.into_iter().filter(|key| key.is_like(begins));
             found.keys.extend(keys);
             found.of_accounts += 1;
@@ -246,51 +227,35 @@ impl Visit {
                 break;
             }
         }
-        Ok(Ok(found))
+        Ok(found)
     }
 
-    async fn groups_of(&self, account: &str) -> Result<Result<Vec<Group>, Refused>, Refusal> {
+    async fn groups_of(&self, account: &str) -> Result<Vec<Group>, Failed> {
         let path = format!("/admin/v1/accounts/{account}/groups");
-        let groups = self.api.get::<Groups>(&path).await?;
-        Ok(groups.map(|Groups { groups }| groups))
+        Ok(self.api.list(&path).await??)
     }
 
     /// Returns the alert levels of the account or key at the API's path `what`, as a text for the form.
-    async fn alerts_of(&self, what: &str) -> Result<Result<String, Refused>, Refusal> {
+    async fn alerts_of(&self, what: &str) -> Result<String, Failed> {
         let path = format!("/admin/v1/{what}/alerts");
-        let alerts = self.api.get::<Alerts>(&path).await?;
-        Ok(alerts.map(|Alerts { levels_rub }| {
-            let levels: Vec<String> = levels_rub.iter().map(MicroRub::to_string).collect();
-            levels.join(" ")
-        }))
+        let Alerts { levels_rub } = self.api.get(&path).await??;
+        let levels: Vec<String> = levels_rub.iter().map(MicroRub::to_string).collect();
+        Ok(levels.join(" "))
     }
 
     pub(super) async fn account(
         &self,
         id: &str,
         problem: Option<&Refused>,
-    ) -> Result<Result<Answer, Refused>, Refusal> {
+    ) -> Result<Answer, Failed> {
         let path = format!("/admin/v1/accounts/{id}");
-        let account = match self.api.get::<Account>(&path).await? {
-            Ok(account) => account,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let groups = match self.groups_of(id).await? {
-            Ok(groups) => groups,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let alerts = match self.alerts_of(&format!("accounts/{id}")).await? {
-            Ok(alerts) => alerts,
-            Err(refused) => return Ok(Err(refused)),
-        };
+        let account = self.api.get::<Account>(&path).await??;
+        let groups = self.groups_of(id).await?;
+        let alerts = self.alerts_of(&format!("accounts/{id}")).await?;
         // An account need not have a rule for automatic top-up, so a 404 is not an error of this page.
-        let auto = self
-            .api
-            .get::<AutoTopup>(&format!("{path}/auto_topup"))
-            .await?
-            .ok();
+        let auto = self.api.get(&format!("{path}/auto_topup")).await?.ok();
         let title = self.fill(english("Account {0}"), &[&account.view.id]);
-        Ok(Ok(written(
+        Ok(written(
             status_of(problem),
             &AccountHtml {
                 page: self.frame(title, "Accounts", problem),
@@ -301,7 +266,7 @@ impl Visit {
                 payment: self.entry("topup", problem)?,
                 correction: self.entry("adjust", problem)?,
             },
-        )))
+        ))
     }
 
     /// Returns the contents of a booking's form: empty fields, and a new id. After a failed booking the form keeps what
@@ -318,9 +283,7 @@ impl Visit {
         }
         Ok(Entry {
             id: entry_id()?,
-            amount_rub: String::new(),
-            reason: String::new(),
-            is_open: false,
+            ..Entry::default()
         })
     }
 
@@ -328,22 +291,13 @@ impl Visit {
         &self,
         id: &str,
         problem: Option<&Refused>,
-    ) -> Result<Result<Answer, Refused>, Refusal> {
+    ) -> Result<Answer, Failed> {
         let path = format!("/admin/v1/keys/{id}");
-        let key = match self.api.get::<Key>(&path).await? {
-            Ok(key) => key,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let groups = match self.groups_of(&key.account).await? {
-            Ok(groups) => groups,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let alerts = match self.alerts_of(&format!("keys/{id}")).await? {
-            Ok(alerts) => alerts,
-            Err(refused) => return Ok(Err(refused)),
-        };
+        let key = self.api.get::<Key>(&path).await??;
+        let groups = self.groups_of(&key.account).await?;
+        let alerts = self.alerts_of(&format!("keys/{id}")).await?;
         let count = |value: Option<u32>| value.map_or_else(String::new, |it| it.to_string());
-        Ok(Ok(written(
+        Ok(written(
             status_of(problem),
             &KeyHtml {
                 page: self.frame(
@@ -362,7 +316,7 @@ impl Visit {
                 alerts,
                 key,
             },
-        )))
+        ))
     }
 
     /// Shows the page with the secret of a new key. No other page shows the secret.

@@ -17,7 +17,7 @@ use tollgate_layers::{
 
 use super::{
     Answer, Visit,
-    api::Refused,
+    api::{Failed, Refused},
     calls::state_in_words,
     pages::{Frame, written},
     texts::english,
@@ -262,14 +262,14 @@ struct CallWithoutHtml<'a> {
 }
 
 impl Visit {
-    pub(super) async fn call(&self, number: &str) -> Result<Result<Answer, Refused>, Refusal> {
+    pub(super) async fn call(&self, number: &str) -> Result<Answer, Failed> {
         let path = format!("/admin/v1/receipts/{number}");
         let mut receipt = match self.api.get::<Value>(&path).await? {
             Ok(receipt) => receipt,
             Err(refused) if refused.status == StatusCode::NOT_FOUND => {
                 return self.unbooked(number, refused).await;
             }
-            Err(refused) => return Ok(Err(refused)),
+            Err(refused) => return Err(refused.into()),
         };
         let timeline = receipt.as_object_mut();
         let timeline = timeline.and_then(|fields| fields.remove("timeline"));
@@ -279,7 +279,7 @@ impl Visit {
             None => (Vec::new(), 0),
         };
         let page = self.frame(self.fill(english("Call {0}"), &[number]), "Calls", None);
-        Ok(Ok(written(
+        Ok(written(
             StatusCode::OK,
             &CallHtml {
                 sum: exact(sum, page.language),
@@ -289,7 +289,7 @@ impl Visit {
                 receipt: booked,
                 lines,
             },
-        )))
+        ))
     }
 
     /// Shows a call that has no receipt in the ledger, because it was refused, cost nothing, or is in flight.
@@ -297,7 +297,7 @@ impl Visit {
         &self,
         number: &str,
         no_receipt: Refused,
-    ) -> Result<Result<Answer, Refused>, Refusal> {
+    ) -> Result<Answer, Failed> {
         let path = format!("/admin/v1/calls/{number}");
         let answer = match self.api.get::<Value>(&path).await? {
             Ok(call) => call,
@@ -305,17 +305,17 @@ impl Visit {
             // it.
             Err(refused) => {
                 let text = format!("{}. {}", no_receipt.text, refused.text);
-                return Ok(Err(Refused { text, ..no_receipt }));
+                return Err(Refused { text, ..no_receipt }.into());
             }
         };
-        Ok(Ok(written(
+        Ok(written(
             StatusCode::OK,
             &CallWithoutHtml {
                 page: self.frame(self.fill(english("Call {0}"), &[number]), "Calls", None),
                 chapters: story(&answer),
                 call: Unbooked::deserialize(&answer).map_err(Refusal::fault)?,
             },
-        )))
+        ))
     }
 }
 

@@ -11,7 +11,7 @@ use tollgate_layers::{
 
 use super::{
     Answer, Visit,
-    api::Refused,
+    api::{Failed, separate_faults},
     download,
     form::Form,
     pages::{DAY_MS, Frame, status_of, written},
@@ -313,17 +313,17 @@ struct CallsHtml<'a> {
 }
 
 impl Visit {
-    pub(super) async fn calls(&self) -> Result<Result<Answer, Refused>, Refusal> {
+    pub(super) async fn calls(&self) -> Result<Answer, Failed> {
         let form = &self.form;
         let number = form.get("number");
         if !number.is_empty() {
-            return Ok(Ok(see(&format!("/console/calls/{}", encoded(number)))));
+            return Ok(see(&format!("/console/calls/{}", encoded(number))));
         }
         let from = Cursors {
             receipts: form.get("after").to_owned(),
             unbooked: form.get("before").to_owned(),
         };
-        let (found, problem) = match self.merged(&from, ON_A_PAGE).await? {
+        let (found, problem) = match separate_faults(self.merged(&from, ON_A_PAGE).await)? {
             Ok(found) => (Some(found), None),
             Err(refused) => (None, Some(refused)),
         };
@@ -341,7 +341,7 @@ impl Visit {
             (rows, searched_since) = (Some(found.rows), found.searched_since);
         }
         let problem = problem.as_ref();
-        Ok(Ok(written(
+        Ok(written(
             status_of(problem),
             &CallsHtml {
                 page: self.frame(english("Calls"), "Calls", problem),
@@ -355,18 +355,15 @@ impl Visit {
                 query,
                 csv_rows_max: CSV_ROWS_MAX as u64,
             },
-        )))
+        ))
     }
 
     /// Returns all calls that match the filters, at most [`CSV_ROWS_MAX`]. If more calls match, the file's name
     /// contains that limit.
-    pub(super) async fn calls_csv(&self) -> Result<Result<Answer, Refused>, Refusal> {
+    pub(super) async fn calls_csv(&self) -> Result<Answer, Failed> {
         let (mut from, mut lines) = (Cursors::default(), vec![CSV_HEAD.to_owned()]);
         while !from.have_ended() && lines.len() <= CSV_ROWS_MAX {
-            let found = match self.merged(&from, IN_A_STEP).await? {
-                Ok(found) => found,
-                Err(refused) => return Ok(Err(refused)),
-            };
+            let found = self.merged(&from, IN_A_STEP).await?;
             lines.extend(found.rows.iter().map(Row::csv));
             from = found.next;
         }
@@ -378,15 +375,11 @@ impl Visit {
         };
         let mut text = lines.join("\r\n");
         text.push_str("\r\n");
-        Ok(Ok(download("text/csv; charset=utf-8", text, &name)))
+        Ok(download("text/csv; charset=utf-8", text, &name))
     }
 
     /// Returns the calls from the cursors `from` on that match the form's filters.
-    async fn merged(
-        &self,
-        from: &Cursors,
-        limit: usize,
-    ) -> Result<Result<Merged, Refused>, Refusal> {
+    async fn merged(&self, from: &Cursors, limit: usize) -> Result<Merged, Failed> {
         let form = &self.form;
         let end = form.get("end");
         let is_end = STATES[..ENDS].iter().any(|(name, _)| *name == end);
@@ -414,14 +407,8 @@ impl Visit {
                 ],
                 &after(&from.receipts),
             );
-            receipts = match self
-                .api
-                .get::<Receipts>(&format!("/admin/v1/receipts?{query}"))
-                .await?
-            {
-                Ok(receipts) => receipts,
-                Err(refused) => return Ok(Err(refused)),
-            };
+            let path = format!("/admin/v1/receipts?{query}");
+            receipts = self.api.get(&path).await??;
         }
         let mut unbooked = Unbooked {
             calls: Vec::new(),
@@ -438,16 +425,9 @@ impl Visit {
                 ],
                 &format!("{state}{}", after(&from.unbooked)),
             );
-            unbooked = match self
-                .api
-                .get::<Unbooked>(&format!("/admin/v1/calls?{query}"))
-                .await?
-            {
-                Ok(unbooked) => unbooked,
-                Err(refused) => return Ok(Err(refused)),
-            };
+            unbooked = self.api.get(&format!("/admin/v1/calls?{query}")).await??;
         }
-        Ok(Ok(merge(receipts, unbooked, from)))
+        Ok(merge(receipts, unbooked, from))
     }
 
     /// Returns the periods that the page offers: today, the last days, this month.

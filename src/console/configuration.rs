@@ -10,14 +10,14 @@ use tollgate_layers::price::Class;
 
 use super::{
     Answer, Visit,
-    api::Refused,
+    api::{Failed, Refused, separate_faults},
     call::class_in_words,
     changes::words,
     form::Form,
     pages::{Frame, status_of, unknown, written},
     see,
     texts::english,
-    views::{Configuration, Login, Preset, PresetValue, Vendor, Vendors},
+    views::{Configuration, Login, Preset, PresetValue, Vendor},
 };
 use crate::{
     admin::Refusal,
@@ -183,26 +183,20 @@ impl Visit {
         segment: &str,
         problem: Option<&Refused>,
         tested: Option<Value>,
-    ) -> Result<Result<Answer, Refused>, Refusal> {
+    ) -> Result<Answer, Failed> {
         let Configuration {
             hash, described, ..
-        } = match self.configuration().await? {
-            Ok(configuration) => configuration,
-            Err(refused) => return Ok(Err(refused)),
-        };
+        } = self.configuration().await??;
         let name = decoded(segment).unwrap_or_default();
         let settings = described.vendors.into_iter().find(|it| it.name == name);
         let Some(settings) = settings else {
-            return Ok(Err(unknown()));
+            return Err(unknown().into());
         };
-        let Vendors { vendors } = match self.api.get("/admin/v1/vendors").await? {
-            Ok(vendors) => vendors,
-            Err(refused) => return Ok(Err(refused)),
-        };
+        let Vendors { vendors } = self.api.get("/admin/v1/vendors").await??;
         let is_here = |it: &DescribedModel| it.routes.iter().any(|route| route.vendor == name);
         let tested = tested.map(serde_json::from_value::<Tested>).transpose();
         let tested = tested.map_err(Refusal::fault)?;
-        Ok(Ok(written(
+        Ok(written(
             status_of(problem),
             &VendorHtml {
                 page: self.frame(
@@ -217,7 +211,7 @@ impl Visit {
                 tested: tested.map_or_else(Vec::new, |tested| tested.calls),
                 settings,
             },
-        )))
+        ))
     }
 
     /// Shows the form for a new vendor. It has the fields that the chosen preset and login need, filled with what was
@@ -225,21 +219,18 @@ impl Visit {
     pub(super) async fn new_vendor(
         &self,
         problem: Option<&Refused>,
-    ) -> Result<Result<Answer, Refused>, Refusal> {
-        let configuration = match self.configuration().await? {
-            Ok(configuration) => configuration,
-            Err(refused) => return Ok(Err(refused)),
-        };
+    ) -> Result<Answer, Failed> {
+        let configuration = self.configuration().await??;
         let (preset, login) = (self.form.get("preset"), self.form.get("login"));
         let preset = configuration.presets.iter().find(|it| it.name == preset);
         let login = preset.and_then(|it| it.logins.iter().find(|it| it.word() == login));
         let Some((preset, login)) = preset.zip(login) else {
-            return Ok(Err(unknown()));
+            return Err(unknown().into());
         };
         let title = self.fill(english("New vendor: {0}"), &[&preset.title]);
         let mut page = self.frame(title, "Vendors", problem);
         page.kept_query = self.form.query(&["preset", "login"]) + "&";
-        Ok(Ok(written(
+        Ok(written(
             status_of(problem),
             &NewVendorHtml {
                 page,
@@ -248,22 +239,19 @@ impl Visit {
                 preset,
                 login,
             },
-        )))
+        ))
     }
 
-    pub(super) async fn model(&self, segment: &str) -> Result<Result<Answer, Refused>, Refusal> {
+    pub(super) async fn model(&self, segment: &str) -> Result<Answer, Failed> {
         let Configuration {
             hash, described, ..
-        } = match self.configuration().await? {
-            Ok(configuration) => configuration,
-            Err(refused) => return Ok(Err(refused)),
-        };
+        } = self.configuration().await??;
         let id = decoded(segment).unwrap_or_default();
         let Some(model) = described.models.into_iter().find(|it| it.id == id) else {
-            return Ok(Err(unknown()));
+            return Err(unknown().into());
         };
-        let vendors = self.api.get::<Vendors>("/admin/v1/vendors").await?;
-        let vendors = vendors.map_or_else(|_| Vec::new(), |it| it.vendors);
+        let vendors = self.api.list("/admin/v1/vendors").await?;
+        let vendors: Vec<Vendor> = vendors.unwrap_or_default();
         let routes = model.routes.iter().map(|route| {
             let vendor = vendors.iter().find(|it| it.name == route.vendor);
             let mut states = vendor.into_iter().flat_map(|it| &it.routes);
@@ -282,7 +270,7 @@ impl Visit {
                 "USDT per million tokens, before the exchange rate and the multiplier are applied",
             ),
         };
-        Ok(Ok(written(
+        Ok(written(
             StatusCode::OK,
             &ModelHtml {
                 page: self.frame(
@@ -295,7 +283,7 @@ impl Visit {
                 model,
                 currency,
             },
-        )))
+        ))
     }
 
     /// Shows a preview of a posted change, or writes the change to the file.
@@ -317,7 +305,7 @@ impl Visit {
             }
             Ok(change) => change,
             Err(refused) if self.form.get("change") == "add_vendor" => {
-                let form = self.new_vendor(Some(&refused)).await?;
+                let form = separate_faults(self.new_vendor(Some(&refused)).await)?;
                 return Ok(form.unwrap_or_else(|_| self.refused(english("Not done"), &refused)));
             }
             Err(refused) => return Ok(self.refused(english("Not done"), &refused)),

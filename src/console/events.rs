@@ -9,12 +9,12 @@ use tollgate_ledger::happening::Happening;
 
 use super::{
     Answer, Visit,
-    api::Refused,
+    api::{Failed, Refused, separate_faults},
     form::Form,
     pages::{Frame, status_of, written},
     views::facts,
 };
-use crate::{admin::Refusal, text::percent::encoded};
+use crate::text::percent::encoded;
 
 /// The number of events that a page shows.
 const SHOWN_MAX: usize = 50;
@@ -58,11 +58,6 @@ impl Told {
 }
 
 #[derive(Deserialize)]
-struct Receivers {
-    receivers: Vec<Receiver>,
-}
-
-#[derive(Deserialize)]
 struct Receiver {
     name: String,
     way: String,
@@ -79,11 +74,6 @@ struct Receiver {
     /// The receiver's latest dead letters.
     #[serde(skip)]
     letters: Vec<Letter>,
-}
-
-#[derive(Deserialize)]
-struct Letters {
-    dead: Vec<Letter>,
 }
 
 #[derive(Deserialize)]
@@ -122,22 +112,18 @@ impl Visit {
     pub(super) async fn events(
         &self,
         problem: Option<&Refused>,
-    ) -> Result<Result<Answer, Refused>, Refusal> {
-        let mut receivers = match self.api.get::<Receivers>("/admin/v1/receivers").await? {
-            Ok(Receivers { receivers }) => receivers,
-            Err(refused) => return Ok(Err(refused)),
-        };
+    ) -> Result<Answer, Failed> {
+        let mut receivers: Vec<Receiver> = self.api.list("/admin/v1/receivers").await??;
         for receiver in receivers.iter_mut().filter(|receiver| receiver.dead > 0) {
             let path = format!("/admin/v1/receivers/{}/dead", encoded(&receiver.name));
             // A receiver that was just removed from the configuration shows no dead letters.
-            if let Ok(Letters { mut dead }) = self.api.get::<Letters>(&path).await? {
-                dead.sort_by_key(|letter| std::cmp::Reverse(letter.event.number));
-                dead.truncate(DEAD_SHOWN_MAX);
-                receiver.letters = dead;
-            }
+            let mut dead: Vec<Letter> = self.api.list(&path).await?.unwrap_or_default();
+            dead.sort_by_key(|letter| std::cmp::Reverse(letter.event.number));
+            dead.truncate(DEAD_SHOWN_MAX);
+            receiver.letters = dead;
         }
         let (mut events, mut older, mut wrong) = (Vec::new(), None, None);
-        match self.latest_events().await? {
+        match separate_faults(self.latest_events().await)? {
             Ok(found) => (events, older) = found,
             Err(refused) => wrong = Some(refused),
         }
@@ -146,7 +132,7 @@ impl Visit {
             let filters = self.filters().query(&FILTERS);
             format!("{filters}&before={before}")
         });
-        Ok(Ok(written(
+        Ok(written(
             status_of(problem),
             &EventsHtml {
                 page: self.frame("Events", "Events", problem),
@@ -157,7 +143,7 @@ impl Visit {
                 older: older.unwrap_or_default(),
                 receivers,
             },
-        )))
+        ))
     }
 
     /// Returns the filters in the page's query. After a posted form there are no filters, so all events are shown.
@@ -168,7 +154,7 @@ impl Visit {
 
     /// Returns the latest events that match the filters, and the number from which the next page searches backwards.
     /// The API reads only forwards, so each request begins further back by as many numbers as one request can read.
-    async fn latest_events(&self) -> Result<Result<(Vec<Told>, Option<u64>), Refused>, Refusal> {
+    async fn latest_events(&self) -> Result<(Vec<Told>, Option<u64>), Failed> {
         let form = self.filters();
         let filters = form.query(&FILTERS);
         let reach = if filters.is_empty() {
@@ -180,10 +166,7 @@ impl Visit {
             let path = format!("/admin/v1/events?after={after}&limit={limit}&{filters}");
             self.api.get::<Events>(&path).await
         };
-        let last = match ask(0, 1).await? {
-            Ok(Events { last, .. }) => last,
-            Err(refused) => return Ok(Err(refused)),
-        };
+        let last = ask(0, 1).await??.last;
         let before = form.get("before").parse().ok();
         let mut until = before.map_or(last, |before: u64| before.saturating_sub(1).min(last));
         let mut shown: Vec<Told> = Vec::new();
@@ -192,10 +175,7 @@ impl Visit {
                 break;
             }
             let after = until.saturating_sub(reach);
-            let events = match ask(after, reach).await? {
-                Ok(Events { events, .. }) => events,
-                Err(refused) => return Ok(Err(refused)),
-            };
+            let events = ask(after, reach).await??.events;
             let found = events.into_iter().filter(|event| event.number <= until);
             let mut found: Vec<Told> = found.collect();
             found.reverse();
@@ -206,6 +186,6 @@ impl Visit {
             shown.truncate(SHOWN_MAX);
             until = shown.last().map_or(until, |event| event.number - 1);
         }
-        Ok(Ok((shown, (until > 0).then_some(until + 1))))
+        Ok((shown, (until > 0).then_some(until + 1)))
     }
 }

@@ -6,17 +6,11 @@ use rust_decimal::Decimal;
 use serde::Deserialize;
 use tollgate_layers::price::Currency;
 
-use super::{Visit, api::Refused, texts::english};
+use super::texts::english;
 use crate::{
-    admin::Refusal,
     catalog::tariffs::{Prices, Rates, Tariff},
     config,
 };
-
-#[derive(Deserialize)]
-struct Tariffs {
-    tariffs: Vec<Numbered>,
-}
 
 #[derive(Deserialize)]
 pub(super) struct Numbered {
@@ -57,14 +51,6 @@ impl Cell {
             was: was.filter(|was| *was != now),
             now,
         }
-    }
-}
-
-impl Visit {
-    /// Returns all tariff versions that the ledger has recorded, newest first.
-    pub(super) async fn tariffs(&self) -> Result<Result<Vec<Numbered>, Refused>, Refusal> {
-        let answer = self.api.get::<Tariffs>("/admin/v1/tariffs").await?;
-        Ok(answer.map(|Tariffs { tariffs }| tariffs))
     }
 }
 

@@ -10,8 +10,8 @@ use futures_util::stream;
 use http::{HeaderValue, Response, header};
 use tollgate_layers::error::BoxError;
 
-use super::{Answer, api::Api, views::Counters};
-use crate::admin::{AnswerBody, Refusal};
+use super::{Answer, api::Api};
+use crate::admin::{Refusal, streamed};
 
 pub(super) const SCRIPT: &str = include_str!("live.js");
 
@@ -42,15 +42,15 @@ pub(super) fn answer(api: Api, is_in: impl Fn() -> bool + Send + 'static) -> Ans
         };
         Some((event, (api, is_in, message_page + 1)))
     });
-    let mut res = Response::new(AnswerBody::stream(events));
+    let mut res = Response::new(streamed(events));
     let kind = HeaderValue::from_static("text/event-stream");
     res.headers_mut().insert(header::CONTENT_TYPE, kind);
     res
 }
 
 async fn told_now(api: &Api) -> Result<Bytes, Refusal> {
-    let metrics = api.text("/metrics").await?.unwrap_or_default();
-    let counters = serde_json::to_string(&Counters::of(&metrics)).map_err(Refusal::fault)?;
+    let counters = api.counters().await?;
+    let counters = serde_json::to_string(&counters).map_err(Refusal::fault)?;
     Ok(format!("data: {counters}\n\n").into())
 }
 
@@ -64,6 +64,7 @@ mod tests {
     use futures_util::future::BoxFuture;
     use http::Request;
     use http_body_util::BodyExt;
+    use tollgate_layers::body::full;
     use tower::service_fn;
 
     use super::*;
@@ -75,7 +76,7 @@ mod tests {
     fn api() -> Api {
         let service = service_fn(|_: Request<UnreadBody>| {
             let text = "tollgate_in_flight 3\n";
-            let res = Response::new(AnswerBody::from(Bytes::from_static(text.as_bytes())));
+            let res = Response::new(full(text));
             let answer: BoxFuture<'static, Result<Answer, Refusal>> =
                 Box::pin(std::future::ready(Ok(res)));
             answer

@@ -7,19 +7,16 @@ use tollgate_layers::{money::MicroRub, reserve::ledger::AccountView};
 
 use super::{
     Answer, Visit,
-    api::Refused,
+    api::{Failed, Refused},
     pages::{DAY_MS, Frame, HOUR_MS, status_of, written},
     plots::{self, Course, Span},
     texts::english,
-    views::{Accounts, Counters, Total, UsageRow, Usages, Vendors},
+    views::{Counters, Total, UsageRow, Usages, Vendor},
 };
-use crate::{
-    admin::Refusal,
-    text::{
-        percent::encoded,
-        rubles::Rubles,
-        time::{day, now_ms},
-    },
+use crate::text::{
+    percent::encoded,
+    rubles::Rubles,
+    time::{day, now_ms},
 };
 
 const HOURS_PLOTTED: u64 = 24;
@@ -111,25 +108,16 @@ impl Visit {
     pub(super) async fn overview(
         &self,
         problem: Option<&Refused>,
-    ) -> Result<Result<Answer, Refused>, Refusal> {
-        let accounts = match self.api.get::<Accounts>("/admin/v1/accounts").await? {
-            Ok(Accounts { accounts }) => accounts,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let vendors = match self.api.get::<Vendors>("/admin/v1/vendors").await? {
-            Ok(Vendors { vendors }) => vendors,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let metrics = self.api.text("/metrics").await?.unwrap_or_default();
+    ) -> Result<Answer, Failed> {
+        let accounts: Vec<AccountView> = self.api.list("/admin/v1/accounts").await??;
+        let vendors: Vec<Vendor> = self.api.list("/admin/v1/vendors").await??;
+        let node = self.api.counters().await?;
         let readiness = self.api.get::<Value>("/readyz").await?.unwrap_or_default();
         let ready = match readiness["reason"].as_str() {
             Some(reason) => self.fill(english("not ready: {0}"), &[reason]),
             None => english("ready").to_owned(),
         };
-        let (sold, courses) = match self.sold().await? {
-            Ok(sold) => sold,
-            Err(refused) => return Ok(Err(refused)),
-        };
+        let (sold, courses) = self.sold().await?;
         let mut quiet = Vec::new();
         for vendor in &vendors {
             for route in vendor.routes.iter().filter(|route| !route.is_well()) {
@@ -142,7 +130,7 @@ impl Visit {
                 .map(|account| i128::from(of(account).micro()));
             Rubles(micro.sum()).to_string()
         };
-        Ok(Ok(written(
+        Ok(written(
             status_of(problem),
             &OverviewHtml {
                 page: self.frame("Overview", "Overview", problem),
@@ -154,15 +142,15 @@ impl Visit {
                 loss: sum(|account| account.loss_rub),
                 sold,
                 courses,
-                node: Counters::of(&metrics),
+                node,
                 quiet,
             },
-        )))
+        ))
     }
 
     /// Returns the sales of all accounts: the sums of today, of this month and of the last twelve months, and the
     /// charts by hour, day and month.
-    async fn sold(&self) -> Result<Result<Sold, Refused>, Refusal> {
+    async fn sold(&self) -> Result<Sold, Failed> {
         let now = now_ms();
         let drawn = Drawn::all(now);
         // The reports are requested concurrently, because each one waits for the ledger.
@@ -173,10 +161,7 @@ impl Visit {
         }));
         let (mut courses, mut rows) = (Vec::new(), Vec::new());
         for (report, drawn) in reports.await?.into_iter().zip(&drawn) {
-            let report = match report {
-                Ok(report) => report.rows,
-                Err(refused) => return Ok(Err(refused)),
-            };
+            let report = report?.rows;
             let (times, before) = (&drawn.times, &drawn.before);
             let course = Course::new(drawn.span, times, before, &report, self.language);
             courses.push(course);
@@ -194,7 +179,7 @@ impl Visit {
             (english("This month"), total(&of_month)),
             (english("Last 12 months"), total(&of_year)),
         ];
-        Ok(Ok((sold, courses)))
+        Ok((sold, courses))
     }
 }
 

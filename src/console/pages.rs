@@ -9,12 +9,12 @@ use tollgate_layers::respond::Language;
 
 use super::{
     Answer, Visit,
-    api::Refused,
+    api::{Failed, Refused, separate_faults},
     changes::{self, Change},
     events, page, see,
     shown::{self, Safe},
     texts::{chosen, english, filled, translated},
-    views::{Configuration, Vendor, Vendors},
+    views::{Configuration, Vendor},
 };
 use crate::{
     admin::Refusal,
@@ -233,7 +233,7 @@ impl Visit {
         };
         match done {
             "key" => self.key_made(answer),
-            "audit" => Ok(self.audited(&answer)),
+            "audit" => Ok(self.audit(None, Some(&answer))),
             "tested" | "invited" => self.show(segments, None, Some(answer)).await,
             "replayed" if events::not_taken(&answer).is_some() => {
                 let problem = events::not_taken(&answer);
@@ -255,33 +255,31 @@ impl Visit {
         made: Option<Value>,
     ) -> Result<Answer, Refusal> {
         let shown = match segments {
-            [""] => self.overview(problem).await?,
-            ["console", "accounts"] => self.accounts(problem).await?,
-            ["console", "accounts", id] => self.account(id, problem).await?,
-            ["console", "accounts", id, "statements"] => self.statement(id).await?,
-            ["console", "accounts", id, "statements", file] => {
-                self.statement_file(id, file).await?
-            }
-            ["console", "accounts", id, "invoice"] => self.invoice(id).await?,
-            ["console", "keys", id] => self.key(id, problem).await?,
-            ["console", "payments"] => self.payments().await?,
-            ["console", "payments.csv"] => self.payments_csv().await?,
-            ["console", "calls"] => self.calls().await?,
-            ["console", "calls.csv"] => self.calls_csv().await?,
-            ["console", "calls", number] => self.call(number).await?,
-            ["console", "usage"] => self.usage().await?,
-            ["console", "vendors"] => self.vendors(problem).await?,
-            ["console", "new-vendor"] => self.new_vendor(problem).await?,
-            ["console", "vendors", name] => self.vendor(name, problem, made).await?,
-            ["console", "models", id] => self.model(id).await?,
-            ["console", "prices"] => self.prices().await?,
-            ["console", "events"] => self.events(problem).await?,
-            ["console", "changes"] => self.past_changes().await?,
+            [""] => self.overview(problem).await,
+            ["console", "accounts"] => self.accounts(problem).await,
+            ["console", "accounts", id] => self.account(id, problem).await,
+            ["console", "accounts", id, "statements"] => self.statement(id).await,
+            ["console", "accounts", id, "statements", file] => self.statement_file(id, file).await,
+            ["console", "accounts", id, "invoice"] => self.invoice(id).await,
+            ["console", "keys", id] => self.key(id, problem).await,
+            ["console", "payments"] => self.payments().await,
+            ["console", "payments.csv"] => self.payments_csv().await,
+            ["console", "calls"] => self.calls().await,
+            ["console", "calls.csv"] => self.calls_csv().await,
+            ["console", "calls", number] => self.call(number).await,
+            ["console", "usage"] => self.usage().await,
+            ["console", "vendors"] => self.vendors(problem).await,
+            ["console", "new-vendor"] => self.new_vendor(problem).await,
+            ["console", "vendors", name] => self.vendor(name, problem, made).await,
+            ["console", "models", id] => self.model(id).await,
+            ["console", "prices"] => self.prices().await,
+            ["console", "events"] => self.events(problem).await,
+            ["console", "changes"] => self.past_changes().await,
             ["console", "audit"] => Ok(self.audit(problem, None)),
-            ["console", "operators"] => self.operators(problem, made).await?,
-            _ => Err(unknown()),
+            ["console", "operators"] => self.operators(problem, made).await,
+            _ => Err(unknown().into()),
         };
-        Ok(shown.unwrap_or_else(|refused| {
+        Ok(separate_faults(shown)?.unwrap_or_else(|refused| {
             // If the change failed as well, its error is shown instead of the page's, because the change may have been
             // made despite the error.
             let refused = problem.unwrap_or(&refused);
@@ -327,26 +325,19 @@ impl Visit {
         written(refused.status, &MessageHtml { page })
     }
 
-    async fn vendors(&self, problem: Option<&Refused>) -> Result<Result<Answer, Refused>, Refusal> {
-        let vendors = match self.api.get::<Vendors>("/admin/v1/vendors").await? {
-            Ok(Vendors { vendors }) => vendors,
-            Err(refused) => return Ok(Err(refused)),
-        };
+    async fn vendors(&self, problem: Option<&Refused>) -> Result<Answer, Failed> {
+        let vendors = self.api.list("/admin/v1/vendors").await??;
         let page = self.frame("Vendors", "Vendors", problem);
         // A gateway that runs without a configuration file has no configuration that the page could change.
         let configuration = self.configuration().await?.ok();
-        Ok(Ok(written(
+        Ok(written(
             status_of(problem),
             &VendorsHtml {
                 page,
                 vendors,
                 configuration,
             },
-        )))
-    }
-
-    fn audited(&self, answer: &Value) -> Answer {
-        self.audit(None, Some(answer))
+        ))
     }
 
     fn audit(&self, problem: Option<&Refused>, answer: Option<&Value>) -> Answer {

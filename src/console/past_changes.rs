@@ -9,11 +9,10 @@ use serde::Deserialize;
 
 use super::{
     Answer, Visit,
-    api::Refused,
+    api::Failed,
     pages::{Frame, written},
     texts::english,
 };
-use crate::admin::Refusal;
 
 #[derive(Deserialize)]
 struct PastChanges {
@@ -105,11 +104,8 @@ struct PastChangesHtml<'a> {
 }
 
 impl Visit {
-    pub(super) async fn past_changes(&self) -> Result<Result<Answer, Refused>, Refusal> {
-        let past = match self.api.get("/admin/v1/changes").await? {
-            Ok(past) => past,
-            Err(refused) => return Ok(Err(refused)),
-        };
+    pub(super) async fn past_changes(&self) -> Result<Answer, Failed> {
+        let past = self.api.get("/admin/v1/changes").await??;
         // A gateway that runs without a configuration file has no earlier configuration to restore.
         let configuration = self.configuration().await?.ok();
         let restorable = configuration.filter(|it| it.previous).map(|it| it.hash);
@@ -119,6 +115,6 @@ impl Visit {
             past,
             restorable,
         };
-        Ok(Ok(written(StatusCode::OK, &page)))
+        Ok(written(StatusCode::OK, &page))
     }
 }

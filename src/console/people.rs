@@ -10,7 +10,7 @@ use tollgate_layers::facts::ClientAddr;
 
 use super::{
     Answer, Visit,
-    api::Refused,
+    api::{Failed, Refused},
     form::Form,
     pages::{self, Frame, status_of, written},
     see,
@@ -23,11 +23,6 @@ use crate::{
     operators::{Named, Operators, PASSWORD_CHARS_MIN, Role},
     text::time::now_ms,
 };
-
-#[derive(Deserialize)]
-struct People {
-    operators: Vec<Person>,
-}
 
 #[derive(Deserialize)]
 struct Person {
@@ -65,14 +60,14 @@ impl Visit {
         &self,
         problem: Option<&Refused>,
         invited: Option<Value>,
-    ) -> Result<Result<Answer, Refused>, Refusal> {
-        let (people, note) = match self.api.get::<People>("/admin/v1/operators").await? {
-            Ok(People { operators }) => (operators, None),
+    ) -> Result<Answer, Failed> {
+        let (people, note) = match self.api.list("/admin/v1/operators").await? {
+            Ok(operators) => (operators, None),
             // A gateway without a file of operators has only the admin key.
             Err(refused) if refused.status == StatusCode::CONFLICT => {
                 (Vec::new(), Some(refused.text))
             }
-            Err(refused) => return Ok(Err(refused)),
+            Err(refused) => return Err(refused.into()),
         };
         let invited = invited.map(serde_json::from_value::<Person>).transpose();
         let token = invited
@@ -80,7 +75,7 @@ impl Visit {
             .and_then(|invited| invited.token);
         let link = token.map(|token| format!("{}/console/invitation?token={token}", self.origin));
         let page = self.frame("Operators", "Operators", problem);
-        Ok(Ok(written(
+        Ok(written(
             status_of(problem),
             &OperatorsHtml {
                 page,
@@ -88,7 +83,7 @@ impl Visit {
                 link,
                 note,
             },
-        )))
+        ))
     }
 }
 

@@ -8,7 +8,7 @@ use tollgate_layers::price::Currency;
 
 use super::{
     Answer, Visit,
-    api::Refused,
+    api::Failed,
     history::{Former, Numbered, former_prices, multipliers, priced_in_rubles},
     pages::{DAY_MS, DAYS_BACK_MAX, Frame, status_of, written},
     texts::english,
@@ -16,7 +16,6 @@ use super::{
     what_if::{PricedInterval, Reckoning, WhatIf, asked_for, beyond_reckoning, intervals},
 };
 use crate::{
-    admin::Refusal,
     catalog::snapshot::Snapshot,
     config::Tariff,
     text::time::{now_ms, rfc3339},
@@ -60,7 +59,7 @@ type SoldAt = (Vec<UsageRow>, Tariff);
 
 impl Visit {
     /// Shows the prices page, with what the sales of the last days would have been at another multiplier.
-    pub(super) async fn prices(&self) -> Result<Result<Answer, Refused>, Refusal> {
+    pub(super) async fn prices(&self) -> Result<Answer, Failed> {
         let form = &self.form;
         let snapshot = self.live.snapshot();
         let days = form.get("days").parse().ok();
@@ -80,17 +79,11 @@ impl Visit {
             }
             (Err(refused), _) | (_, Err(refused)) => (now_has, Some(refused)),
         };
-        let tariffs = match self.tariffs().await? {
-            Ok(tariffs) => tariffs,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let sold = match self.sold_at(days, then, now_has, &tariffs).await? {
-            Ok(sold) => sold,
-            Err(refused) => return Ok(Err(refused)),
-        };
+        let tariffs: Vec<Numbered> = self.api.list("/admin/v1/tariffs").await??;
+        let sold = self.sold_at(days, then, now_has, &tariffs).await?;
         let version = snapshot.version();
         let has_rub = !priced_in_rubles(&tariffs).is_empty();
-        Ok(Ok(written(
+        Ok(written(
             status_of(problem.as_ref()),
             &PricesHtml {
                 page: self.frame("Models and prices", "Models and prices", problem.as_ref()),
@@ -107,7 +100,7 @@ impl Visit {
                 former: former_prices(&tariffs),
                 has_file: self.configuration().await?.is_ok(),
             },
-        )))
+        ))
     }
 
     /// Returns the sales of the last days, and what they would have been with the multipliers `then`.
@@ -117,7 +110,7 @@ impl Visit {
         then: Tariff,
         now_has: Tariff,
         tariffs: &[Numbered],
-    ) -> Result<Result<Vec<WhatIf>, Refused>, Refusal> {
+    ) -> Result<Vec<WhatIf>, Failed> {
         let now = now_ms();
         let today = now - now % DAY_MS;
         let time = today.saturating_sub((days - 1) * DAY_MS)..today + DAY_MS;
@@ -131,10 +124,6 @@ impl Visit {
         let mut requested = requested.buffered(REPORTS_AT_ONCE);
         let mut sold = Reckoning::default();
         while let Some(parts) = requested.try_next().await? {
-            let parts = match parts {
-                Ok(parts) => parts,
-                Err(refused) => return Ok(Err(refused)),
-            };
             for (rows, from) in &parts {
                 for row in rows {
                     let model = row.model.as_deref().unwrap_or_default();
@@ -144,46 +133,33 @@ impl Visit {
                     };
                     let [from, to] = [*from, then].map(|it| it.multiplier(currency));
                     if sold.add(row, from, to).is_none() {
-                        return Ok(Err(beyond_reckoning()));
+                        return Err(beyond_reckoning().into());
                     }
                 }
             }
         }
-        Ok(Ok(sold.rows()))
+        Ok(sold.rows())
     }
 
     /// Returns the sales of an interval by model, with the multipliers in force.
-    async fn sold_in(
-        &self,
-        interval: PricedInterval,
-    ) -> Result<Result<Vec<SoldAt>, Refused>, Refusal> {
-        let whole = match self.usage_by_model(&interval.time()).await? {
-            Ok(rows) => rows,
-            Err(refused) => return Ok(Err(refused)),
-        };
+    async fn sold_in(&self, interval: PricedInterval) -> Result<Vec<SoldAt>, Failed> {
+        let whole = self.usage_by_model(&interval.time()).await?;
         let calls: u64 = whole.iter().map(|row| row.sums.calls).sum();
         // A part of an hour can be summed only from its receipts, and there may be a million of them.
         if interval.parts().len() == 1 || calls > RECEIPTS_SUMMED_MAX {
-            return Ok(Ok(vec![(whole, interval.mostly())]));
+            return Ok(vec![(whole, interval.mostly())]);
         }
         let mut sold = Vec::new();
         for (part, from) in interval.parts() {
-            match self.usage_by_model(part).await? {
-                Ok(rows) => sold.push((rows, *from)),
-                Err(refused) => return Ok(Err(refused)),
-            }
+            sold.push((self.usage_by_model(part).await?, *from));
         }
-        Ok(Ok(sold))
+        Ok(sold)
     }
 
-    async fn usage_by_model(
-        &self,
-        time: &Range<u64>,
-    ) -> Result<Result<Vec<UsageRow>, Refused>, Refusal> {
+    async fn usage_by_model(&self, time: &Range<u64>) -> Result<Vec<UsageRow>, Failed> {
         let (since, until) = (rfc3339(time.start), rfc3339(time.end));
         let path = format!("/admin/v1/usage?group=model&since={since}&until={until}");
-        let report = self.api.get::<Usages>(&path).await?;
-        Ok(report.map(|report| report.rows))
+        Ok(self.api.get::<Usages>(&path).await??.rows)
     }
 }
 

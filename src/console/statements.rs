@@ -8,13 +8,12 @@ use tollgate_layers::money::MicroRub;
 
 use super::{
     Answer, Visit,
-    api::Refused,
+    api::{Failed, separate_faults},
     download,
     pages::{DAY_MS, Frame, status_of, written},
     texts::english,
 };
 use crate::{
-    admin::Refusal,
     endpoints::page::HTML,
     text::{
         csv::shown,
@@ -127,11 +126,6 @@ struct Booked {
     reason: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct Found {
-    entries: Vec<Booked>,
-}
-
 #[derive(Template)]
 #[template(path = "payments.html", config = "src/console/templates/askama.toml")]
 struct PaymentsHtml<'a> {
@@ -167,25 +161,26 @@ fn newest_first(booked: &mut [Booked]) {
 impl Visit {
     /// Shows the payments and the sums of accounts in a month, page by page. If an id was entered, shows the payments and
     /// corrections with this id instead.
-    pub(super) async fn payments(&self) -> Result<Result<Answer, Refused>, Refusal> {
+    pub(super) async fn payments(&self) -> Result<Answer, Failed> {
         let (months, id) = (months(), self.form.get("id"));
         let month = self.month_of(&months);
         let (mut all, mut booked, mut problem) = (MonthOfAll::default(), Vec::new(), None);
         if id.is_empty() {
             let after = self.form.get("after");
-            match self.month_of_all(&month, after, ACCOUNTS_SHOWN).await? {
+            let found = self.month_of_all(&month, after, ACCOUNTS_SHOWN).await;
+            match separate_faults(found)? {
                 Ok((found, entries)) => (all, booked) = (found, entries),
                 Err(refused) => problem = Some(refused),
             }
         } else {
             let path = format!("/admin/v1/entries/{}", encoded(id));
-            match self.api.get::<Found>(&path).await? {
-                Ok(found) => booked = found.entries,
+            match self.api.list(&path).await? {
+                Ok(entries) => booked = entries,
                 Err(refused) => problem = Some(refused),
             }
         }
         let problem = problem.as_ref();
-        Ok(Ok(written(
+        Ok(written(
             status_of(problem),
             &PaymentsHtml {
                 page: self.frame("Payments", "Payments", problem),
@@ -197,21 +192,17 @@ impl Visit {
                 is_part: all.next_after.is_some() || !self.form.get("after").is_empty(),
                 next_after: all.next_after,
             },
-        )))
+        ))
     }
 
     /// Returns the payments and corrections of all accounts in a month as CSV.
-    pub(super) async fn payments_csv(&self) -> Result<Result<Answer, Refused>, Refusal> {
+    pub(super) async fn payments_csv(&self) -> Result<Answer, Failed> {
         let month = self.month_of(&months());
         let (mut booked, mut after) = (Vec::new(), Some(String::new()));
         while let Some(from) = after {
-            match self.month_of_all(&month, &from, ACCOUNTS_READ).await? {
-                Ok((all, entries)) => {
-                    booked.extend(entries);
-                    after = all.next_after;
-                }
-                Err(refused) => return Ok(Err(refused)),
-            }
+            let (all, entries) = self.month_of_all(&month, &from, ACCOUNTS_READ).await?;
+            booked.extend(entries);
+            after = all.next_after;
         }
         newest_first(&mut booked);
         let mut text = String::from("at,account,id,amount_rub,reason\r\n");
@@ -226,7 +217,7 @@ impl Visit {
             text += &format!("{at},{account},{id},{},{reason}\r\n", it.amount_rub);
         }
         let name = format!("payments-{month}.csv");
-        Ok(Ok(download("text/csv; charset=utf-8", text, &name)))
+        Ok(download("text/csv; charset=utf-8", text, &name))
     }
 
     fn month_of(&self, months: &[String]) -> String {
@@ -242,7 +233,7 @@ impl Visit {
         month: &str,
         after: &str,
         limit: usize,
-    ) -> Result<Result<(MonthOfAll, Vec<Booked>), Refused>, Refusal> {
+    ) -> Result<(MonthOfAll, Vec<Booked>), Failed> {
         let after = match after {
             "" => String::new(),
             after => format!("&after={}", encoded(after)),
@@ -251,10 +242,7 @@ impl Visit {
             "/admin/v1/statements/{}?limit={limit}{after}",
             encoded(month)
         );
-        let mut all = match self.api.get::<MonthOfAll>(&path).await? {
-            Ok(all) => all,
-            Err(refused) => return Ok(Err(refused)),
-        };
+        let mut all = self.api.get::<MonthOfAll>(&path).await??;
         let mut booked = Vec::new();
         for of in &mut all.accounts {
             let account = of.account.clone();
@@ -264,14 +252,14 @@ impl Visit {
             }));
         }
         newest_first(&mut booked);
-        Ok(Ok((all, booked)))
+        Ok((all, booked))
     }
 
     /// Shows an account's month: the month that the form names, or the current one.
     pub(super) async fn statement(
         &self,
         account: &str,
-    ) -> Result<Result<Answer, Refused>, Refusal> {
+    ) -> Result<Answer, Failed> {
         let months = months();
         let month = self.month_of(&months);
         let path = format!(
@@ -280,12 +268,12 @@ impl Visit {
         );
         let (statement, problem) = match self.api.get::<Statement>(&path).await? {
             Ok(statement) => (Some(statement), None),
-            Err(refused) if refused.status == StatusCode::NOT_FOUND => return Ok(Err(refused)),
+            Err(refused) if refused.status == StatusCode::NOT_FOUND => return Err(refused.into()),
             Err(refused) => (None, Some(refused)),
         };
         let title = self.fill(english("Payments and statements of {0}"), &[account]);
         let problem = problem.as_ref();
-        Ok(Ok(written(
+        Ok(written(
             status_of(problem),
             &StatementHtml {
                 page: self.frame(title, "Accounts", problem),
@@ -294,7 +282,7 @@ impl Visit {
                 months,
                 statement,
             },
-        )))
+        ))
     }
 
     /// Returns the statement of a month as a file: `2026-11.pdf` or `2026-11.csv`.
@@ -302,19 +290,16 @@ impl Visit {
         &self,
         account: &str,
         file: &str,
-    ) -> Result<Result<Answer, Refused>, Refusal> {
+    ) -> Result<Answer, Failed> {
         let (month, format, kind) = match file.rsplit_once('.') {
             Some((month, "pdf")) => (month, "pdf", "application/pdf"),
             Some((month, "csv")) => (month, "csv", "text/csv; charset=utf-8"),
-            _ => return Ok(Err(super::pages::unknown())),
+            _ => return Err(super::pages::unknown().into()),
         };
         let path = format!("/admin/v1/accounts/{account}/statements/{month}?format={format}");
-        let bytes = match self.api.bytes(&path).await? {
-            Ok(bytes) => bytes,
-            Err(refused) => return Ok(Err(refused)),
-        };
+        let bytes = self.api.bytes(&path).await??;
         let name = format!("{account}-{month}.{format}");
-        Ok(Ok(download(kind, bytes, &name)))
+        Ok(download(kind, bytes, &name))
     }
 }
 
@@ -327,24 +312,18 @@ struct Invoice {
 
 impl Visit {
     /// Returns an invoice as a file, in the format that the form names.
-    pub(super) async fn invoice(&self, account: &str) -> Result<Result<Answer, Refused>, Refusal> {
+    pub(super) async fn invoice(&self, account: &str) -> Result<Answer, Failed> {
         let amount = encoded(&self.form.rubles("amount_rub"));
         let path = format!("/admin/v1/accounts/{account}/invoice?amount_rub={amount}");
-        let invoice = match self.api.get::<Invoice>(&path).await? {
-            Ok(invoice) => invoice,
-            Err(refused) => return Ok(Err(refused)),
-        };
+        let invoice = self.api.get::<Invoice>(&path).await??;
         let (kind, ending) = match self.form.get("format") {
             "html" => (HTML, "html"),
             _ => ("application/pdf", "pdf"),
         };
         let path = format!("{path}&date={}&format={ending}", invoice.date);
-        let bytes = match self.api.bytes(&path).await? {
-            Ok(bytes) => bytes,
-            Err(refused) => return Ok(Err(refused)),
-        };
+        let bytes = self.api.bytes(&path).await??;
         let name = format!("{}.{ending}", invoice.number);
-        Ok(Ok(download(kind, bytes, &name)))
+        Ok(download(kind, bytes, &name))
     }
 }
 

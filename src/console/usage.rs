@@ -8,13 +8,13 @@ use tollgate_layers::reserve::ledger::AccountView;
 
 use super::{
     Answer, Visit,
-    api::Refused,
+    api::{Failed, Refused},
     form::Form,
     pages::{DAY_MS, DAYS_BACK_MAX, Frame, status_of, written},
     plots::{self, Plot},
     shown,
     texts::{english, translated},
-    views::{Reports, Sums, UsageRow, Usages, micro},
+    views::{Sums, UsageRow, Usages, micro},
 };
 use crate::{
     admin::Refusal,
@@ -118,7 +118,7 @@ impl Period {
 }
 
 impl Visit {
-    pub(super) async fn usage(&self) -> Result<Result<Answer, Refused>, Refusal> {
+    pub(super) async fn usage(&self) -> Result<Answer, Failed> {
         let form = &self.form;
         let period = Period::new(form, now_ms());
         let mut groups = vec![
@@ -161,7 +161,7 @@ impl Visit {
         let query = form.query(&["account", "since", "until"]);
         let mut page = self.frame("Usage", "Usage", problem);
         page.kept_query = form.query(&["account", "since", "until", "sort"]) + "&";
-        Ok(Ok(written(
+        Ok(written(
             status_of(problem),
             &UsageHtml {
                 page,
@@ -173,7 +173,7 @@ impl Visit {
                 tables,
                 query,
             },
-        )))
+        ))
     }
 
     /// For each of the groups, returns the report of the period, and the report of the previous period if the two are
@@ -205,8 +205,7 @@ impl Visit {
         query: &str,
     ) -> Result<Result<Vec<Usages>, Refused>, Refusal> {
         let path = format!("/admin/v1/usage?{query}&group={groups}");
-        let reports = self.api.get::<Reports>(&path).await?;
-        Ok(reports.map(|it| it.reports))
+        self.api.list(&path).await
     }
 
     fn day_plot(&self, period: &Period, now: &Usages, before: Option<&Usages>) -> Option<Plot> {

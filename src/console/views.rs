@@ -11,11 +11,6 @@ use crate::{
     text::rubles::Rubles,
 };
 
-#[derive(Deserialize)]
-pub(super) struct Accounts {
-    pub(super) accounts: Vec<AccountView>,
-}
-
 /// An account with its keys, with the fields that a page shows.
 #[derive(Deserialize)]
 pub(super) struct Account {
@@ -82,11 +77,6 @@ impl Key {
         let is_longer = !known.is_empty() && begins.starts_with(known);
         self.id.starts_with(begins) || known.starts_with(begins) || is_longer
     }
-}
-
-#[derive(Deserialize)]
-pub(super) struct Groups {
-    pub(super) groups: Vec<Group>,
 }
 
 /// A group of an account's keys.
@@ -167,11 +157,6 @@ impl Login {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Vendors {
-    pub(super) vendors: Vec<Vendor>,
-}
-
-#[derive(Deserialize)]
 pub(super) struct Vendor {
     pub(super) name: String,
     pub(super) status: String,
@@ -203,11 +188,6 @@ impl Route {
 pub(super) struct LastError {
     pub(super) at: String,
     pub(super) text: String,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Reports {
-    pub(super) reports: Vec<Usages>,
 }
 
 #[derive(Deserialize)]
