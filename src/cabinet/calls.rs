@@ -13,12 +13,13 @@ use tollgate_ledger::unbooked::{UnbookedCall, UnbookedQuery, UnbookedState};
 
 use super::{
     Answer, Visit,
-    frame::{MessageHtml, Page, written},
+    frame::{MessageHtml, Page},
 };
 use crate::{
     console::{
         call::{Line, computation, exact},
         calls::state_in_words,
+        pages::written,
         shown,
         texts::{english, filled, translated},
     },

@@ -8,13 +8,16 @@ use tollgate_layers::{Error, error::Problem, key::AccountId, money::MicroRub};
 
 use super::{
     Answer, Visit,
-    frame::{Page, role_in_words, written},
+    frame::{Page, role_in_words},
     see,
 };
 use crate::{
     api::ceilings::{CEILINGS, Ceiling, Spending},
     codes::CodeError,
-    console::texts::{english, filled, translated},
+    console::{
+        pages::written,
+        texts::{english, filled, translated},
+    },
     edge::routes::Route,
     endpoints::key_info::no_books,
     members::{Member, MemberRole, MembersError},

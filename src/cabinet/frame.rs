@@ -6,10 +6,10 @@ use askama::Template;
 use http::StatusCode;
 use tollgate_layers::key::AccountId;
 
-use super::{Answer, Visit, may, page};
+use super::{Answer, Visit, may};
 use crate::{
     console::{
-        pages::Frame,
+        pages::{Frame, written},
         texts::{english, translated},
     },
     members::MemberRole,
@@ -155,11 +155,4 @@ pub(super) struct MessageHtml<'a> {
 pub(super) fn message_page(status: StatusCode, problem: &str) -> Answer {
     let page = bare(english("Not done"), Some(problem));
     written(status, &MessageHtml { page })
-}
-
-pub(super) fn written(status: StatusCode, template: &impl Template) -> Answer {
-    let text = template
-        .render()
-        .expect("rendering a template to a String cannot fail");
-    page(status, text)
 }

@@ -3,9 +3,9 @@
 use http::StatusCode;
 use tollgate_layers::{Error, error::Problem, money::MicroRub, reserve::ledger::LedgerAdmin};
 
-use super::{Answer, Visit, attached, file};
+use super::{Answer, Visit};
 use crate::{
-    console::texts::english,
+    console::{download, texts::english},
     endpoints::{key_info::no_books, page::HTML},
     statement::{Invoice, InvoiceError, Order},
     text::time::now_ms,
@@ -43,11 +43,8 @@ impl Visit {
         let (who, number) = (self.who.mail.as_str(), invoice.number());
         tracing::info!(target: "audit", who, what = "invoice", number);
         Ok(match self.form.get("format") {
-            "html" => attached(file(HTML, invoice.html()), &format!("{number}.html")),
-            _ => attached(
-                file("application/pdf", invoice.pdf()),
-                &format!("{number}.pdf"),
-            ),
+            "html" => download(HTML, invoice.html(), &format!("{number}.html")),
+            _ => download("application/pdf", invoice.pdf(), &format!("{number}.pdf")),
         })
     }
 }

@@ -16,22 +16,13 @@ mod sign_up;
 
 use std::{fmt, sync::Arc};
 
-use bytes::Bytes;
-use http::{
-    HeaderValue, Method, Request, Response, StatusCode,
-    header::{
-        self, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION,
-        REFERRER_POLICY, SET_COOKIE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
-    },
-    request::Parts,
-};
+use http::{HeaderValue, Method, Request, StatusCode, header::ALLOW, request::Parts};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc};
 use tollgate_layers::{
     Error,
-    body::{AnswerBody, full},
     facts::{Caller, RequestNumber},
     key::{KeyDigest, KeyRecord},
     respond::{Language, Refused},
@@ -45,7 +36,9 @@ use crate::{
     codes::Codes,
     config::CabinetConfig,
     console::{
+        Answer,
         form::Form,
+        page, see, shown,
         sign_in::is_from_here,
         texts::{self, english},
     },
@@ -54,7 +47,7 @@ use crate::{
         routes::{Matched, Route},
     },
     endpoints::{
-        handler::Handler, own_keys::OwnKeys, page::HTML, payments::KeyPayments, receipts::Receipts,
+        handler::Handler, own_keys::OwnKeys, payments::KeyPayments, receipts::Receipts,
     },
     events::Mailer,
     ledger::AnyLedger,
@@ -85,8 +78,6 @@ const NOT_ALLOWED: &str =
     english("Your role in this account does not allow this action. Ask an account owner.");
 /// The maximum number of reports that are computed concurrently.
 const REPORTS_MAX: usize = 4;
-
-type Answer = Response<AnswerBody>;
 
 /// Serves the cabinet.
 #[derive(Clone)]
@@ -154,30 +145,16 @@ impl fmt::Debug for Cabinet {
 impl Handler<UnreadBody> for Cabinet {
     async fn handle(self, req: Request<UnreadBody>) -> Result<Answer, Error> {
         let (head, body) = req.into_parts();
-        let is_head = head.method == Method::HEAD;
-        let wanted = head.uri.query().map(Form::parse);
-        let wanted = wanted.and_then(|form| texts::named(form.get("language")));
-        let language = wanted.unwrap_or_else(|| texts::of_browser(&head.headers));
         let number = head.extensions.get().copied();
         let policy = match head.uri.path() {
             "/cabinet/playground" => POLICY_OF_PLAYGROUND,
             _ => POLICY,
         };
-        let answer = async {
-            match self.answer(head, body).await {
-                Ok(answer) => answer,
-                Err(error) => refused(&error, number),
-            }
+        let page = async |head| {
+            let answer = self.answer(head, body).await;
+            Ok(answer.unwrap_or_else(|error| refused(&error, number)))
         };
-        let mut res = texts::LANGUAGE.scope(language, answer).await;
-        if wanted.is_some() {
-            let cookie = texts::cookie(language);
-            res.headers_mut().append(SET_COOKIE, cookie);
-        }
-        if is_head {
-            *res.body_mut() = full(Bytes::new());
-        }
-        Ok(kept_to_itself(res, policy))
+        shown(head, policy, page).await
     }
 }
 
@@ -187,10 +164,12 @@ impl Cabinet {
         let path = head.uri.path().to_owned();
         let segments: Vec<&str> = path.split('/').skip(2).collect();
         match segments[..] {
-            ["style.css"] if !posted => return Ok(file("text/css; charset=utf-8", STYLE)),
+            ["style.css"] if !posted => {
+                return Ok(page(StatusCode::OK, "text/css; charset=utf-8", STYLE));
+            }
             ["playground.js"] if !posted => {
                 let kind = "text/javascript; charset=utf-8";
-                return Ok(file(kind, playground::SCRIPT));
+                return Ok(page(StatusCode::OK, kind, playground::SCRIPT));
             }
             _ => {}
         }
@@ -330,50 +309,6 @@ fn refused(error: &Error, number: Option<RequestNumber>) -> Answer {
     res
 }
 
-/// Adds the headers that isolate the pages from other sites and keep them out of caches.
-fn kept_to_itself(mut res: Answer, policy: &'static str) -> Answer {
-    for (name, value) in [
-        (CONTENT_SECURITY_POLICY, policy),
-        (X_FRAME_OPTIONS, "DENY"),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (REFERRER_POLICY, "same-origin"),
-        (CACHE_CONTROL, "no-store"),
-    ] {
-        res.headers_mut()
-            .insert(name, HeaderValue::from_static(value));
-    }
-    res
-}
-
-fn page(status: StatusCode, text: String) -> Answer {
-    let mut res = file(HTML, text);
-    *res.status_mut() = status;
-    res
-}
-
-fn file(kind: &'static str, bytes: impl Into<Bytes>) -> Answer {
-    let mut res = Response::new(full(bytes.into()));
-    res.headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    res
-}
-
-/// Redirects the browser to a page of the cabinet with GET.
-fn see(path: &str) -> Answer {
-    let mut res = Response::new(full(Bytes::new()));
-    *res.status_mut() = StatusCode::SEE_OTHER;
-    let to = HeaderValue::from_str(path).expect("a cabinet path is a valid header value");
-    res.headers_mut().insert(LOCATION, to);
-    res
-}
-
-/// Makes the browser save a response as a file.
-fn attached(mut res: Answer, name: &str) -> Answer {
-    let name = HeaderValue::from_str(&format!("attachment; filename=\"{name}\""));
-    let name = name.expect("a file name of ids, dates and amounts is a valid header value");
-    res.headers_mut().insert(header::CONTENT_DISPOSITION, name);
-    res
-}
 
 #[cfg(test)]
 mod tests {

@@ -20,12 +20,11 @@ use tollgate_ledger::{
     statement::StatementError,
 };
 
-use super::{
-    Answer, Visit, attached, file, frame::Page, frame::written, playground::is_playground,
-};
+use super::{Answer, Visit, frame::Page, playground::is_playground};
 use crate::{
     console::{
-        pages::DAY_MS,
+        download,
+        pages::{DAY_MS, written},
         plots::{self, Plot},
         statements::{Statement, months},
         texts::english,
@@ -322,7 +321,7 @@ impl Visit {
         let (bytes, number) = self.issued(month, format).await?;
         let who = self.who.mail.as_str();
         tracing::info!(target: "audit", who, what = "statement", number);
-        Ok(attached(file(kind, bytes), &format!("{number}.{format}")))
+        Ok(download(kind, bytes, &format!("{number}.{format}")))
     }
 }
 

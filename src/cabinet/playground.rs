@@ -25,11 +25,12 @@ use tower::ServiceExt;
 
 use super::{
     Answer, Cabinet, FOREIGN, FORGED, NOT_ALLOWED, Visit,
-    frame::{Page, written},
+    frame::Page,
     may,
 };
 use crate::{
     console::{
+        pages::written,
         sign_in::is_from_here,
         texts::{self, english, translated},
     },

@@ -16,7 +16,7 @@ use tollgate_layers::{
 
 use super::{
     Answer,
-    frame::{Page, bare, written},
+    frame::{Page, bare},
     mails::Wanted,
     see,
 };
@@ -25,7 +25,8 @@ use crate::{
     config::CabinetConfig,
     console::{
         form::Form,
-        sign_in::{cookie, is_tls},
+        pages::written,
+        sign_in::{Cookie, is_tls},
         texts::{chosen, english, filled},
     },
     endpoints::key_info::no_books,
@@ -33,10 +34,19 @@ use crate::{
     text::time::now_ms,
 };
 
-/// The cookie with the session's token.
-const SESSION: &str = "tollgate_cabinet";
+/// The cookie with the session's token. Browsers also send it when a link on another site leads here, so a payer who
+/// returns from a payment provider is still signed in. This is safe because a GET changes nothing and each form has the
+/// session's token.
+const SESSION: Cookie = Cookie {
+    name: "tollgate_cabinet",
+    path: "/cabinet",
+    same_site: "Lax",
+};
 /// The cookie that binds a sign-in link to the browser that requested it.
-const BROWSER: &str = "tollgate_cabinet_browser";
+const BROWSER: Cookie = Cookie {
+    name: "tollgate_cabinet_browser",
+    ..SESSION
+};
 const BROWSER_TIME: Duration = Duration::from_secs(60 * 60);
 /// Link requests allowed per IP address: ten at once, then one every 90 seconds.
 const LINKS: Quota = Quota {
@@ -108,7 +118,7 @@ impl SignIn {
         &self,
         headers: &HeaderMap,
     ) -> Result<Option<(String, SignedIn)>, Error> {
-        let Some(token) = cookie(headers, SESSION) else {
+        let Some(token) = SESSION.value(headers) else {
             return Ok(None);
         };
         let who = self.members.signed_in(&token, now_ms()).await;
@@ -167,8 +177,8 @@ impl SignIn {
             true => shown(StatusCode::FORBIDDEN, Some(problem)),
             false => shown(StatusCode::OK, None),
         };
-        let res = self.with_cookie(res, &head.headers, BROWSER, &value, BROWSER_TIME);
-        Ok(Err(res))
+        let is_tls = self.is_tls(&head.headers);
+        Ok(Err(BROWSER.set(res, &value, BROWSER_TIME, is_tls)))
     }
 
     /// Returns the browser's cookie value, if it has the form of a value that the gateway sets.
@@ -176,7 +186,7 @@ impl SignIn {
         let is_ours = |value: &String| {
             value.len() == 64 && value.bytes().all(|byte| byte.is_ascii_hexdigit())
         };
-        cookie(&head.headers, BROWSER).filter(is_ours)
+        BROWSER.value(&head.headers).filter(is_ours)
     }
 
     /// Counts a link request, and passes it to the task that sends links. The error is the response to a client that
@@ -244,7 +254,7 @@ impl SignIn {
         token: &str,
         browser: &str,
     ) -> Result<Answer, Error> {
-        let before = cookie(&head.headers, SESSION);
+        let before = SESSION.value(&head.headers);
         let entered = self
             .members
             .enter(token, browser, before.as_deref(), now_ms())
@@ -258,8 +268,9 @@ impl SignIn {
         let (who, _) = session.split_once('.').unwrap_or_default();
         tracing::info!(target: "audit", who, what = "cabinet.sign_in", address);
         let age = Duration::from_millis(AGE_MS);
-        let res = self.with_cookie(see("/cabinet"), &head.headers, SESSION, &session, age);
-        Ok(self.with_cookie(res, &head.headers, BROWSER, "", Duration::ZERO))
+        let is_tls = self.is_tls(&head.headers);
+        let res = SESSION.set(see("/cabinet"), &session, age, is_tls);
+        Ok(BROWSER.set(res, "", Duration::ZERO, is_tls))
     }
 
     pub(super) fn no_link(&self) -> Answer {
@@ -282,30 +293,12 @@ impl SignIn {
         };
         left.map_err(no_books)?;
         tracing::info!(target: "audit", who = %who.mail.person(), what = "cabinet.sign_out", everywhere);
-        let res = see("/cabinet/sign-in");
-        Ok(self.with_cookie(res, &head.headers, SESSION, "", Duration::ZERO))
+        let is_tls = self.is_tls(&head.headers);
+        Ok(SESSION.set(see("/cabinet/sign-in"), "", Duration::ZERO, is_tls))
     }
 
-    /// Sets a cookie that scripts cannot read. Browsers also send it when a link on another site leads here, so a payer
-    /// who returns from a payment provider is still signed in. This is safe because a GET changes nothing and each form
-    /// has the session's token.
-    fn with_cookie(
-        &self,
-        mut res: Answer,
-        headers: &HeaderMap,
-        name: &str,
-        value: &str,
-        age: Duration,
-    ) -> Answer {
-        let root = self.live.snapshot();
-        let is_secure = root.urls().root_url().starts_with("https:") || is_tls(headers);
-        let secure = if is_secure { "; Secure" } else { "" };
-        let age = age.as_secs();
-        let cookie =
-            format!("{name}={value}; Path=/cabinet; Max-Age={age}; HttpOnly; SameSite=Lax{secure}");
-        let cookie = HeaderValue::from_str(&cookie)
-            .expect("a cookie of letters and digits is a valid header value");
-        res.headers_mut().append(header::SET_COOKIE, cookie);
-        res
+    /// Returns whether browsers use TLS for the cabinet.
+    fn is_tls(&self, headers: &HeaderMap) -> bool {
+        self.live.snapshot().urls().root_url().starts_with("https:") || is_tls(headers)
     }
 }

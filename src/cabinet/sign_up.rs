@@ -6,12 +6,13 @@ use tollgate_layers::Error;
 
 use super::{
     Answer, Cabinet,
-    frame::{Page, bare, message_page, written},
+    frame::{Page, bare, message_page},
     mails::Wanted,
 };
 use crate::{
     console::{
         form::Form,
+        pages::written,
         texts::{chosen, english},
     },
     endpoints::key_info::no_books,

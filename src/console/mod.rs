@@ -42,7 +42,10 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use secrecy::ExposeSecret;
-use tollgate_layers::respond::Language;
+use tollgate_layers::{
+    body::{AnswerBody, full},
+    respond::Language,
+};
 use tower::{Layer, Service};
 
 use self::{
@@ -53,7 +56,7 @@ use self::{
     texts::{english, filled},
 };
 use crate::{
-    admin::{AnswerBody, Refusal},
+    admin::Refusal,
     catalog::snapshot::Live,
     config::AdminConfig,
     edge::{body_limit::UnreadBody, router::from_boxed, server::Seat},
@@ -70,7 +73,7 @@ const STYLE: &str = concat!(
     include_str!("style.css")
 );
 
-type Answer = Response<AnswerBody>;
+pub(crate) type Answer = Response<AnswerBody>;
 
 /// Layer that serves the console's paths and passes all other requests to the inner service.
 #[derive(Clone)]
@@ -143,23 +146,8 @@ impl Service<Request<UnreadBody>> for Console {
             return self.inner.call(req);
         }
         let this = self.clone();
-        Box::pin(async move {
-            let (head, body) = req.into_parts();
-            let is_head = head.method == Method::HEAD;
-            let wanted = head.uri.query().map(Form::parse);
-            let wanted = wanted.and_then(|form| texts::named(form.get("language")));
-            let language = wanted.unwrap_or_else(|| texts::of_browser(&head.headers));
-            let answer = texts::LANGUAGE.scope(language, this.answer(head, body));
-            let mut answer = answer.await?;
-            if wanted.is_some() {
-                let cookie = texts::cookie(language);
-                answer.headers_mut().append(header::SET_COOKIE, cookie);
-            }
-            if is_head {
-                *answer.body_mut() = AnswerBody::from(Bytes::new());
-            }
-            Ok(kept_to_itself(answer))
-        })
+        let (head, body) = req.into_parts();
+        Box::pin(shown(head, POLICY, |head| this.answer(head, body)))
     }
 }
 
@@ -296,10 +284,31 @@ impl Visit {
     }
 }
 
+/// Shows a page in the language that the query names, or else in the language of the browser. The answer to HEAD has no
+/// body. `policy` is the page's content security policy.
+pub(crate) async fn shown<E, F: Future<Output = Result<Answer, E>>>(
+    head: Parts,
+    policy: &'static str,
+    page: impl FnOnce(Parts) -> F,
+) -> Result<Answer, E> {
+    let is_head = head.method == Method::HEAD;
+    let wanted = head.uri.query().map(Form::parse);
+    let wanted = wanted.and_then(|form| texts::named(form.get("language")));
+    let language = wanted.unwrap_or_else(|| texts::of_browser(&head.headers));
+    let mut res = texts::LANGUAGE.scope(language, page(head)).await?;
+    if wanted.is_some() {
+        res = texts::with_cookie(res, language);
+    }
+    if is_head {
+        *res.body_mut() = full(Bytes::new());
+    }
+    Ok(kept_to_itself(res, policy))
+}
+
 /// Adds the headers that isolate the pages from other sites and keep them out of caches.
-fn kept_to_itself(mut res: Answer) -> Answer {
+fn kept_to_itself(mut res: Answer, policy: &'static str) -> Answer {
     for (name, value) in [
-        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CONTENT_SECURITY_POLICY, policy),
         (header::X_FRAME_OPTIONS, "DENY"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "same-origin"),
@@ -311,8 +320,8 @@ fn kept_to_itself(mut res: Answer) -> Answer {
     res
 }
 
-fn page(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Answer {
-    let mut res = Response::new(AnswerBody::from(text.into()));
+pub(crate) fn page(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Answer {
+    let mut res = Response::new(full(text));
     *res.status_mut() = status;
     res.headers_mut()
         .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -320,7 +329,7 @@ fn page(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Answe
 }
 
 /// Returns a file that the browser stores under this name.
-fn download(kind: &'static str, content: impl Into<Bytes>, name: &str) -> Answer {
+pub(crate) fn download(kind: &'static str, content: impl Into<Bytes>, name: &str) -> Answer {
     let mut res = page(StatusCode::OK, kind, content);
     if let Ok(name) = HeaderValue::from_str(&format!("attachment; filename=\"{name}\"")) {
         res.headers_mut().insert(header::CONTENT_DISPOSITION, name);
@@ -329,10 +338,10 @@ fn download(kind: &'static str, content: impl Into<Bytes>, name: &str) -> Answer
 }
 
 /// Redirects the browser to another page with GET.
-fn see(path: &str) -> Answer {
-    let mut res = Response::new(AnswerBody::from(Bytes::new()));
+pub(crate) fn see(path: &str) -> Answer {
+    let mut res = Response::new(full(Bytes::new()));
     *res.status_mut() = StatusCode::SEE_OTHER;
-    let to = HeaderValue::from_str(path).expect("a console path is a valid header value");
+    let to = HeaderValue::from_str(path).expect("a page's path is a valid header value");
     res.headers_mut().insert(header::LOCATION, to);
     res
 }

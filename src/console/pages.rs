@@ -156,7 +156,7 @@ impl Frame<'_> {
     }
 }
 
-pub(super) fn written(status: StatusCode, template: &impl Template) -> Answer {
+pub(crate) fn written(status: StatusCode, template: &impl Template) -> Answer {
     let text = template
         .render()
         .expect("rendering a template to a String cannot fail");

@@ -14,8 +14,8 @@ use super::{
     form::Form,
     pages::{self, Frame, status_of, written},
     see,
-    sessions::{AGE_MAX, digest},
-    sign_in::{SignIn, with_cookie},
+    sessions::digest,
+    sign_in::SignIn,
     texts::english,
 };
 use crate::{
@@ -133,10 +133,7 @@ impl SignIn {
         };
         let name = &invited.name;
         tracing::info!(target: "audit", who = name, what = "operator.accept", role = invited.role.as_str());
-        match self.begin(head, name, proof, None) {
-            Some(token) => with_cookie(see("/"), &head.headers, &token, AGE_MAX),
-            None => self.fault(),
-        }
+        self.begin(head, name, proof, None, see("/"))
     }
 
     /// Turns an invitation into an operator with this password, and returns the digest that the session stores as proof

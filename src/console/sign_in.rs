@@ -25,7 +25,12 @@ use crate::{
     operators::{ADMIN, Named, Operator, Operators, Role},
 };
 
-const COOKIE: &str = "tollgate_console";
+/// The cookie with the session's token. The browser sends it only with requests of this origin.
+pub(super) const COOKIE: Cookie = Cookie {
+    name: "tollgate_console",
+    path: "/",
+    same_site: "Strict",
+};
 /// Wrong passwords and keys allowed per IP address: five at once, then one every twelve seconds.
 const GUESSES: Quota = Quota {
     count: 5,
@@ -76,7 +81,7 @@ impl SignIn {
     /// Returns the session of a request: its token, and the operator with the role that the operator has at this
     /// moment.
     pub(super) async fn who(&self, headers: &HeaderMap) -> Option<(String, Session, Operator)> {
-        let token = token(headers)?;
+        let token = COOKIE.value(headers)?;
         let session = self.sessions.find(&token)?;
         if let Some(role) = session.role {
             let operator = Operator::new(&session.name, role);
@@ -153,13 +158,10 @@ impl SignIn {
                 Some(english("The name or password is wrong.")),
             );
         };
-        match self.begin(head, name, proof, None) {
-            Some(token) => with_cookie(see("/"), &head.headers, &token, AGE_MAX),
-            None => self.fault(),
-        }
+        self.begin(head, name, proof, None, see("/"))
     }
 
-    pub(super) fn fault(&self) -> Answer {
+    fn fault(&self) -> Answer {
         let reported = english("Gateway error: see the gateway’s log.");
         self.page(StatusCode::INTERNAL_SERVER_ERROR, Some(reported))
     }
@@ -183,30 +185,31 @@ impl SignIn {
         Some(res)
     }
 
-    /// Begins a session and returns its token. The browser's old session ends, so a token that was stolen before the
-    /// sign-in is useless afterwards.
+    /// Begins a session and returns `res` with its cookie. The browser's old session ends, so a token that was stolen
+    /// before the sign-in is useless afterwards.
     pub(super) fn begin(
         &self,
         head: &Parts,
         name: &str,
         proof: [u8; 32],
         role: Option<Role>,
-    ) -> Option<String> {
-        if let Some(token) = token(&head.headers) {
+        res: Answer,
+    ) -> Answer {
+        if let Some(token) = COOKIE.value(&head.headers) {
             self.sessions.end(&token);
         }
         let token = match self.sessions.begin(name, proof, role) {
             Ok(token) => token,
             Err(error) => {
                 tracing::error!(%error, "a console session cannot be created");
-                return None;
+                return self.fault();
             }
         };
         let address = head.extensions.get().map(ClientAddr::block);
         let address = address.map(tracing::field::display);
         let role = role.map(Role::as_str);
         tracing::info!(target: "audit", who = name, what = "console.sign_in", role, address);
-        Some(token)
+        COOKIE.set(res, &token, AGE_MAX, is_tls(&head.headers))
     }
 
     /// Shows the page for signing in.
@@ -245,13 +248,8 @@ impl SignIn {
             "/out" => Some(oidc.leave().await),
             "/back" => Some(match oidc.back(&head.headers, form).await {
                 Ok(Known { name, role }) => {
-                    let begun = self.begin(head, &name, digest(name.as_bytes()), Some(role));
-                    let res = match begun {
-                        Some(token) => {
-                            with_cookie(pages::arrived(), &head.headers, &token, AGE_MAX)
-                        }
-                        None => self.fault(),
-                    };
+                    let proof = digest(name.as_bytes());
+                    let res = self.begin(head, &name, proof, Some(role), pages::arrived());
                     Oidc::arrived(res, &head.headers)
                 }
                 Err(refused) => {
@@ -308,44 +306,58 @@ impl SignIn {
             Some(_) => "/console/sign-in?left=oidc",
             None => "/console/sign-in",
         };
-        with_cookie(see(page), &head.headers, "", Duration::ZERO)
+        COOKIE.set(see(page), "", Duration::ZERO, is_tls(&head.headers))
     }
 }
 
-fn token(headers: &HeaderMap) -> Option<String> {
-    cookie(headers, COOKIE)
+/// A cookie that the browser hides from scripts.
+pub(crate) struct Cookie {
+    pub(crate) name: &'static str,
+    /// The path below which the browser sends the cookie.
+    pub(crate) path: &'static str,
+    pub(crate) same_site: &'static str,
 }
 
-/// Returns the value of a cookie. `None` if the cookie occurs twice, because then another site has set one of the two.
-pub(crate) fn cookie(headers: &HeaderMap, name: &str) -> Option<String> {
-    let cookies = headers.get_all(header::COOKIE).iter();
-    let mut tokens = cookies
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|list| list.split(';'))
-        .filter_map(|pair| pair.trim().split_once('='))
-        .filter(|(given, _)| *given == name);
-    match (tokens.next(), tokens.next()) {
-        (Some((_, token)), None) => Some(token.to_owned()),
+impl Cookie {
+    /// Returns all values that a request has for this cookie.
+    pub(crate) fn values<'h>(&self, headers: &'h HeaderMap) -> impl Iterator<Item = &'h str> {
+        let lists = headers.get_all(header::COOKIE).iter();
+        let lists = lists.filter_map(|value| value.to_str().ok());
+        let pairs = lists.flat_map(|list| list.split(';'));
+        let pairs = pairs.filter_map(|pair| pair.trim().split_once('='));
+        pairs.filter_map(|(name, value)| (name == self.name).then_some(value))
+    }
+
+    /// Returns the value of the cookie. `None` if the cookie occurs twice, because then another site has set one of the
+    /// two.
+    pub(crate) fn value(&self, headers: &HeaderMap) -> Option<String> {
+        single(self.values(headers))
+    }
+
+    /// Sets the cookie. A cookie that was set over TLS is sent only over TLS.
+    pub(crate) fn set(&self, mut res: Answer, value: &str, age: Duration, is_tls: bool) -> Answer {
+        let Self {
+            name,
+            path,
+            same_site,
+        } = self;
+        let (age, secure) = (age.as_secs(), if is_tls { "; Secure" } else { "" });
+        let cookie = format!(
+            "{name}={value}; Path={path}; Max-Age={age}; HttpOnly; SameSite={same_site}{secure}"
+        );
+        let cookie = HeaderValue::from_str(&cookie)
+            .expect("a cookie of letters and digits is a valid header value");
+        res.headers_mut().append(header::SET_COOKIE, cookie);
+        res
+    }
+}
+
+/// Returns the value if there is exactly one.
+pub(super) fn single<'v>(mut values: impl Iterator<Item = &'v str>) -> Option<String> {
+    match (values.next(), values.next()) {
+        (Some(value), None) => Some(value.to_owned()),
         _ => None,
     }
-}
-
-/// Sets the session's cookie. The browser sends the cookie only with requests of this origin and hides it from scripts.
-/// A cookie that was set over TLS is sent only over TLS.
-pub(super) fn with_cookie(
-    mut res: Answer,
-    headers: &HeaderMap,
-    token: &str,
-    age: Duration,
-) -> Answer {
-    let secure = if is_tls(headers) { "; Secure" } else { "" };
-    let age = age.as_secs();
-    let cookie =
-        format!("{COOKIE}={token}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict{secure}");
-    let cookie = HeaderValue::from_str(&cookie)
-        .expect("a cookie of letters and digits is a valid header value");
-    res.headers_mut().insert(header::SET_COOKIE, cookie);
-    res
 }
 
 /// Returns whether the browser uses TLS. The listener itself has no TLS, so a proxy in front of it reports this in a
@@ -406,7 +418,7 @@ mod tests {
             (&[], None),
         ] {
             let given: Vec<_> = cookies.iter().map(|value| ("cookie", *value)).collect();
-            assert_eq!(token(&headers(&given)).as_deref(), found, "{cookies:?}");
+            assert_eq!(COOKIE.value(&headers(&given)).as_deref(), found, "{cookies:?}");
         }
     }
 

@@ -1,15 +1,21 @@
 //! The texts of the pages. Templates and code have them in English; in code, [`english`] marks them. The tables in
 //! `russian.rs` and `russian_cabinet.rs` have the Russian texts.
 
-use std::{collections::HashMap, fmt, sync::LazyLock};
+use std::{collections::HashMap, fmt, sync::LazyLock, time::Duration};
 
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, header};
 use tollgate_layers::respond::Language;
 
-use super::{russian::RUSSIAN, russian_cabinet};
+use super::{Answer, russian::RUSSIAN, russian_cabinet, sign_in::Cookie};
+use crate::endpoints::page::say;
 
 /// The cookie that stores the chosen language.
-const COOKIE: &str = "tollgate_language";
+const COOKIE: Cookie = Cookie {
+    name: "tollgate_language",
+    path: "/",
+    same_site: "Lax",
+};
+const COOKIE_AGE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 static TABLE: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
     let all = RUSSIAN.iter().chain(russian_cabinet::RUSSIAN);
@@ -53,13 +59,7 @@ pub(crate) fn named(code: &str) -> Option<Language> {
 /// Returns the language that the browser's cookie names, or else the language that the browser prefers. Returns English
 /// if the request names no language.
 pub(crate) fn of_browser(headers: &HeaderMap) -> Language {
-    let cookies = headers.get_all(header::COOKIE).iter();
-    let cookies = cookies.filter_map(|value| value.to_str().ok());
-    let mut cookies = cookies.flat_map(|value| value.split(';'));
-    let cookie = cookies.find_map(|cookie| {
-        let (name, value) = cookie.trim().split_once('=')?;
-        (name == COOKIE).then(|| named(value)).flatten()
-    });
+    let cookie = COOKIE.values(headers).find_map(named);
     let accepted = headers.get(header::ACCEPT_LANGUAGE);
     let accepted = accepted.and_then(|value| value.to_str().ok());
     let mut accepted = accepted.unwrap_or_default().split(',');
@@ -72,12 +72,9 @@ pub(crate) fn of_browser(headers: &HeaderMap) -> Language {
     cookie.or_else(accepted).unwrap_or(Language::En)
 }
 
-/// Returns a cookie that stores the chosen language for a year.
-pub(crate) fn cookie(language: Language) -> HeaderValue {
-    HeaderValue::from_static(match language {
-        Language::Ru => "tollgate_language=ru; Path=/; Max-Age=31536000; HttpOnly; SameSite=Lax",
-        _ => "tollgate_language=en; Path=/; Max-Age=31536000; HttpOnly; SameSite=Lax",
-    })
+/// Sets a cookie that stores the chosen language for a year.
+pub(super) fn with_cookie(res: Answer, language: Language) -> Answer {
+    COOKIE.set(res, say(language, "ru", "en"), COOKIE_AGE, false)
 }
 
 /// Translates a text and replaces `{0}` and `{1}` by the values.
@@ -107,6 +104,8 @@ pub(crate) fn filled(text: &str, language: Language, values: &[&dyn fmt::Display
 #[cfg(test)]
 mod tests {
     use std::{collections::BTreeSet, fs, path::Path};
+
+    use http::HeaderValue;
 
     use super::*;
 
@@ -223,11 +222,10 @@ mod tests {
             headers.insert(header::ACCEPT_LANGUAGE, HeaderValue::from_static(accepted));
             assert_eq!(of_browser(&headers), language, "{cookie} {accepted}");
         }
-        assert!(
-            cookie(Language::Ru)
-                .to_str()
-                .unwrap()
-                .starts_with("tollgate_language=ru;")
+        let res = with_cookie(Answer::default(), Language::Ru);
+        assert_eq!(
+            res.headers()[header::SET_COOKIE],
+            "tollgate_language=ru; Path=/; Max-Age=31536000; HttpOnly; SameSite=Lax"
         );
     }
 

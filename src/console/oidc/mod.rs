@@ -7,6 +7,8 @@
 mod provider;
 mod token;
 
+use std::time::Duration;
+
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
 use serde_json::{Map, Value};
@@ -19,13 +21,19 @@ use super::{
     form::Form,
     pages, see,
     sessions::{digest, random},
-    sign_in::is_tls,
+    sign_in::{Cookie, is_tls, single},
 };
 use crate::{config::OidcConfig, operators::Role, text::percent::encoded};
 
-const COOKIE: &str = "tollgate_console_oidc";
+/// The cookie with the random value of a sign-in in progress. It is `SameSite=Lax`, because the provider redirects the
+/// browser back from another site, and the browser must send the cookie with that request.
+const COOKIE: Cookie = Cookie {
+    name: "tollgate_console_oidc",
+    path: "/console/oidc",
+    same_site: "Lax",
+};
 /// The maximum time that a sign-in at the provider may take.
-const AGE_SECONDS: u64 = 600;
+const AGE_MAX: Duration = Duration::from_secs(600);
 /// The maximum number of concurrent requests to the provider.
 const ASKED_AT_ONCE_MAX: usize = 8;
 const NAME_CHARS_MAX: usize = 200;
@@ -104,7 +112,7 @@ impl Oidc {
         };
         let mut res = see("/");
         res.headers_mut().insert(header::LOCATION, to);
-        with_cookie(res, &head.headers, &word, AGE_SECONDS)
+        COOKIE.set(res, &word, AGE_MAX, is_tls(&head.headers))
     }
 
     /// Returns the operator whom the provider has authenticated and redirected back. If this gateway did not send the
@@ -224,7 +232,7 @@ impl Oidc {
 
     /// Deletes the sign-in's cookie, because the browser has returned from the provider.
     pub(super) fn arrived(res: Answer, headers: &HeaderMap) -> Answer {
-        with_cookie(res, headers, "", 0)
+        COOKIE.set(res, "", Duration::ZERO, is_tls(headers))
     }
 }
 
@@ -302,29 +310,7 @@ fn with_query(url: &str, fields: &[(&str, &str)]) -> String {
 
 /// Returns the random value of a sign-in in progress: 64 hexadecimal digits.
 fn cookie(headers: &HeaderMap) -> Option<String> {
-    let cookies = headers.get_all(header::COOKIE).iter();
-    let mut words = cookies
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|list| list.split(';'))
-        .filter_map(|pair| pair.trim().split_once('='))
-        .filter(|(name, word)| *name == COOKIE && word.len() == 64);
-    match (words.next(), words.next()) {
-        (Some((_, word)), None) => Some(word.to_owned()),
-        _ => None,
-    }
-}
-
-/// Sets the sign-in's cookie. It is `SameSite=Lax`, because the provider redirects the browser back from another site,
-/// and the browser must send the cookie with that request.
-fn with_cookie(mut res: Answer, headers: &HeaderMap, word: &str, age: u64) -> Answer {
-    let secure = if is_tls(headers) { "; Secure" } else { "" };
-    let cookie = format!(
-        "{COOKIE}={word}; Path=/console/oidc; Max-Age={age}; HttpOnly; SameSite=Lax{secure}"
-    );
-    let cookie = HeaderValue::from_str(&cookie)
-        .expect("a cookie of letters and digits is a valid header value");
-    res.headers_mut().append(header::SET_COOKIE, cookie);
-    res
+    single(COOKIE.values(headers).filter(|word| word.len() == 64))
 }
 
 #[cfg(test)]
