@@ -107,10 +107,7 @@ impl Refused {
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_calls.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_calls.html")]
 struct CallsHtml<'a> {
     page: Page<'a>,
     /// Charged calls; `None` on the second and later pages of refused calls.
@@ -122,10 +119,7 @@ struct CallsHtml<'a> {
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_call.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_call.html")]
 struct CallHtml<'a> {
     page: Page<'a>,
     receipt: Receipt,

@@ -66,10 +66,7 @@ struct Keys {
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_keys.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_keys.html")]
 struct KeysHtml<'a> {
     page: Page<'a>,
     keys: Vec<Key>,
@@ -87,10 +84,7 @@ impl KeysHtml<'_> {
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_key.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_key.html")]
 struct KeyHtml<'a> {
     page: Page<'a>,
     key: Key,
@@ -104,10 +98,7 @@ impl KeyHtml<'_> {
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_key_made.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_key_made.html")]
 struct KeyMadeHtml<'a> {
     page: Page<'a>,
     key: Key,
@@ -166,10 +157,7 @@ impl Rule {
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_payments.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_payments.html")]
 struct PaymentsHtml<'a> {
     page: Page<'a>,
     /// The bounds of payments and the unpaid payments; `None` if the seller accepts no payments through the pages.
@@ -182,10 +170,7 @@ struct PaymentsHtml<'a> {
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_members.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_members.html")]
 struct MembersHtml<'a> {
     page: Page<'a>,
     members: Vec<Member>,

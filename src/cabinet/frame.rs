@@ -143,10 +143,7 @@ pub(super) fn bare<'a>(title: &'static str, problem: Option<&'a str>) -> Page<'a
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_told.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_told.html")]
 pub(super) struct MessageHtml<'a> {
     pub(super) page: Page<'a>,
 }

@@ -72,10 +72,7 @@ impl Row {
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_overview.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_overview.html")]
 struct OverviewHtml<'a> {
     page: Page<'a>,
     view: AccountView,
@@ -100,10 +97,7 @@ impl OverviewHtml<'_> {
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_spending.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_spending.html")]
 struct SpendingHtml<'a> {
     page: Page<'a>,
     spans: [(u64, bool); 3],
@@ -113,10 +107,7 @@ struct SpendingHtml<'a> {
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_statement.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_statement.html")]
 struct StatementHtml<'a> {
     page: Page<'a>,
     month: String,

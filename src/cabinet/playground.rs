@@ -47,10 +47,7 @@ const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
 const MEMBERS: &str = "member-";
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_playground.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_playground.html")]
 struct PlaygroundHtml<'a> {
     page: Page<'a>,
     /// The id and the name of each model.

@@ -67,10 +67,7 @@ pub(super) struct SignIn {
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_sign_in.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_sign_in.html")]
 struct SignInHtml<'a> {
     page: Page<'a>,
     mail: &'a str,
@@ -78,20 +75,14 @@ struct SignInHtml<'a> {
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_sent.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_sent.html")]
 struct SentHtml<'a> {
     page: Page<'a>,
     mail: &'a str,
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_enter.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_enter.html")]
 struct EnterHtml<'a> {
     page: Page<'a>,
     token: &'a str,

@@ -21,10 +21,7 @@ use crate::{
 };
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_sign_up.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_sign_up.html")]
 struct SignUpHtml<'a> {
     page: Page<'a>,
     terms: &'a str,
@@ -34,20 +31,14 @@ struct SignUpHtml<'a> {
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_invited.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_invited.html")]
 struct InvitedHtml<'a> {
     page: Page<'a>,
     mail: &'a str,
 }
 
 #[derive(Template)]
-#[template(
-    path = "cabinet_welcome.html",
-    config = "src/cabinet/templates/askama.toml"
-)]
+#[template(path = "cabinet_welcome.html")]
 struct WelcomeHtml<'a> {
     page: Page<'a>,
     token: &'a str,

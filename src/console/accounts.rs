@@ -37,7 +37,7 @@ struct FoundKeys {
 }
 
 #[derive(Template)]
-#[template(path = "accounts.html", config = "src/console/templates/askama.toml")]
+#[template(path = "accounts.html")]
 struct AccountsHtml<'a> {
     page: Frame<'a>,
     q: &'a str,
@@ -50,7 +50,7 @@ struct AccountsHtml<'a> {
 }
 
 #[derive(Template)]
-#[template(path = "account.html", config = "src/console/templates/askama.toml")]
+#[template(path = "account.html")]
 struct AccountHtml<'a> {
     page: Frame<'a>,
     account: Account,
@@ -90,7 +90,7 @@ struct Entry {
 }
 
 #[derive(Template)]
-#[template(path = "key.html", config = "src/console/templates/askama.toml")]
+#[template(path = "key.html")]
 struct KeyHtml<'a> {
     page: Frame<'a>,
     key: Key,
@@ -151,7 +151,7 @@ impl KeyHtml<'_> {
 }
 
 #[derive(Template)]
-#[template(path = "key_made.html", config = "src/console/templates/askama.toml")]
+#[template(path = "key_made.html")]
 struct KeyMadeHtml<'a> {
     page: Frame<'a>,
     key: Key,

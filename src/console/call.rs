@@ -238,7 +238,7 @@ pub(crate) fn exact(sum: u128, language: Language) -> String {
 }
 
 #[derive(Template)]
-#[template(path = "call.html", config = "src/console/templates/askama.toml")]
+#[template(path = "call.html")]
 struct CallHtml<'a> {
     page: Frame<'a>,
     receipt: Booked,
@@ -251,10 +251,7 @@ struct CallHtml<'a> {
 }
 
 #[derive(Template)]
-#[template(
-    path = "call_without.html",
-    config = "src/console/templates/askama.toml"
-)]
+#[template(path = "call_without.html")]
 struct CallWithoutHtml<'a> {
     page: Frame<'a>,
     call: Unbooked,

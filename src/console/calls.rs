@@ -296,7 +296,7 @@ struct Preset {
 }
 
 #[derive(Template)]
-#[template(path = "calls.html", config = "src/console/templates/askama.toml")]
+#[template(path = "calls.html")]
 struct CallsHtml<'a> {
     page: Frame<'a>,
     form: &'a Form,

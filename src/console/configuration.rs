@@ -64,7 +64,7 @@ struct TestCall {
 }
 
 #[derive(Template)]
-#[template(path = "vendor.html", config = "src/console/templates/askama.toml")]
+#[template(path = "vendor.html")]
 struct VendorHtml<'a> {
     page: Frame<'a>,
     hash: String,
@@ -77,7 +77,7 @@ struct VendorHtml<'a> {
 }
 
 #[derive(Template)]
-#[template(path = "model.html", config = "src/console/templates/askama.toml")]
+#[template(path = "model.html")]
 struct ModelHtml<'a> {
     page: Frame<'a>,
     hash: String,
@@ -120,10 +120,7 @@ fn label(class: &str) -> &'static str {
 }
 
 #[derive(Template)]
-#[template(
-    path = "configuration.html",
-    config = "src/console/templates/askama.toml"
-)]
+#[template(path = "configuration.html")]
 struct ConfigurationHtml<'a> {
     page: Frame<'a>,
     change: Change,
@@ -149,7 +146,7 @@ impl ConfigurationHtml<'_> {
 }
 
 #[derive(Template)]
-#[template(path = "new_vendor.html", config = "src/console/templates/askama.toml")]
+#[template(path = "new_vendor.html")]
 struct NewVendorHtml<'a> {
     page: Frame<'a>,
     hash: String,

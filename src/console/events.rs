@@ -84,7 +84,7 @@ struct Letter {
 }
 
 #[derive(Template)]
-#[template(path = "events.html", config = "src/console/templates/askama.toml")]
+#[template(path = "events.html")]
 struct EventsHtml<'a> {
     page: Frame<'a>,
     form: &'a Form,

@@ -28,7 +28,7 @@ const YEAR_MS: u64 = 334 * DAY_MS;
 type Sold = (Vec<(&'static str, Total)>, Vec<Course>);
 
 #[derive(Template)]
-#[template(path = "overview.html", config = "src/console/templates/askama.toml")]
+#[template(path = "overview.html")]
 struct OverviewHtml<'a> {
     page: Frame<'a>,
     ready: String,

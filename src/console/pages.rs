@@ -380,7 +380,7 @@ macro_rules! pages {
     ($($name:ident $path:tt { $($field:ident: $kind:ty),* $(,)? })*) => {
         $(
             #[derive(Template)]
-            #[template(path = $path, config = "src/console/templates/askama.toml")]
+            #[template(path = $path)]
             struct $name<'a> {
                 page: Frame<'a>,
                 $($field: $kind,)*

@@ -92,10 +92,7 @@ impl PastChange {
 }
 
 #[derive(Template)]
-#[template(
-    path = "past_changes.html",
-    config = "src/console/templates/askama.toml"
-)]
+#[template(path = "past_changes.html")]
 struct PastChangesHtml<'a> {
     page: Frame<'a>,
     past: PastChanges,

@@ -34,7 +34,7 @@ struct Person {
 }
 
 #[derive(Template)]
-#[template(path = "operators.html", config = "src/console/templates/askama.toml")]
+#[template(path = "operators.html")]
 struct OperatorsHtml<'a> {
     page: Frame<'a>,
     people: Vec<Person>,
@@ -45,7 +45,7 @@ struct OperatorsHtml<'a> {
 }
 
 #[derive(Template)]
-#[template(path = "invitation.html", config = "src/console/templates/askama.toml")]
+#[template(path = "invitation.html")]
 struct InvitationHtml<'a> {
     page: Frame<'a>,
     token: &'a str,

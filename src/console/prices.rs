@@ -29,7 +29,7 @@ const REPORTS_AT_ONCE: usize = 4;
 const RECEIPTS_SUMMED_MAX: u64 = 2_000;
 
 #[derive(Template)]
-#[template(path = "prices.html", config = "src/console/templates/askama.toml")]
+#[template(path = "prices.html")]
 struct PricesHtml<'a> {
     page: Frame<'a>,
     days: u64,

@@ -86,7 +86,7 @@ pub(crate) struct OfModel {
 }
 
 #[derive(Template)]
-#[template(path = "statement.html", config = "src/console/templates/askama.toml")]
+#[template(path = "statement.html")]
 struct StatementHtml<'a> {
     page: Frame<'a>,
     account: &'a str,
@@ -127,7 +127,7 @@ struct Booked {
 }
 
 #[derive(Template)]
-#[template(path = "payments.html", config = "src/console/templates/askama.toml")]
+#[template(path = "payments.html")]
 struct PaymentsHtml<'a> {
     page: Frame<'a>,
     id: &'a str,

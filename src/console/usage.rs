@@ -34,7 +34,7 @@ const SORTS: [(&str, &str); 5] = [
 ];
 
 #[derive(Template)]
-#[template(path = "usage.html", config = "src/console/templates/askama.toml")]
+#[template(path = "usage.html")]
 struct UsageHtml<'a> {
     page: Frame<'a>,
     form: &'a Form,
