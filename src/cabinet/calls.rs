@@ -150,16 +150,14 @@ impl Visit {
             let (calls, next) = self.refused_calls(before).await?;
             (refused, refused_next) = (Some(calls), next);
         }
-        Ok(written(
-            StatusCode::OK,
-            &CallsHtml {
-                page: self.page(english("Calls"), english("Calls"), None),
-                receipts,
-                next,
-                refused,
-                refused_next,
-            },
-        ))
+        let html = CallsHtml {
+            page: self.page(english("Calls"), english("Calls"), None),
+            receipts,
+            next,
+            refused,
+            refused_next,
+        };
+        Ok(written(StatusCode::OK, &html))
     }
 
     /// Returns a page of the account's calls that were not charged, and the cursor of the next page.
@@ -212,16 +210,14 @@ impl Visit {
         let receipt: Receipt = self.call(receipts, requested, "", None).await?;
         let (lines, sum) = receipt.lines();
         let title = filled(english("Call {0}"), self.language, &[&receipt.number]);
-        Ok(written(
-            StatusCode::OK,
-            &CallHtml {
-                page: self.page(&title, english("Calls"), None),
-                sum: exact(sum, self.language),
-                formula: formula(&lines, receipt.charged_rub, self.language),
-                lines,
-                receipt,
-            },
-        ))
+        let html = CallHtml {
+            page: self.page(&title, english("Calls"), None),
+            sum: exact(sum, self.language),
+            formula: formula(&lines, receipt.charged_rub, self.language),
+            lines,
+            receipt,
+        };
+        Ok(written(StatusCode::OK, &html))
     }
 }
 

@@ -212,16 +212,14 @@ impl Visit {
             let field = it.field();
             (it.labels.0, field, typed(field).to_owned())
         });
-        Ok(written(
-            status.unwrap_or(StatusCode::OK),
-            &KeysHtml {
-                page: self.page(english("Keys"), english("Keys"), text.as_deref()),
-                keys,
-                may_change: self.who.role.may_change_keys(),
-                ceilings: ceilings.collect(),
-                typed: [typed("name"), typed("models")],
-            },
-        ))
+        let html = KeysHtml {
+            page: self.page(english("Keys"), english("Keys"), text.as_deref()),
+            keys,
+            may_change: self.who.role.may_change_keys(),
+            ceilings: ceilings.collect(),
+            typed: [typed("name"), typed("models")],
+        };
+        Ok(written(status.unwrap_or(StatusCode::OK), &html))
     }
 
     /// Shows the page with the secret of a new key. No other page shows the secret.
@@ -230,15 +228,13 @@ impl Visit {
         let secret = key.key.take().unwrap_or_default();
         let page = self.page(english("Key created"), english("Keys"), None);
         let root = self.cabinet.0.live.snapshot().urls().base_url.clone();
-        written(
-            StatusCode::OK,
-            &KeyMadeHtml {
-                page,
-                key,
-                secret,
-                root,
-            },
-        )
+        let html = KeyMadeHtml {
+            page,
+            key,
+            secret,
+            root,
+        };
+        written(StatusCode::OK, &html)
     }
 
     pub(super) async fn key_page(&self, id: &str) -> Result<Answer, Error> {
@@ -254,14 +250,12 @@ impl Visit {
         let key: Key = self.call(keys, requested, "", None).await?;
         let (status, text) = problem.unzip();
         let title = filled(english("Key {0}"), self.language, &[&key.title()]);
-        Ok(written(
-            status.unwrap_or(StatusCode::OK),
-            &KeyHtml {
-                page: self.page(&title, english("Keys"), text.as_deref()),
-                may_change: self.who.role.may_change_keys() && !key.is_owner(),
-                key,
-            },
-        ))
+        let html = KeyHtml {
+            page: self.page(&title, english("Keys"), text.as_deref()),
+            may_change: self.who.role.may_change_keys() && !key.is_owner(),
+            key,
+        };
+        Ok(written(status.unwrap_or(StatusCode::OK), &html))
     }
 
     /// Makes the change of a key that the form requests, and returns the page to redirect to.
@@ -362,22 +356,20 @@ impl Visit {
             "" => self.who.mail.as_str(),
             mail => mail,
         };
-        Ok(written(
-            status.unwrap_or(StatusCode::OK),
-            &PaymentsHtml {
-                page: self.page(english("Payments"), english("Payments"), text.as_deref()),
-                offer,
-                rule,
-                contact: snapshot.seller().and_then(|seller| seller.contact.clone()),
-                offers_invoices: self.offers_invoices(),
-                amount: if self.posted {
-                    self.form.get("amount_rub")
-                } else {
-                    ""
-                },
-                mail,
+        let html = PaymentsHtml {
+            page: self.page(english("Payments"), english("Payments"), text.as_deref()),
+            offer,
+            rule,
+            contact: snapshot.seller().and_then(|seller| seller.contact.clone()),
+            offers_invoices: self.offers_invoices(),
+            amount: if self.posted {
+                self.form.get("amount_rub")
+            } else {
+                ""
             },
-        ))
+            mail,
+        };
+        Ok(written(status.unwrap_or(StatusCode::OK), &html))
     }
 
     /// Credits the account by a promo code. The inner error is the reason why nothing was credited.
@@ -457,19 +449,17 @@ impl Visit {
         }
         let members = self.cabinet.0.members.list(&self.who.session.account).await;
         let (status, text) = problem.unzip();
-        Ok(written(
-            status.unwrap_or(StatusCode::OK),
-            &MembersHtml {
-                page: self.page(english("Members"), english("Members"), text.as_deref()),
-                members: members.map_err(no_books)?,
-                roles: MemberRole::ALL.map(|role| (role, role_in_words(role))),
-                mail: if self.posted {
-                    self.form.get("mail")
-                } else {
-                    ""
-                },
+        let html = MembersHtml {
+            page: self.page(english("Members"), english("Members"), text.as_deref()),
+            members: members.map_err(no_books)?,
+            roles: MemberRole::ALL.map(|role| (role, role_in_words(role))),
+            mail: if self.posted {
+                self.form.get("mail")
+            } else {
+                ""
             },
-        ))
+        };
+        Ok(written(status.unwrap_or(StatusCode::OK), &html))
     }
 
     async fn change_members(&self) -> Result<&'static str, Refusal> {

@@ -183,26 +183,24 @@ impl Visit {
             "" => view.id.to_string(),
             name => name.to_owned(),
         };
-        Ok(written(
-            StatusCode::OK,
-            &OverviewHtml {
-                page: self.page(&title, english("Overview"), None),
-                today: of(&today),
-                month: of(&month),
-                plot: (!spent.days.is_empty()).then(|| {
-                    let title = english("Charged per day, last 30 days, ₽");
-                    self.plot(title, &spent.days, days_ago(now_ms, 30))
-                }),
-                has_key: (keys.iter().map(|key| &key.record))
-                    .any(|key| key.may_hold() && !is_playground(&key.id)),
-                may_pay: self.who.role.may_pay(),
-                may_change_keys: self.who.role.may_change_keys(),
-                pays: snapshot.urls().pays,
-                contact: snapshot.seller().and_then(|seller| seller.contact.clone()),
-                root: snapshot.urls().root_url().to_owned(),
-                view,
-            },
-        ))
+        let html = OverviewHtml {
+            page: self.page(&title, english("Overview"), None),
+            today: of(&today),
+            month: of(&month),
+            plot: (!spent.days.is_empty()).then(|| {
+                let title = english("Charged per day, last 30 days, ₽");
+                self.plot(title, &spent.days, days_ago(now_ms, 30))
+            }),
+            has_key: (keys.iter().map(|key| &key.record))
+                .any(|key| key.may_hold() && !is_playground(&key.id)),
+            may_pay: self.who.role.may_pay(),
+            may_change_keys: self.who.role.may_change_keys(),
+            pays: snapshot.urls().pays,
+            contact: snapshot.seller().and_then(|seller| seller.contact.clone()),
+            root: snapshot.urls().root_url().to_owned(),
+            view,
+        };
+        Ok(written(StatusCode::OK, &html))
     }
 
     async fn spending(&self) -> Result<Answer, Error> {
@@ -233,16 +231,14 @@ impl Visit {
             (english("By model"), dearest(by_model)),
             (english("By day"), by_day.collect()),
         ];
-        Ok(written(
-            StatusCode::OK,
-            &SpendingHtml {
-                page: self.page(english("Spending"), english("Spending"), None),
-                spans: SPANS.map(|span| (span, span == days)),
-                total: Row::new(String::new(), None, &spent.total),
-                plot,
-                tables,
-            },
-        ))
+        let html = SpendingHtml {
+            page: self.page(english("Spending"), english("Spending"), None),
+            spans: SPANS.map(|span| (span, span == days)),
+            total: Row::new(String::new(), None, &spent.total),
+            plot,
+            tables,
+        };
+        Ok(written(StatusCode::OK, &html))
     }
 
     /// Returns the statement of a month as JSON, and as the file that the browser requested.
@@ -291,15 +287,13 @@ impl Visit {
         };
         let (status, text) = problem.unzip();
         let title = english("Payments and statements");
-        Ok(written(
-            status.unwrap_or(StatusCode::OK),
-            &StatementHtml {
-                page: self.page(title, english("Statements"), text.as_deref()),
-                month,
-                months,
-                statement,
-            },
-        ))
+        let html = StatementHtml {
+            page: self.page(title, english("Statements"), text.as_deref()),
+            month,
+            months,
+            statement,
+        };
+        Ok(written(status.unwrap_or(StatusCode::OK), &html))
     }
 
     /// Returns the statement of a month as a file: `2026-11.pdf` or `2026-11.csv`.

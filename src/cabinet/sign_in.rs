@@ -207,14 +207,12 @@ impl SignIn {
 
     fn form(&self, status: StatusCode, problem: Option<&str>, mail: &str) -> Answer {
         let page = bare(english("Sign in"), problem);
-        written(
-            status,
-            &SignInHtml {
-                page,
-                mail,
-                has_sign_up: self.has_sign_up,
-            },
-        )
+        let html = SignInHtml {
+            page,
+            mail,
+            has_sign_up: self.has_sign_up,
+        };
+        written(status, &html)
     }
 
     /// Shows the page of a sign-in link, or signs in by the link. A GET changes nothing, because mail servers open

@@ -196,17 +196,15 @@ impl Visit {
         let found = rows.len();
         rows.truncate(SHOWN_MAX);
         let page = self.frame("Accounts", "Accounts", problem);
-        Ok(written(
-            status_of(problem),
-            &AccountsHtml {
-                page,
-                q,
-                key,
-                rows,
-                found,
-                keys,
-            },
-        ))
+        let html = AccountsHtml {
+            page,
+            q,
+            key,
+            rows,
+            found,
+            keys,
+        };
+        Ok(written(status_of(problem), &html))
     }
 
     /// Returns those keys of these accounts whose id or secret begins with `begins`.
@@ -255,18 +253,16 @@ impl Visit {
         // An account need not have a rule for automatic top-up, so a 404 is not an error of this page.
         let auto = self.api.get(&format!("{path}/auto_topup")).await?.ok();
         let title = self.fill(english("Account {0}"), &[&account.view.id]);
-        Ok(written(
-            status_of(problem),
-            &AccountHtml {
-                page: self.frame(title, "Accounts", problem),
-                account,
-                auto,
-                groups,
-                alerts,
-                payment: self.entry("topup", problem)?,
-                correction: self.entry("adjust", problem)?,
-            },
-        ))
+        let html = AccountHtml {
+            page: self.frame(title, "Accounts", problem),
+            account,
+            auto,
+            groups,
+            alerts,
+            payment: self.entry("topup", problem)?,
+            correction: self.entry("adjust", problem)?,
+        };
+        Ok(written(status_of(problem), &html))
     }
 
     /// Returns the contents of a booking's form: empty fields, and a new id. After a failed booking the form keeps what
@@ -297,26 +293,24 @@ impl Visit {
         let groups = self.groups_of(&key.account).await?;
         let alerts = self.alerts_of(&format!("keys/{id}")).await?;
         let count = |value: Option<u32>| value.map_or_else(String::new, |it| it.to_string());
-        Ok(written(
-            status_of(problem),
-            &KeyHtml {
-                page: self.frame(
-                    self.fill(english("Key {0}"), &[&key.id]),
-                    "Accounts",
-                    problem,
-                ),
-                models: key.models.join(" "),
-                addresses: key.addresses.join(" "),
-                per_second: count(key.requests_per_second),
-                per_minute: count(key.requests_per_minute),
-                tokens: count(key.tokens_per_minute),
-                at_once: count(key.concurrency),
-                expires: key.expires_at.clone().unwrap_or_default(),
-                groups,
-                alerts,
-                key,
-            },
-        ))
+        let html = KeyHtml {
+            page: self.frame(
+                self.fill(english("Key {0}"), &[&key.id]),
+                "Accounts",
+                problem,
+            ),
+            models: key.models.join(" "),
+            addresses: key.addresses.join(" "),
+            per_second: count(key.requests_per_second),
+            per_minute: count(key.requests_per_minute),
+            tokens: count(key.tokens_per_minute),
+            at_once: count(key.concurrency),
+            expires: key.expires_at.clone().unwrap_or_default(),
+            groups,
+            alerts,
+            key,
+        };
+        Ok(written(status_of(problem), &html))
     }
 
     /// Shows the page with the secret of a new key. No other page shows the secret.

@@ -276,17 +276,15 @@ impl Visit {
             None => (Vec::new(), 0),
         };
         let page = self.frame(self.fill(english("Call {0}"), &[number]), "Calls", None);
-        Ok(written(
-            StatusCode::OK,
-            &CallHtml {
-                sum: exact(sum, page.language),
-                page,
-                chapters: story(&receipt),
-                timeline: timeline.and_then(|it| serde_json::from_value(it).ok()),
-                receipt: booked,
-                lines,
-            },
-        ))
+        let html = CallHtml {
+            sum: exact(sum, page.language),
+            page,
+            chapters: story(&receipt),
+            timeline: timeline.and_then(|it| serde_json::from_value(it).ok()),
+            receipt: booked,
+            lines,
+        };
+        Ok(written(StatusCode::OK, &html))
     }
 
     /// Shows a call that has no receipt in the ledger, because it was refused, cost nothing, or is in flight.
@@ -305,14 +303,12 @@ impl Visit {
                 return Err(Refused { text, ..no_receipt }.into());
             }
         };
-        Ok(written(
-            StatusCode::OK,
-            &CallWithoutHtml {
-                page: self.frame(self.fill(english("Call {0}"), &[number]), "Calls", None),
-                chapters: story(&answer),
-                call: Unbooked::deserialize(&answer).map_err(Refusal::fault)?,
-            },
-        ))
+        let html = CallWithoutHtml {
+            page: self.frame(self.fill(english("Call {0}"), &[number]), "Calls", None),
+            chapters: story(&answer),
+            call: Unbooked::deserialize(&answer).map_err(Refusal::fault)?,
+        };
+        Ok(written(StatusCode::OK, &html))
     }
 }
 

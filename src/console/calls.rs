@@ -341,21 +341,19 @@ impl Visit {
             (rows, searched_since) = (Some(found.rows), found.searched_since);
         }
         let problem = problem.as_ref();
-        Ok(written(
-            status_of(problem),
-            &CallsHtml {
-                page: self.frame(english("Calls"), "Calls", problem),
-                form,
-                accounts: self.offered_accounts().await?,
-                presets: self.presets(),
-                states: &STATES,
-                rows,
-                searched_since,
-                next,
-                query,
-                csv_rows_max: CSV_ROWS_MAX as u64,
-            },
-        ))
+        let html = CallsHtml {
+            page: self.frame(english("Calls"), "Calls", problem),
+            form,
+            accounts: self.offered_accounts().await?,
+            presets: self.presets(),
+            states: &STATES,
+            rows,
+            searched_since,
+            next,
+            query,
+            csv_rows_max: CSV_ROWS_MAX as u64,
+        };
+        Ok(written(status_of(problem), &html))
     }
 
     /// Returns all calls that match the filters, at most [`CSV_ROWS_MAX`]. If more calls match, the file's name

@@ -193,22 +193,20 @@ impl Visit {
         let is_here = |it: &DescribedModel| it.routes.iter().any(|route| route.vendor == name);
         let tested = tested.map(serde_json::from_value::<Tested>).transpose();
         let tested = tested.map_err(Refusal::fault)?;
-        Ok(written(
-            status_of(problem),
-            &VendorHtml {
-                page: self.frame(
-                    self.fill(english("Vendor {0}"), &[&name]),
-                    "Vendors",
-                    problem,
-                ),
-                hash,
-                vendor: vendors.into_iter().find(|it| it.name == name),
-                models: described.models.into_iter().filter(is_here).collect(),
-                form: &self.form,
-                tested: tested.map_or_else(Vec::new, |tested| tested.calls),
-                settings,
-            },
-        ))
+        let html = VendorHtml {
+            page: self.frame(
+                self.fill(english("Vendor {0}"), &[&name]),
+                "Vendors",
+                problem,
+            ),
+            hash,
+            vendor: vendors.into_iter().find(|it| it.name == name),
+            models: described.models.into_iter().filter(is_here).collect(),
+            form: &self.form,
+            tested: tested.map_or_else(Vec::new, |tested| tested.calls),
+            settings,
+        };
+        Ok(written(status_of(problem), &html))
     }
 
     /// Shows the form for a new vendor. It has the fields that the chosen preset and login need, filled with what was
@@ -227,16 +225,14 @@ impl Visit {
         let title = self.fill(english("New vendor: {0}"), &[&preset.title]);
         let mut page = self.frame(title, "Vendors", problem);
         page.kept_query = self.form.query(&["preset", "login"]) + "&";
-        Ok(written(
-            status_of(problem),
-            &NewVendorHtml {
-                page,
-                hash: configuration.hash,
-                form: &self.form,
-                preset,
-                login,
-            },
-        ))
+        let html = NewVendorHtml {
+            page,
+            hash: configuration.hash,
+            form: &self.form,
+            preset,
+            login,
+        };
+        Ok(written(status_of(problem), &html))
     }
 
     pub(super) async fn model(&self, segment: &str) -> Result<Answer, Failed> {
@@ -267,20 +263,18 @@ impl Visit {
                 "USDT per million tokens, before the exchange rate and the multiplier are applied",
             ),
         };
-        Ok(written(
-            StatusCode::OK,
-            &ModelHtml {
-                page: self.frame(
-                    self.fill(english("Model {0}"), &[&id]),
-                    "Models and prices",
-                    None,
-                ),
-                routes: routes.collect(),
-                hash,
-                model,
-                currency,
-            },
-        ))
+        let html = ModelHtml {
+            page: self.frame(
+                self.fill(english("Model {0}"), &[&id]),
+                "Models and prices",
+                None,
+            ),
+            routes: routes.collect(),
+            hash,
+            model,
+            currency,
+        };
+        Ok(written(StatusCode::OK, &html))
     }
 
     /// Shows a preview of a posted change, or writes the change to the file.
@@ -313,19 +307,17 @@ impl Visit {
         });
         let is_resent =
             |(name, _): &(&str, &str)| !["csrf", "step", "hash", "key_value"].contains(name);
-        Ok(written(
-            status_of(problem.as_ref()),
-            &ConfigurationHtml {
-                page: self.frame(english("Configuration change"), "", problem.as_ref()),
-                fields: self.form.pairs().filter(is_resent).collect(),
-                back: match self.form.get("model") {
-                    "" if self.form.get("change") == "restore" => "/console/changes".to_owned(),
-                    "" => "/console/vendors".to_owned(),
-                    model => format!("/console/models/{}", encoded(model)),
-                },
-                change,
+        let html = ConfigurationHtml {
+            page: self.frame(english("Configuration change"), "", problem.as_ref()),
+            fields: self.form.pairs().filter(is_resent).collect(),
+            back: match self.form.get("model") {
+                "" if self.form.get("change") == "restore" => "/console/changes".to_owned(),
+                "" => "/console/vendors".to_owned(),
+                model => format!("/console/models/{}", encoded(model)),
             },
-        ))
+            change,
+        };
+        Ok(written(status_of(problem.as_ref()), &html))
     }
 
     /// Returns the change that the posted form requests, as the JSON that the API accepts.

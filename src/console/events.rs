@@ -132,18 +132,16 @@ impl Visit {
             let filters = self.filters().query(&FILTERS);
             format!("{filters}&before={before}")
         });
-        Ok(written(
-            status_of(problem),
-            &EventsHtml {
-                page: self.frame("Events", "Events", problem),
-                form: self.filters(),
-                accounts: self.offered_accounts().await?,
-                kinds: &Happening::KINDS,
-                events,
-                older: older.unwrap_or_default(),
-                receivers,
-            },
-        ))
+        let html = EventsHtml {
+            page: self.frame("Events", "Events", problem),
+            form: self.filters(),
+            accounts: self.offered_accounts().await?,
+            kinds: &Happening::KINDS,
+            events,
+            older: older.unwrap_or_default(),
+            receivers,
+        };
+        Ok(written(status_of(problem), &html))
     }
 
     /// Returns the filters in the page's query. After a posted form there are no filters, so all events are shown.

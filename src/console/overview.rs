@@ -130,22 +130,20 @@ impl Visit {
                 .map(|account| i128::from(of(account).micro()));
             Rubles(micro.sum()).to_string()
         };
-        Ok(written(
-            status_of(problem),
-            &OverviewHtml {
-                page: self.frame("Overview", "Overview", problem),
-                ready,
-                accounts: accounts.len() as u64,
-                balance: sum(|account| account.balance_rub),
-                held: sum(|account| account.held_rub),
-                spent: sum(|account| account.spent_rub),
-                loss: sum(|account| account.loss_rub),
-                sold,
-                courses,
-                node,
-                quiet,
-            },
-        ))
+        let html = OverviewHtml {
+            page: self.frame("Overview", "Overview", problem),
+            ready,
+            accounts: accounts.len() as u64,
+            balance: sum(|account| account.balance_rub),
+            held: sum(|account| account.held_rub),
+            spent: sum(|account| account.spent_rub),
+            loss: sum(|account| account.loss_rub),
+            sold,
+            courses,
+            node,
+            quiet,
+        };
+        Ok(written(status_of(problem), &html))
     }
 
     /// Returns the sales of all accounts: the sums of today, of this month and of the last twelve months, and the

@@ -330,14 +330,12 @@ impl Visit {
         let page = self.frame("Vendors", "Vendors", problem);
         // A gateway that runs without a configuration file has no configuration that the page could change.
         let configuration = self.configuration().await?.ok();
-        Ok(written(
-            status_of(problem),
-            &VendorsHtml {
-                page,
-                vendors,
-                configuration,
-            },
-        ))
+        let html = VendorsHtml {
+            page,
+            vendors,
+            configuration,
+        };
+        Ok(written(status_of(problem), &html))
     }
 
     fn audit(&self, problem: Option<&Refused>, answer: Option<&Value>) -> Answer {
@@ -354,14 +352,12 @@ impl Visit {
                 })
                 .collect()
         });
-        written(
-            status_of(problem),
-            &AuditHtml {
-                page: self.frame("Audit", "Audit", problem),
-                breaches: breaches.filter_map(Value::as_str).collect(),
-                facts,
-            },
-        )
+        let html = AuditHtml {
+            page: self.frame("Audit", "Audit", problem),
+            breaches: breaches.filter_map(Value::as_str).collect(),
+            facts,
+        };
+        written(status_of(problem), &html)
     }
 }
 

@@ -75,15 +75,13 @@ impl Visit {
             .and_then(|invited| invited.token);
         let link = token.map(|token| format!("{}/console/invitation?token={token}", self.origin));
         let page = self.frame("Operators", "Operators", problem);
-        Ok(written(
-            status_of(problem),
-            &OperatorsHtml {
-                page,
-                people,
-                link,
-                note,
-            },
-        ))
+        let html = OperatorsHtml {
+            page,
+            people,
+            link,
+            note,
+        };
+        Ok(written(status_of(problem), &html))
     }
 }
 

@@ -83,24 +83,22 @@ impl Visit {
         let sold = self.sold_at(days, then, now_has, &tariffs).await?;
         let version = snapshot.version();
         let has_rub = !priced_in_rubles(&tariffs).is_empty();
-        Ok(written(
-            status_of(problem.as_ref()),
-            &PricesHtml {
-                page: self.frame("Models and prices", "Models and prices", problem.as_ref()),
-                days,
-                days_max: DAYS_BACK_MAX,
-                now_has: now_has.sell_rate_multiplier.to_string(),
-                then_has: then.sell_rate_multiplier.to_string(),
-                then_has_rub: has_rub.then(|| then.sell_rub_multiplier.to_string()),
-                sold,
-                version: version.id,
-                since: rfc3339(version.effective_from_ms),
-                rate: snapshot.rate().map(|reading| reading.rate.to_string()),
-                rows: price_rows(&snapshot),
-                former: former_prices(&tariffs),
-                has_file: self.configuration().await?.is_ok(),
-            },
-        ))
+        let html = PricesHtml {
+            page: self.frame("Models and prices", "Models and prices", problem.as_ref()),
+            days,
+            days_max: DAYS_BACK_MAX,
+            now_has: now_has.sell_rate_multiplier.to_string(),
+            then_has: then.sell_rate_multiplier.to_string(),
+            then_has_rub: has_rub.then(|| then.sell_rub_multiplier.to_string()),
+            sold,
+            version: version.id,
+            since: rfc3339(version.effective_from_ms),
+            rate: snapshot.rate().map(|reading| reading.rate.to_string()),
+            rows: price_rows(&snapshot),
+            former: former_prices(&tariffs),
+            has_file: self.configuration().await?.is_ok(),
+        };
+        Ok(written(status_of(problem.as_ref()), &html))
     }
 
     /// Returns the sales of the last days, and what they would have been with the multipliers `then`.

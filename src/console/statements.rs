@@ -180,19 +180,17 @@ impl Visit {
             }
         }
         let problem = problem.as_ref();
-        Ok(written(
-            status_of(problem),
-            &PaymentsHtml {
-                page: self.frame("Payments", "Payments", problem),
-                id,
-                month,
-                months,
-                booked,
-                accounts: all.accounts,
-                is_part: all.next_after.is_some() || !self.form.get("after").is_empty(),
-                next_after: all.next_after,
-            },
-        ))
+        let html = PaymentsHtml {
+            page: self.frame("Payments", "Payments", problem),
+            id,
+            month,
+            months,
+            booked,
+            accounts: all.accounts,
+            is_part: all.next_after.is_some() || !self.form.get("after").is_empty(),
+            next_after: all.next_after,
+        };
+        Ok(written(status_of(problem), &html))
     }
 
     /// Returns the payments and corrections of all accounts in a month as CSV.
@@ -273,16 +271,14 @@ impl Visit {
         };
         let title = self.fill(english("Payments and statements of {0}"), &[account]);
         let problem = problem.as_ref();
-        Ok(written(
-            status_of(problem),
-            &StatementHtml {
-                page: self.frame(title, "Accounts", problem),
-                account,
-                month,
-                months,
-                statement,
-            },
-        ))
+        let html = StatementHtml {
+            page: self.frame(title, "Accounts", problem),
+            account,
+            month,
+            months,
+            statement,
+        };
+        Ok(written(status_of(problem), &html))
     }
 
     /// Returns the statement of a month as a file: `2026-11.pdf` or `2026-11.csv`.

@@ -161,19 +161,17 @@ impl Visit {
         let query = form.query(&["account", "since", "until"]);
         let mut page = self.frame("Usage", "Usage", problem);
         page.kept_query = form.query(&["account", "since", "until", "sort"]) + "&";
-        Ok(written(
-            status_of(problem),
-            &UsageHtml {
-                page,
-                form,
-                accounts: self.offered_accounts().await?,
-                total,
-                total_before,
-                plot,
-                tables,
-                query,
-            },
-        ))
+        let html = UsageHtml {
+            page,
+            form,
+            accounts: self.offered_accounts().await?,
+            total,
+            total_before,
+            plot,
+            tables,
+            query,
+        };
+        Ok(written(status_of(problem), &html))
     }
 
     /// For each of the groups, returns the report of the period, and the report of the previous period if the two are
