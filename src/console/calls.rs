@@ -62,9 +62,9 @@ pub(crate) fn state_in_words(state: &str) -> &str {
 }
 
 /// A call in the list: with a receipt, or without one.
+#[derive(Deserialize)]
 pub(super) struct Row {
-    /// The time in Unix milliseconds: of the booking if the call has a receipt, of the arrival otherwise.
-    at_ms: u64,
+    /// The time of the booking if the call has a receipt, of the arrival otherwise.
     pub(super) at: String,
     pub(super) number: String,
     pub(super) account: Option<String>,
@@ -72,6 +72,7 @@ pub(super) struct Row {
     pub(super) model: Option<String>,
     pub(super) vendor: Option<String>,
     pub(super) session: Option<String>,
+    #[serde(alias = "end")]
     state: String,
     /// The HTTP status that a call without a receipt got.
     pub(super) status: Option<u16>,
@@ -84,6 +85,11 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// Returns the call's time in Unix milliseconds.
+    fn at_ms(&self) -> u64 {
+        parse_rfc3339_ms(&self.at).unwrap_or(0)
+    }
+
     pub(super) fn words(&self) -> &str {
         state_in_words(&self.state)
     }
@@ -93,120 +99,46 @@ impl Row {
     }
 
     fn csv(&self) -> String {
-        let text = |text: &Option<String>| csv::shown(text.as_deref().unwrap_or_default());
-        let number = |number: Option<u64>| number.map_or_else(String::new, |it| it.to_string());
-        let rubles =
-            |amount: Option<MicroRub>| amount.map_or_else(String::new, |it| it.to_string());
         let usage = self.usage.as_ref();
         [
             csv::shown(&self.number),
             csv::shown(&self.at),
-            text(&self.account),
-            text(&self.key),
-            text(&self.model),
-            text(&self.vendor),
-            text(&self.session),
+            cell(self.account.as_ref()),
+            cell(self.key.as_ref()),
+            cell(self.model.as_ref()),
+            cell(self.vendor.as_ref()),
+            cell(self.session.as_ref()),
             csv::shown(&self.state),
-            number(self.status.map(u64::from)),
-            text(&self.code),
-            text(&self.error),
-            number(usage.map(Usage::input_total)),
-            number(usage.map(|usage| usage.output)),
-            rubles(self.charged_rub),
-            rubles(self.margin_rub),
+            cell(self.status),
+            cell(self.code.as_ref()),
+            cell(self.error.as_ref()),
+            cell(usage.map(Usage::input_total)),
+            cell(usage.map(|usage| usage.output)),
+            cell(self.charged_rub),
+            cell(self.margin_rub),
         ]
         .join(",")
     }
 }
 
+fn cell(value: Option<impl ToString>) -> String {
+    value.map_or_else(String::new, |value| csv::shown(&value.to_string()))
+}
+
 const CSV_HEAD: &str = "number,at,account,key,model,vendor,session,state,status,code,error,input_tokens,output_tokens,\
     charged_rub,margin_rub";
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Receipts {
-    receipts: Vec<Booked>,
+    receipts: Vec<Row>,
     next: Option<String>,
     searched_since: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct Booked {
-    number: String,
-    at: String,
-    account: String,
-    key: String,
-    model: String,
-    vendor: String,
-    end: String,
-    charged_rub: MicroRub,
-    margin_rub: Option<MicroRub>,
-    session: Option<String>,
-    usage: Usage,
-}
-
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Unbooked {
-    calls: Vec<WithoutReceipt>,
+    calls: Vec<Row>,
     next: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct WithoutReceipt {
-    number: String,
-    at: String,
-    state: String,
-    account: Option<String>,
-    key: Option<String>,
-    model: Option<String>,
-    session: Option<String>,
-    vendor: Option<String>,
-    status: Option<u16>,
-    code: Option<String>,
-    error: Option<String>,
-}
-
-impl From<Booked> for Row {
-    fn from(call: Booked) -> Self {
-        Self {
-            at_ms: parse_rfc3339_ms(&call.at).unwrap_or(0),
-            at: call.at,
-            number: call.number,
-            account: Some(call.account),
-            key: Some(call.key),
-            model: Some(call.model),
-            vendor: Some(call.vendor),
-            session: call.session,
-            state: call.end,
-            status: None,
-            code: None,
-            error: None,
-            usage: Some(call.usage),
-            charged_rub: Some(call.charged_rub),
-            margin_rub: call.margin_rub,
-        }
-    }
-}
-
-impl From<WithoutReceipt> for Row {
-    fn from(call: WithoutReceipt) -> Self {
-        Self {
-            at_ms: parse_rfc3339_ms(&call.at).unwrap_or(0),
-            at: call.at,
-            number: call.number,
-            account: call.account,
-            key: call.key,
-            model: call.model,
-            vendor: call.vendor,
-            session: call.session,
-            state: call.state,
-            status: call.status,
-            code: call.code,
-            error: call.error,
-            usage: None,
-            charged_rub: None,
-            margin_rub: None,
-        }
-    }
 }
 
 /// The cursors at which the next page begins in each of the two lists: receipts, and calls without a receipt. An empty
@@ -242,39 +174,33 @@ fn merge(receipts: Receipts, unbooked: Unbooked, from: &Cursors) -> Merged {
         Some(_) => searched_ms(&receipts.searched_since),
         None => 0,
     };
-    let booked: Vec<Row> = receipts.receipts.into_iter().map(Row::from).collect();
-    let others: Vec<Row> = unbooked.calls.into_iter().map(Row::from).collect();
     let others_since_ms = unbooked.next.as_deref().map_or(0, time_of);
     // If the page of receipts ends at a later time than the page of the other calls, all of the receipts are shown now.
     let receipts_since_ms = match others_since_ms > booked_since_ms {
         true => others_since_ms,
         false => 0,
     };
-    let split = |rows: Vec<Row>, since_ms: u64| -> (Vec<Row>, bool) {
-        let all = rows.len();
-        let shown = rows.into_iter().filter(|row| row.at_ms >= since_ms);
-        let shown: Vec<Row> = shown.collect();
-        let has_waiting = shown.len() < all;
-        (shown, has_waiting)
+    let split = |rows: Vec<Row>, since_ms: u64| -> (Vec<Row>, Vec<Row>) {
+        rows.into_iter().partition(|row| row.at_ms() >= since_ms)
     };
-    let (mut rows, receipts_wait) = split(booked, receipts_since_ms);
-    let (others, others_wait) = split(others, booked_since_ms);
+    let (mut rows, receipts_left) = split(receipts.receipts, receipts_since_ms);
+    let (others, others_left) = split(unbooked.calls, booked_since_ms);
     let next = Cursors {
-        receipts: match (receipts_wait, receipts.next) {
+        receipts: match receipts_left.is_empty() {
             // Receipts that are left for the next page are read again when that page is requested.
-            (true, _) => ReceiptsCursor::before(receipts_since_ms).to_string(),
-            (false, next) => next.unwrap_or_else(|| ENDED.to_owned()),
+            false => ReceiptsCursor::before(receipts_since_ms).to_string(),
+            true => receipts.next.unwrap_or_else(|| ENDED.to_owned()),
         },
-        unbooked: match (others_wait, unbooked.next) {
-            (false, next) => next.unwrap_or_else(|| ENDED.to_owned()),
-            (true, _) => match others.last() {
+        unbooked: match others_left.is_empty() {
+            true => unbooked.next.unwrap_or_else(|| ENDED.to_owned()),
+            false => match others.last() {
                 Some(last) => last.number.clone(),
                 None => from.unbooked.clone(),
             },
         },
     };
     rows.extend(others);
-    rows.sort_by_key(|row| Reverse(row.at_ms));
+    rows.sort_by_key(|row| Reverse(row.at_ms()));
     Merged {
         rows,
         searched_since: receipts.searched_since.filter(|_| !next.have_ended()),
@@ -393,11 +319,7 @@ impl Visit {
         // A call with a receipt has no error code, so receipts are skipped if an error code is requested.
         let wants_receipts = !is_state && form.get("code").is_empty() && from.receipts != ENDED;
         let wants_others = !is_end && from.unbooked != ENDED;
-        let mut receipts = Receipts {
-            receipts: Vec::new(),
-            next: None,
-            searched_since: None,
-        };
+        let mut receipts = Receipts::default();
         if wants_receipts {
             let query = query(
                 &[
@@ -408,10 +330,7 @@ impl Visit {
             let path = format!("/admin/v1/receipts?{query}");
             receipts = self.api.get(&path).await??;
         }
-        let mut unbooked = Unbooked {
-            calls: Vec::new(),
-            next: None,
-        };
+        let mut unbooked = Unbooked::default();
         if wants_others {
             let state = match is_state {
                 true => format!("&state={end}"),
@@ -510,7 +429,7 @@ mod tests {
         let of = |second: u64| parse_rfc3339_ms(&format!("2026-11-29T07:00:{second:02}Z")).unwrap();
         let label = |row: &Row| match row.usage {
             Some(_) => row.number.clone(),
-            None => format!("u{}", row.at_ms / 1000 % 60),
+            None => format!("u{}", row.at_ms() / 1000 % 60),
         };
         for ((booked, more, others, others_more), shown, receipts, unbooked) in [
             // Neither list has a further page.
@@ -582,7 +501,7 @@ mod tests {
     #[test]
     fn csv_cells_of_calls_cannot_be_spreadsheet_formulas() {
         let (_, unbooked) = pages(&[], None, &[3], None);
-        let mut row = Row::from(unbooked.calls.into_iter().next().unwrap());
+        let mut row = unbooked.calls.into_iter().next().unwrap();
         (row.model, row.error) = (Some("=1+1".into()), Some("model \"x\", or none".into()));
         assert_eq!(
             row.csv().replace(&number(3), "u3"),
