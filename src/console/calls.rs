@@ -166,14 +166,9 @@ struct Merged {
 /// Merges a page of receipts with a page of calls without a receipt. If a list has a next page, its calls before this
 /// page are not known yet. Rows of the other list from that earlier time are therefore left for the next merged page.
 fn merge(receipts: Receipts, unbooked: Unbooked, from: &Cursors) -> Merged {
-    let searched_ms = |since: &Option<String>| {
-        let ms = since.as_deref().and_then(parse_rfc3339_ms);
-        ms.unwrap_or(0)
-    };
-    let booked_since_ms = match receipts.next {
-        Some(_) => searched_ms(&receipts.searched_since),
-        None => 0,
-    };
+    let searched_since = receipts.searched_since.as_deref();
+    let searched_since = searched_since.filter(|_| receipts.next.is_some());
+    let booked_since_ms = searched_since.and_then(parse_rfc3339_ms).unwrap_or(0);
     let others_since_ms = unbooked.next.as_deref().map_or(0, time_of);
     // If the page of receipts ends at a later time than the page of the other calls, all of the receipts are shown now.
     let receipts_since_ms = match others_since_ms > booked_since_ms {
@@ -200,7 +195,7 @@ fn merge(receipts: Receipts, unbooked: Unbooked, from: &Cursors) -> Merged {
         },
     };
     rows.extend(others);
-    rows.sort_by_key(|row| Reverse(row.at_ms()));
+    rows.sort_by_cached_key(|row| Reverse(row.at_ms()));
     Merged {
         rows,
         searched_since: receipts.searched_since.filter(|_| !next.have_ended()),
@@ -249,22 +244,19 @@ impl Visit {
             receipts: form.get("after").to_owned(),
             unbooked: form.get("before").to_owned(),
         };
-        let (found, problem) = match separate_faults(self.merged(&from, ON_A_PAGE).await)? {
-            Ok(found) => (Some(found), None),
-            Err(refused) => (None, Some(refused)),
-        };
         let query = form.query(&FILTERS);
         let (mut rows, mut next, mut searched_since) = (None, String::new(), None);
-        if let Some(found) = found {
-            if !found.next.have_ended() {
-                let Cursors { receipts, unbooked } = &found.next;
-                next = format!(
-                    "{query}&after={}&before={}",
-                    encoded(receipts),
-                    encoded(unbooked)
-                );
+        let mut problem = None;
+        match separate_faults(self.merged(&from, ON_A_PAGE).await)? {
+            Ok(found) => {
+                if !found.next.have_ended() {
+                    let Cursors { receipts, unbooked } = &found.next;
+                    let (after, before) = (encoded(receipts), encoded(unbooked));
+                    next = format!("{query}&after={after}&before={before}");
+                }
+                (rows, searched_since) = (Some(found.rows), found.searched_since);
             }
-            (rows, searched_since) = (Some(found.rows), found.searched_since);
+            Err(refused) => problem = Some(refused),
         }
         let problem = problem.as_ref();
         let html = CallsHtml {

@@ -29,40 +29,34 @@ pub(super) struct Change {
 }
 
 impl Change {
-    fn post(path: String, body: Value, done: &'static str) -> Option<Self> {
+    fn new(
+        method: Method,
+        path: String,
+        body: impl Into<Option<Value>>,
+        done: &'static str,
+    ) -> Option<Self> {
         Some(Self {
-            method: Method::POST,
+            method,
             path,
-            body: Some(body),
+            body: body.into(),
             done,
         })
+    }
+
+    fn post(path: String, body: impl Into<Option<Value>>, done: &'static str) -> Option<Self> {
+        Self::new(Method::POST, path, body, done)
     }
 
     fn put(path: String, body: Value, done: &'static str) -> Option<Self> {
-        Some(Self {
-            method: Method::PUT,
-            path,
-            body: Some(body),
-            done,
-        })
+        Self::new(Method::PUT, path, body, done)
     }
 
     fn delete(path: String, done: &'static str) -> Option<Self> {
-        Some(Self {
-            method: Method::DELETE,
-            path,
-            body: None,
-            done,
-        })
+        Self::new(Method::DELETE, path, None, done)
     }
 
     fn patch(path: String, body: Value, done: &'static str) -> Option<Self> {
-        Some(Self {
-            method: Method::PATCH,
-            path,
-            body: Some(body),
-            done,
-        })
+        Self::new(Method::PATCH, path, body, done)
     }
 }
 
@@ -78,18 +72,15 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
         (["console", "keys", id], action) => of_key(id, action, form),
         (["console", "vendors"], action @ ("disable" | "enable")) => {
             let path = format!("/admin/v1/vendors/{}", encoded(form.get("vendor")));
-            let (status, done) = match action {
-                "disable" => ("disabled", "out"),
-                _ => ("active", "back"),
-            };
-            Change::patch(path, json!({ "status": status }), done)
+            match action {
+                "disable" => Change::patch(path, json!({ "status": "disabled" }), "out"),
+                _ => Change::patch(path, json!({ "status": "active" }), "back"),
+            }
         }
         (["console", "vendors", name], "test") => {
-            let model = form.get("model");
-            let body = if model.is_empty() {
-                json!({})
-            } else {
-                json!({ "model": model })
+            let body = match form.get("model") {
+                "" => json!({}),
+                model => json!({ "model": model }),
             };
             let path = format!("/admin/v1/configuration/vendors/{name}/test");
             Change::post(path, body, "tested")
@@ -103,12 +94,7 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
             let path = format!("/admin/v1/operators/{}", encoded(form.get("name")));
             Change::delete(path, "operator-removed")
         }
-        (["console", "audit"], _) => Some(Change {
-            method: Method::POST,
-            path: "/admin/v1/audit".into(),
-            body: None,
-            done: "audit",
-        }),
+        (["console", "audit"], _) => Change::post("/admin/v1/audit".into(), None, "audit"),
         _ => None,
     }
 }
@@ -117,11 +103,10 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
 fn of_account(id: &str, action: &str, form: &Form) -> Option<Change> {
     let text = |name: &str| Value::from(form.get(name));
     let path = format!("/admin/v1/accounts/{id}");
-    let entry = json!({ "id": text("id"), "amount_rub": form.rubles("amount_rub") });
+    let mut entry = json!({ "id": text("id"), "amount_rub": form.rubles("amount_rub") });
     match action {
         "topup" => Change::post(format!("{path}/topups"), entry, "topup"),
         "adjust" => {
-            let mut entry = entry;
             entry["reason"] = text("reason");
             Change::post(format!("{path}/adjustments"), entry, "adjust")
         }
@@ -133,12 +118,9 @@ fn of_account(id: &str, action: &str, form: &Form) -> Option<Change> {
             Change::put(format!("{path}/auto_topup"), rule, "auto-topup")
         }
         "auto-topup-remove" => Change::delete(format!("{path}/auto_topup"), "auto-topup-removed"),
-        "auto-topup-resume" => Some(Change {
-            method: Method::POST,
-            path: format!("{path}/auto_topup/resume"),
-            body: None,
-            done: "auto-topup-resumed",
-        }),
+        "auto-topup-resume" => {
+            Change::post(format!("{path}/auto_topup/resume"), None, "auto-topup-resumed")
+        }
         "rename" => Change::patch(path, json!({ "name": text("name") }), "saved"),
         "suspend" => Change::patch(path, json!({ "status": "suspended" }), "suspended"),
         "resume" => Change::patch(path, json!({ "status": "active" }), "resumed"),
@@ -154,10 +136,9 @@ fn of_account(id: &str, action: &str, form: &Form) -> Option<Change> {
         "create-group" => {
             let mut body = with_ceilings(form);
             body.insert("id".into(), text("id"));
-            body.extend(match form.get("name") {
-                "" => None,
-                name => Some(("name".into(), name.into())),
-            });
+            if !form.get("name").is_empty() {
+                body.insert("name".into(), text("name"));
+            }
             Change::post(format!("{path}/groups"), body.into(), "group")
         }
         "remove-group" => {
@@ -247,10 +228,9 @@ fn number(text: &str) -> Value {
 }
 
 fn or_null(text: &str) -> Value {
-    if text.is_empty() {
-        Value::Null
-    } else {
-        text.into()
+    match text {
+        "" => Value::Null,
+        text => text.into(),
     }
 }
 
@@ -258,13 +238,7 @@ fn or_null(text: &str) -> Value {
 pub(super) fn after(segments: &[&str], form: &Form, done: &str) -> String {
     let page = match segments {
         ["console", "accounts"] => format!("/console/accounts/{}", encoded(form.get("id"))),
-        segments => {
-            let named: Vec<String> = segments
-                .iter()
-                .map(|segment| (*segment).to_owned())
-                .collect();
-            format!("/{}", named.join("/"))
-        }
+        segments => format!("/{}", segments.join("/")),
     };
     format!("{page}?done={done}")
 }
