@@ -2,11 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use serde_json::Value;
 use tollgate_layers::{
     key::AccountId,
     money::MicroRub,
-    reserve::ledger::{BookError, Entry, LedgerAdmin},
+    reserve::ledger::{AccountView, BookError, Entry, LedgerAdmin},
 };
 
 use super::{
@@ -15,10 +14,13 @@ use super::{
     change::changes,
     fields::Fields,
     ok,
-    refusal::Refusal,
+    refusal::{OrRefuse as _, Refusal},
     route::{AdminRequest, Route, routes},
 };
-use crate::api::fields;
+use crate::{
+    api::fields::{self, either},
+    ledger::AnyLedger,
+};
 
 pub(super) const ROUTES: &[Route] = routes! {
     get "/admin/v1/accounts" => list_accounts;
@@ -33,11 +35,7 @@ const CHANGE_FIELDS: &[&str] = &["name", "status"];
 
 impl Admin {
     async fn list_accounts(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
-        let accounts = self
-            .store
-            .accounts()
-            .await
-            .map_err(|error| Refusal::of_ledger(&error, "accounts"))?;
+        let accounts = self.store.accounts().await.or_refuse("accounts")?;
         ok(&BTreeMap::from([("accounts", accounts)]))
     }
 
@@ -46,27 +44,24 @@ impl Admin {
         let mut fields = Fields::parse(&request.body().await?, &["id", "name"])?;
         let id: AccountId = fields.required("id", fields::id)?;
         let name = fields.optional("name", fields::line)?.unwrap_or_default();
-        let view = self
-            .store
-            .create_account(&id, &name)
-            .await
-            .map_err(|error| match error {
-                BookError::Exists => Refusal::Conflict(format!(
-                    "account {id} exists already, with another name. To rename it: tollgate account set {id} \
-                     --name NAME. For a different account, choose another id"
-                )),
-                error => Refusal::of_change(&error, &format!("account {id}")),
-            })?;
+        let created = self.store.create_account(&id, &name).await;
+        let view = created.map_err(|error| match error {
+            BookError::Exists => Refusal::Conflict(format!(
+                "account {id} exists already, with another name. To rename it: tollgate account set {id} \
+                 --name NAME. For a different account, choose another id"
+            )),
+            error => Refusal::of_change(&error, &format!("account {id}")),
+        })?;
         tracing::info!(target: "audit", who = who.name(), what = "account.create", account = %id, name);
         ok(&view)
     }
 
     async fn show_account(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let id = account_id(request.named())?;
-        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("account {id}"));
-        let view = self.store.account(&id).await.map_err(of_ledger)?;
-        let keys = self.store.keys(&id).await.map_err(of_ledger)?;
-        let debt_rub = self.payments.debt_of(&id).await.map_err(of_ledger)?;
+        let view = find_account(&self.store, &id).await?;
+        let subject = format!("account {id}");
+        let keys = self.store.keys(&id).await.or_refuse(&subject)?;
+        let debt_rub = self.payments.debt_of(&id).await.or_refuse(&subject)?;
         ok(&AccountAnswer::new(&view, &keys, debt_rub))
     }
 
@@ -75,20 +70,16 @@ impl Admin {
         let who = request.who();
         let mut fields = Fields::parse(&request.body().await?, CHANGE_FIELDS)?;
         let name = fields.optional("name", fields::line)?;
-        let suspended = fields.optional("status", suspended)?;
+        let status = either([("active", false), ("suspended", true)]);
+        let suspended = fields.optional("status", status)?;
         if name.is_none() && suspended.is_none() {
-            return Err(Refusal::invalid(
-                "",
-                "nothing to change: send name or status",
-            ));
+            let problem = "nothing to change: send name or status";
+            return Err(Refusal::invalid("", problem));
         }
-        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("account {id}"));
-        let before = self.store.account(&id).await.map_err(of_ledger)?;
-        let view = self
-            .store
-            .change_account(&id, name.as_deref(), suspended)
-            .await;
-        let view = view.map_err(|error| Refusal::of_change(&error, &format!("account {id}")))?;
+        let before = find_account(&self.store, &id).await?;
+        let store = &self.store;
+        let view = store.change_account(&id, name.as_deref(), suspended).await;
+        let view = view.or_refuse_change(format_args!("account {id}"))?;
         let change = changes(CHANGE_FIELDS, &before, &view);
         tracing::info!(target: "audit", who = who.name(), what = "account.change", account = %id, change);
         ok(&view)
@@ -106,8 +97,8 @@ impl Admin {
             return Err(Refusal::invalid("amount_rub", problem));
         }
         let reason = None;
-        self.enter(&who, &account, Entry { id, amount, reason })
-            .await
+        let entry = Entry { id, amount, reason };
+        self.enter(&who, &account, entry).await
     }
 
     async fn adjust(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
@@ -120,8 +111,8 @@ impl Admin {
         if amount == MicroRub::ZERO {
             return Err(Refusal::invalid("amount_rub", "must not be 0"));
         }
-        self.enter(&who, &account, Entry { id, amount, reason })
-            .await
+        let entry = Entry { id, amount, reason };
+        self.enter(&who, &account, entry).await
     }
 
     async fn enter(
@@ -130,10 +121,9 @@ impl Admin {
         account: &AccountId,
         entry: Entry,
     ) -> Result<Answer, Refusal> {
-        let of_ledger =
-            |error: BookError| Refusal::of_ledger(&error, &format!("account {account}"));
-        let before = self.store.account(account).await.map_err(of_ledger)?;
+        let before = find_account(&self.store, account).await?;
         let known = self.store.entry(account, &entry.id).await;
+        let subject = format!("account {account}");
         // Logged when the entry is booked, and again when the request is repeated: the process that booked the entry
         // may have ended before it wrote the log line.
         let log = |entry: &Entry, repeated: bool, balance: MicroRub| {
@@ -146,28 +136,23 @@ impl Admin {
                 reason = entry.reason, repeated, balance_before_rub = %before.balance_rub, balance_rub = %balance
             );
         };
-        if let Some(known) = known.map_err(of_ledger)? {
+        if let Some(known) = known.or_refuse(&subject)? {
             is_the_same(account, &known, &entry)?;
             log(&entry, true, before.balance_rub);
-            return ok(&EnteredAnswer::repeat(&before));
+            return ok(&EnteredAnswer::new(&before, true));
         }
-        let view = self
-            .store
-            .enter(account, &entry)
-            .await
-            .map_err(|error| match error {
-                BookError::Exists => booked_before(account, &entry.id, "amount"),
-                error => Refusal::of_change(&error, &format!("account {account}")),
-            })?;
+        let view = self.store.enter(account, &entry).await;
+        let view = view.map_err(|error| match error {
+            BookError::Exists => booked_before(account, &entry.id, "amount"),
+            error => Refusal::of_change(&error, &subject),
+        })?;
         log(&entry, false, view.balance_rub);
         // Another request may have booked an entry under this id in the meantime.
         let booked = self.store.entry(account, &entry.id).await;
-        let booked =
-            booked.map_err(|error| Refusal::of_change(&error, &format!("account {account}")))?;
-        if let Some(booked) = booked {
+        if let Some(booked) = booked.or_refuse_change(&subject)? {
             is_the_same(account, &booked, &entry)?;
         }
-        ok(&EnteredAnswer::from(&view))
+        ok(&EnteredAnswer::new(&view, false))
     }
 }
 
@@ -197,12 +182,13 @@ pub(super) fn account_id(text: &str) -> Result<AccountId, Refusal> {
         .map_err(|error| Refusal::NotFound(format!("no such account: {error}")))
 }
 
-fn suspended(value: &Value) -> Result<bool, String> {
-    match value.as_str() {
-        Some("active") => Ok(false),
-        Some("suspended") => Ok(true),
-        _ => Err("must be \"active\" or \"suspended\"".into()),
-    }
+/// Returns an account of the ledger.
+pub(super) async fn find_account(
+    store: &AnyLedger,
+    id: &AccountId,
+) -> Result<AccountView, Refusal> {
+    let found = store.account(id).await;
+    found.or_refuse(format_args!("account {id}"))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::Serialize;
 use tollgate_layers::{
     key::{AccountId, GroupId, KeyId},
-    reserve::ledger::{BookError, LedgerAdmin},
+    reserve::ledger::LedgerAdmin,
 };
 use tollgate_ledger::{
     contract::EventStore,
@@ -17,8 +17,9 @@ use super::{
     Admin, Answer, Right,
     accounts::account_id,
     fields::Fields,
+    keys::{find_key, key_id},
     ok,
-    refusal::Refusal,
+    refusal::{OrRefuse as _, Refusal},
     route::{AdminRequest, Route, routes},
 };
 use crate::api::fields;
@@ -66,8 +67,7 @@ impl Admin {
 
     async fn alerts_of(&self, account: &AccountId) -> Result<Answer, Refusal> {
         let read = self.store.levels(account).await;
-        let read =
-            read.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+        let read = read.or_refuse(format_args!("account {account}"))?;
         let mut answer = AlertsAnswer {
             account,
             levels_rub: Levels::NONE,
@@ -92,33 +92,22 @@ impl Admin {
         let account = account_id(request.named())?;
         let who = request.who();
         let levels = levels(&request.body().await?)?;
-        let of_change =
-            |error: BookError| Refusal::of_change(&error, &format!("account {account}"));
-        let set = self
-            .store
-            .set_levels(&account, &Watched::Balance, levels)
-            .await;
-        set.map_err(of_change)?;
+        let store = &self.store;
+        let set = store.set_levels(&account, &Watched::Balance, levels).await;
+        set.or_refuse_change(format_args!("account {account}"))?;
         tracing::info!(target: "audit", who = who.name(), what = "account.alerts", account = %account, levels = shown(&levels));
         self.alerts_of(&account).await
     }
 
     async fn show_key_alerts(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let key = key_id(request.named())?;
-        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("key {key}"));
-        let account = self
-            .store
-            .key(&key)
-            .await
-            .map_err(of_ledger)?
-            .record
-            .account;
-        let all = self.store.levels(&account).await.map_err(of_ledger)?;
-        let levels_rub = levels_of(&all, &Watched::Key(key.clone()));
+        let account = find_key(&self.store, &key).await?.record.account;
+        let all = self.store.levels(&account).await;
+        let all = all.or_refuse(format_args!("key {key}"))?;
         ok(&KeyAlertsAnswer {
             account: &account,
             key: &key,
-            levels_rub,
+            levels_rub: levels_of(&all, &Watched::Key(key.clone())),
         })
     }
 
@@ -126,19 +115,12 @@ impl Admin {
         let key = key_id(request.named())?;
         let who = request.who();
         let levels_rub = levels(&request.body().await?)?;
-        let of_change = |error: BookError| Refusal::of_change(&error, &format!("key {key}"));
-        let account = self
-            .store
-            .key(&key)
-            .await
-            .map_err(of_change)?
-            .record
-            .account;
-        let set = self
-            .store
-            .set_levels(&account, &Watched::Key(key.clone()), levels_rub)
-            .await;
-        set.map_err(of_change)?;
+        let subject = format!("key {key}");
+        let found = self.store.key(&key).await;
+        let account = found.or_refuse_change(&subject)?.record.account;
+        let watched = Watched::Key(key.clone());
+        let set = self.store.set_levels(&account, &watched, levels_rub).await;
+        set.or_refuse_change(&subject)?;
         tracing::info!(target: "audit", who = who.name(), what = "key.alerts", key = %key, levels = shown(&levels_rub));
         ok(&KeyAlertsAnswer {
             account: &account,
@@ -150,12 +132,11 @@ impl Admin {
     async fn show_group_alerts(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let (account, group) = group_named(&request)?;
         let subject = format!("group {group} of account {account}");
-        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &subject);
-        let groups = self.store.groups(&account).await.map_err(of_ledger)?;
+        let groups = self.store.groups(&account).await.or_refuse(&subject)?;
         if groups.iter().all(|known| known.record.id != group) {
             return Err(Refusal::NotFound(format!("no {subject}")));
         }
-        let all = self.store.levels(&account).await.map_err(of_ledger)?;
+        let all = self.store.levels(&account).await.or_refuse(&subject)?;
         ok(&GroupAlertsAnswer {
             account: &account,
             group: &group,
@@ -167,12 +148,9 @@ impl Admin {
         let (account, group) = group_named(&request)?;
         let who = request.who();
         let levels_rub = levels(&request.body().await?)?;
-        let of_change = |error: BookError| {
-            Refusal::of_change(&error, &format!("group {group} of account {account}"))
-        };
         let of = Watched::Group(group.clone());
         let set = self.store.set_levels(&account, &of, levels_rub).await;
-        set.map_err(of_change)?;
+        set.or_refuse_change(format_args!("group {group} of account {account}"))?;
         tracing::info!(target: "audit", who = who.name(), what = "group.alerts", account = %account, group = %group, levels = shown(&levels_rub));
         ok(&GroupAlertsAnswer {
             account: &account,
@@ -193,11 +171,6 @@ fn group_named(request: &AdminRequest) -> Result<(AccountId, GroupId), Refusal> 
 fn levels_of(all: &[(Watched, Levels)], of: &Watched) -> Levels {
     let found = all.iter().find(|(watched, _)| watched == of);
     found.map_or(Levels::NONE, |(_, levels)| *levels)
-}
-
-fn key_id(text: &str) -> Result<KeyId, Refusal> {
-    let id = text.parse::<KeyId>();
-    id.map_err(|error| Refusal::NotFound(format!("no such key: {error}")))
 }
 
 fn levels(body: &[u8]) -> Result<Levels, Refusal> {

@@ -150,16 +150,8 @@ pub(super) struct EnteredAnswer<'a> {
     repeated: bool,
 }
 
-impl<'a> From<&'a AccountView> for EnteredAnswer<'a> {
-    fn from(view: &'a AccountView) -> Self {
-        let repeated = false;
-        Self { view, repeated }
-    }
-}
-
 impl<'a> EnteredAnswer<'a> {
-    pub(super) const fn repeat(view: &'a AccountView) -> Self {
-        let repeated = true;
+    pub(super) const fn new(view: &'a AccountView, repeated: bool) -> Self {
         Self { view, repeated }
     }
 }

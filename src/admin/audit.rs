@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tollgate_layers::reserve::ledger::{BookError, LedgerAdmin};
+use tollgate_layers::reserve::ledger::LedgerAdmin;
 use tollgate_ledger::{
     contract::{EventStore, OnceEvent},
     happening::Happening,
@@ -14,7 +14,7 @@ use super::{
     Admin, Answer, Right,
     fields::Fields,
     ok,
-    refusal::Refusal,
+    refusal::{OrRefuse as _, Refusal},
     route::{AdminRequest, Route, routes},
 };
 
@@ -29,9 +29,8 @@ impl Admin {
         if !body.trim_ascii().is_empty() {
             Fields::parse(&body, &[])?;
         }
-        let of_ledger = |error: BookError| Refusal::of_ledger(&error, "ledger");
-        let mut audit = self.store.audit().await.map_err(of_ledger)?;
-        let sums = rollup::check(&self.store).await.map_err(of_ledger)?;
+        let mut audit = self.store.audit().await.or_refuse("ledger")?;
+        let sums = rollup::check(&self.store).await.or_refuse("ledger")?;
         audit.breaches.extend(sums);
         for breach in &audit.breaches {
             tracing::error!(target: "audit", what = "breach", breach);

@@ -76,16 +76,19 @@ impl Admin {
     }
 
     async fn show_call(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
-        let number: RequestNumber = request
-            .named()
-            .parse()
-            .map_err(|_| Refusal::NotFound(format!("not a call number: {NOT_A_NUMBER}")))?;
+        let number = call_number(&request)?;
         let calls = self.scrape.calls();
         match calls.unbooked(number).await.map_err(out_of_reach)? {
             Some(call) => ok(&CallAnswer::from(&call)),
             None => Err(Refusal::NotFound(unknown(number, calls.unbooked_bounds()))),
         }
     }
+}
+
+/// Returns the call number that the path of a request names.
+pub(super) fn call_number(request: &AdminRequest) -> Result<RequestNumber, Refusal> {
+    let number = request.named().parse();
+    number.map_err(|_| Refusal::NotFound(format!("not a call number: {NOT_A_NUMBER}")))
 }
 
 fn out_of_reach(error: BoxError) -> Refusal {

@@ -10,7 +10,7 @@ use super::{
     Admin, Answer, Right,
     fields::Fields,
     now_ms, ok,
-    refusal::Refusal,
+    refusal::{OrRefuse as _, Refusal},
     route::{AdminRequest, Route, routes},
 };
 use crate::{
@@ -62,8 +62,7 @@ impl Admin {
     }
 
     async fn list_codes(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
-        let codes = self.codes().list().await;
-        let codes = codes.map_err(|error| Refusal::of_ledger(&error, "codes"))?;
+        let codes = self.codes().list().await.or_refuse("codes")?;
         let codes: Vec<_> = codes
             .iter()
             .map(|(id, code)| CodeAnswer::new(id, code))
@@ -84,8 +83,7 @@ impl Admin {
             return Err(Refusal::invalid("amount_rub", "must not be 0"));
         }
         let code = Code::new(amount, opens, uses.unwrap_or(1), until, now_ms);
-        let made = self.codes().make(&code).await;
-        let (id, text) = made.map_err(|error| Refusal::of_ledger(&error, "codes"))?;
+        let (id, text) = self.codes().make(&code).await.or_refuse("codes")?;
         tracing::info!(
             target: "audit", who = who.name(), what = "code.create", code = id.as_str(), amount_rub = %amount,
             opens_account = opens, uses_max = code.uses_max
@@ -100,8 +98,7 @@ impl Admin {
         let named = request.named().to_owned();
         let none = || Refusal::NotFound(format!("no invitation or promo code has the id {named}"));
         let id: CodeId = named.parse().map_err(|()| none())?;
-        let removed = self.codes().remove(&id).await;
-        let removed = removed.map_err(|error| Refusal::of_ledger(&error, "codes"))?;
+        let removed = self.codes().remove(&id).await.or_refuse("codes")?;
         let code = removed.ok_or_else(none)?;
         tracing::info!(target: "audit", who = request.who().name(), what = "code.remove", code = id.as_str());
         ok(&CodeAnswer::new(&id, &code))

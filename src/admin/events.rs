@@ -7,15 +7,14 @@ use futures_util::{Stream, stream};
 use http::{HeaderMap, header};
 use serde::Serialize;
 use tollgate_layers::error::BoxError;
-use tollgate_ledger::{
-    contract::{BookError, LedgerAdmin},
-    happening::Event,
-};
+use tollgate_ledger::happening::Event;
 
 use super::{
-    Admin, Answer, ok,
+    Admin, Answer,
+    accounts::find_account,
+    ok,
     query::{self, Query},
-    refusal::{Refusal, response},
+    refusal::{OrRefuse as _, Refusal, response},
     route::{AdminRequest, Route, routes},
     streamed,
 };
@@ -49,16 +48,11 @@ impl Admin {
             kinds: query.optional("kind", kinds)?.unwrap_or_default(),
         };
         for account in &filter.accounts {
-            let view = self.store.account(account).await;
-            view.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+            find_account(&self.store, account).await?;
         }
         // The response contains all events that were emitted before this request.
-        let last = self
-            .dispatcher
-            .tail()
-            .last()
-            .await
-            .map_err(|error| refusal(&error))?;
+        let last = self.dispatcher.tail().last().await;
+        let last = last.or_refuse("events")?;
         if wants_stream(request.headers()) {
             if wait.is_some() {
                 return Err(Refusal::invalid(
@@ -87,10 +81,6 @@ struct EventsAnswer<'a> {
     last: u64,
 }
 
-fn refusal(error: &BookError) -> Refusal {
-    Refusal::of_ledger(error, "events")
-}
-
 /// Returns the next events; if there are none yet, waits for them up to a time limit.
 async fn next_page(
     tail: &Tail,
@@ -99,10 +89,8 @@ async fn next_page(
     filter: &Filter,
     wait: Duration,
 ) -> Result<Page, Refusal> {
-    let mut page = tail
-        .read(after, limit, filter)
-        .await
-        .map_err(|error| refusal(&error))?;
+    let read = async |after| tail.read(after, limit, filter).await.or_refuse("events");
+    let mut page = read(after).await?;
     let patience = tokio::time::sleep(wait);
     tokio::pin!(patience);
     while page.events.is_empty() && !wait.is_zero() {
@@ -110,10 +98,7 @@ async fn next_page(
             () = &mut patience => break,
             () = tail.beyond(page.until) => {}
         }
-        page = tail
-            .read(page.until, limit, filter)
-            .await
-            .map_err(|error| refusal(&error))?;
+        page = read(page.until).await?;
     }
     Ok(page)
 }

@@ -26,10 +26,11 @@ use tollgate_layers::{
 
 use super::{
     Admin, Answer,
+    accounts::find_account,
     answer::{GroupAnswer, KeyAnswer},
     now_ms,
     query::{self, Query},
-    refusal::{Refusal, response},
+    refusal::{OrRefuse as _, Refusal, response},
     route::{AdminRequest, Route, routes},
     streamed,
 };
@@ -53,13 +54,11 @@ impl Admin {
             Query::parse(request.query(), &["account"])?.optional("account", query::id)?;
         let accounts = match &account {
             Some(id) => {
-                let view = self.store.account(id).await;
-                view.map_err(|error| Refusal::of_ledger(&error, &format!("account {id}")))?;
+                find_account(&self.store, id).await?;
                 vec![id.clone()]
             }
             None => {
-                let views = self.store.accounts().await;
-                let views = views.map_err(|error| Refusal::of_ledger(&error, "accounts"))?;
+                let views = self.store.accounts().await.or_refuse("accounts")?;
                 views.into_iter().map(|view| view.id).collect()
             }
         };

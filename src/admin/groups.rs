@@ -15,7 +15,7 @@ use super::{
     change::changes,
     fields::Fields,
     ok,
-    refusal::Refusal,
+    refusal::{OrRefuse as _, Refusal},
     route::{AdminRequest, Route, routes},
 };
 use crate::api::{ceilings, fields};
@@ -41,8 +41,7 @@ impl Admin {
     async fn list_groups(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let account = account_id(request.named())?;
         let groups = self.store.groups(&account).await;
-        let groups =
-            groups.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+        let groups = groups.or_refuse(format_args!("account {account}"))?;
         let groups: Vec<GroupAnswer<'_>> = groups.iter().map(GroupAnswer::from).collect();
         ok(&BTreeMap::from([("groups", groups)]))
     }
@@ -61,20 +60,15 @@ impl Admin {
         let ceilings = change.ceilings(Ceilings::NONE);
         let made = self.store.create_group(&account, &record, ceilings).await;
         let subject = match made {
-            Err(BookError::NotFound) => {
-                format!("account {account}")
-            }
+            Err(BookError::NotFound) => format!("account {account}"),
             _ => format!("group {} of account {account}", record.id),
         };
-        let view = made.map_err(|error| Refusal::of_change(&error, &subject))?;
+        let view = made.or_refuse_change(&subject)?;
         let mut unlimited = view.clone();
         unlimited.ceiling_rub = None;
         (unlimited.month.ceiling_rub, unlimited.day.ceiling_rub) = (None, None);
-        let limits = changes(
-            &new_fields(),
-            &GroupAnswer::from(&unlimited),
-            &GroupAnswer::from(&view),
-        );
+        let [before, after] = [&unlimited, &view].map(GroupAnswer::from);
+        let limits = changes(&new_fields(), &before, &after);
         tracing::info!(
             target: "audit", who = who.name(), what = "group.create", account = %account, group = %record.id,
             name = record.name, limits
@@ -88,11 +82,7 @@ impl Admin {
         let mut fields = Fields::parse(&request.body().await?, &change_fields())?;
         let change = change(&mut fields)?;
         if change == GroupChange::default() {
-            let problem = format!(
-                "nothing to change: send one of {}",
-                change_fields().join(", ")
-            );
-            return Err(Refusal::invalid("", problem));
+            return Err(Refusal::nothing_to_change(&change_fields()));
         }
         self.write_group(who.name(), "group.change", &named, &change)
             .await
@@ -104,7 +94,8 @@ impl Admin {
             remove: true,
             ..GroupChange::default()
         };
-        self.write_group(request.who().name(), "group.remove", &named, &change)
+        let who = request.who();
+        self.write_group(who.name(), "group.remove", &named, &change)
             .await
     }
 
@@ -118,9 +109,9 @@ impl Admin {
         let account = account_id(account)?;
         let none = || Refusal::NotFound(format!("no group {group} of account {account}"));
         let id: GroupId = group.parse().map_err(|_| none())?;
-        let of_ledger =
-            |error| Refusal::of_change(&error, &format!("group {id} of account {account}"));
-        let before = self.store.groups(&account).await.map_err(of_ledger)?;
+        let subject = format!("group {id} of account {account}");
+        let before = self.store.groups(&account).await;
+        let before = before.or_refuse_change(&subject)?;
         let before = before.into_iter().find(|known| known.record.id == id);
         let before = before.ok_or_else(none)?;
         if before.record.removed && !change.remove {
@@ -129,7 +120,7 @@ impl Admin {
             )));
         }
         let view = self.store.change_group(&account, &id, change).await;
-        let view = view.map_err(of_ledger)?;
+        let view = view.or_refuse_change(&subject)?;
         let [was, is] = [&before, &view].map(GroupAnswer::from);
         let change = changes(&[&change_fields()[..], &["status"]].concat(), &was, &is);
         tracing::info!(target: "audit", who, what, account = %account, group = %id, change);

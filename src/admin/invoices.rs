@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tollgate_layers::{money::MicroRub, reserve::ledger::LedgerAdmin};
+use tollgate_layers::money::MicroRub;
 
 use super::{
     Admin, Answer,
-    accounts::account_id,
+    accounts::{account_id, find_account},
     query::Query,
     refusal::Refusal,
     route::{AdminRequest, Route, routes},
@@ -30,9 +30,7 @@ impl Admin {
         let date_ms = query.optional("date", date)?;
         let format = query.optional("format", format)?;
         let account = account_id(request.named())?;
-        let view = self.store.account(&account).await;
-        let view =
-            view.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+        let view = find_account(&self.store, &account).await?;
         let snapshot = self.live.snapshot();
         let seller = snapshot.seller().map(|seller| &**seller);
         let order = Order {

@@ -18,12 +18,17 @@ use super::{
     change::changes,
     fields::Fields,
     now_ms, ok,
-    refusal::Refusal,
+    refusal::{OrRefuse as _, Refusal},
     route::{AdminRequest, Route, routes},
 };
 use crate::{
-    api::{ceilings, fields, new_key_id},
+    api::{
+        ceilings,
+        fields::{self, either},
+        new_key_id,
+    },
     config::PaymentsConfig,
+    ledger::AnyLedger,
     text::{causes::chain, similar::nearest},
 };
 
@@ -48,7 +53,6 @@ const LIMITS: [&str; 10] = [
     "growing_holds",
     "expires_at",
 ];
-const OWNER_CALLS_NONE: &str = "an owner key cannot call models; leave this field out";
 /// The maximum number of models listed in the error for an unknown model.
 const MODELS_NAMED_MAX: usize = 5;
 
@@ -56,8 +60,7 @@ impl Admin {
     async fn list_keys(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let account = account_id(request.named())?;
         let keys = self.store.keys(&account).await;
-        let keys =
-            keys.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+        let keys = keys.or_refuse(format_args!("account {account}"))?;
         let keys: Vec<KeyAnswer<'_>> = keys.iter().map(KeyAnswer::from).collect();
         ok(&BTreeMap::from([("keys", keys)]))
     }
@@ -69,18 +72,12 @@ impl Admin {
         let now_ms = now_ms();
         let mut fields = Fields::parse(&body, &new_fields())?;
         let shown = Shown::read(&mut fields)?;
-        let is_owner = fields.optional("kind", key_kind)?.unwrap_or(false);
+        let kind = either([("caller", false), ("owner", true)]);
+        let is_owner = fields.optional("kind", kind)?.unwrap_or(false);
         self.check_owner(is_owner, &who)?;
         let change = key_change(&mut fields, now_ms)?;
         self.check_models(change.models.as_deref())?;
-        if is_owner
-            && change
-                .models
-                .as_ref()
-                .is_some_and(|models| !models.is_empty())
-        {
-            return Err(Refusal::invalid("models", OWNER_CALLS_NONE));
-        }
+        check_owner_models(is_owner, &change)?;
         let ceilings = change.ceilings(Ceilings::NONE);
         if let Shown::Issued { digest, .. } = &shown
             && let Some(known) = self.key_of(digest).await?
@@ -105,11 +102,8 @@ impl Admin {
         let view = self.store.create_key(&record, ceilings).await;
         let view = view.map_err(|error| not_created(&error, &record, &shown))?;
         let (account, unlimited) = (&record.account, unlimited(&view));
-        let limits = changes(
-            &new_fields(),
-            &KeyAnswer::from(&unlimited),
-            &KeyAnswer::from(&view),
-        );
+        let [before, after] = [&unlimited, &view].map(KeyAnswer::from);
+        let limits = changes(&new_fields(), &before, &after);
         tracing::info!(
             target: "audit", who = who.name(), what = "key.create", account = %account, key = %record.id,
             prefix = record.prefix, limits
@@ -132,17 +126,12 @@ impl Admin {
             }
             None => key_id(text)?,
         };
-        let view = self
-            .store
-            .key(&id)
-            .await
-            .map_err(|error| Refusal::of_ledger(&error, &format!("key {id}")))?;
-        ok(&KeyAnswer::from(&view))
+        ok(&KeyAnswer::from(&find_key(&self.store, &id).await?))
     }
 
     async fn key_of(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, Refusal> {
         let found = self.store.find_key(digest).await;
-        found.map_err(|error| Refusal::of_ledger(&BookError::Unavailable(error), "key"))
+        found.map_err(BookError::Unavailable).or_refuse("key")
     }
 
     async fn change_key(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
@@ -156,32 +145,18 @@ impl Admin {
             ..key_change(&mut fields, now_ms)?
         };
         if change == KeyChange::default() {
-            let problem = format!(
-                "nothing to change: send one of {}",
-                change_fields().join(", ")
-            );
-            return Err(Refusal::invalid("", problem));
+            return Err(Refusal::nothing_to_change(&change_fields()));
         }
         self.check_models(change.models.as_deref())?;
         change.changed_at_ms = Some(now_ms);
-        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("key {id}"));
-        let before = self.store.key(id).await.map_err(of_ledger)?;
+        let before = find_key(&self.store, id).await?;
         if before.record.status == KeyStatus::Deleted {
             return Err(deleted(id));
         }
-        let named = change
-            .models
-            .as_ref()
-            .is_some_and(|models| !models.is_empty());
         self.check_owner(before.record.is_owner(), &who)?;
-        if before.record.is_owner() && named {
-            return Err(Refusal::invalid("models", OWNER_CALLS_NONE));
-        }
-        let view = self
-            .store
-            .change_key(id, &change)
-            .await
-            .map_err(|error| Refusal::of_change(&error, &format!("key {id}")))?;
+        check_owner_models(before.record.is_owner(), &change)?;
+        let view = self.store.change_key(id, &change).await;
+        let view = view.or_refuse_change(format_args!("key {id}"))?;
         // Another request deleted the key after this request had read the key, so the ledger did not apply the change.
         if view.record.status == KeyStatus::Deleted {
             return Err(deleted(id));
@@ -192,8 +167,7 @@ impl Admin {
 
     async fn delete_key(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let id = &key_id(request.named())?;
-        let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("key {id}"));
-        let before = self.store.key(id).await.map_err(of_ledger)?;
+        let before = find_key(&self.store, id).await?;
         self.check_owner(before.record.is_owner(), &request.who())?;
         let is_new = before.record.status != KeyStatus::Deleted;
         let change = KeyChange {
@@ -202,7 +176,7 @@ impl Admin {
             ..KeyChange::default()
         };
         let view = self.store.change_key(id, &change).await;
-        let view = view.map_err(|error| Refusal::of_change(&error, &format!("key {id}")))?;
+        let view = view.or_refuse_change(format_args!("key {id}"))?;
         log_key(&request.who(), "key.delete", &before, &view);
         ok(&KeyAnswer::from(&view))
     }
@@ -210,12 +184,9 @@ impl Admin {
     /// Refuses an owner key to operators whose role may not create one, because the key's holder can start and stop
     /// payments by card.
     fn check_owner(&self, is_owner: bool, who: &Operator) -> Result<(), Refusal> {
-        let pays = || {
-            self.payments
-                .config()
-                .is_some_and(PaymentsConfig::is_offered)
-        };
-        if is_owner && !who.role().may(Right::Money) && pays() {
+        let config = self.payments.config();
+        let pays = config.is_some_and(PaymentsConfig::is_offered);
+        if is_owner && !who.role().may(Right::Money) && pays {
             return Err(Refusal::RoleRefused(who.role()));
         }
         Ok(())
@@ -233,10 +204,9 @@ impl Admin {
                 Some(near) => format!("did you mean {near:?}?"),
                 None => {
                     let some: Vec<&str> = known().take(MODELS_NAMED_MAX).collect();
-                    let more = if known().count() > some.len() {
-                        ", …"
-                    } else {
-                        ""
+                    let more = match known().count() > some.len() {
+                        true => ", …",
+                        false => "",
                     };
                     format!("its models are {}{more}", some.join(", "))
                 }
@@ -248,6 +218,16 @@ impl Admin {
         }
         Ok(())
     }
+}
+
+/// Refuses models for an owner key, which cannot call any.
+fn check_owner_models(is_owner: bool, change: &KeyChange) -> Result<(), Refusal> {
+    let models = change.models.as_deref().unwrap_or_default();
+    if is_owner && !models.is_empty() {
+        let problem = "an owner key cannot call models; leave this field out";
+        return Err(Refusal::invalid("models", problem));
+    }
+    Ok(())
 }
 
 fn deleted(id: &KeyId) -> Refusal {
@@ -267,21 +247,12 @@ fn log_key(who: &Operator, what: &str, before: &KeyView, after: &KeyView) {
 fn unlimited(key: &KeyView) -> KeyView {
     let mut key = key.clone();
     (key.ceiling_rub, key.month.ceiling_rub, key.day.ceiling_rub) = (None, None, None);
-    let KeyRecord {
-        id,
-        account,
-        digest,
-        prefix,
-        status,
-        created_at_ms,
-        changed_at_ms,
-        ..
-    } = key.record;
-    key.record = KeyRecord::new(id, account, digest);
-    key.record.prefix = prefix;
-    key.record.status = status;
-    key.record.created_at_ms = created_at_ms;
-    key.record.changed_at_ms = changed_at_ms;
+    let old = key.record;
+    key.record = KeyRecord::new(old.id, old.account, old.digest);
+    key.record.prefix = old.prefix;
+    key.record.status = old.status;
+    key.record.created_at_ms = old.created_at_ms;
+    key.record.changed_at_ms = old.changed_at_ms;
     key
 }
 
@@ -378,18 +349,15 @@ fn key_change(fields: &mut Fields, now_ms: u64) -> Result<KeyChange, Refusal> {
     })
 }
 
-fn key_id(text: &str) -> Result<KeyId, Refusal> {
+pub(super) fn key_id(text: &str) -> Result<KeyId, Refusal> {
     text.parse::<KeyId>()
         .map_err(|error| Refusal::NotFound(format!("no such key: {error}")))
 }
 
-/// Returns whether the kind is `owner`.
-fn key_kind(value: &Value) -> Result<bool, String> {
-    match value.as_str() {
-        Some("caller") => Ok(false),
-        Some("owner") => Ok(true),
-        _ => Err("must be \"caller\" or \"owner\"".into()),
-    }
+/// Returns a key of the ledger.
+pub(super) async fn find_key(store: &AnyLedger, id: &KeyId) -> Result<KeyView, Refusal> {
+    let found = store.key(id).await;
+    found.or_refuse(format_args!("key {id}"))
 }
 
 fn key_status(value: &Value) -> Result<KeyStatus, String> {

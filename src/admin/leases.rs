@@ -13,7 +13,7 @@ use tollgate_layers::{
 use super::{
     Admin, Answer, ok,
     query::{self, Query},
-    refusal::Refusal,
+    refusal::{OrRefuse as _, Refusal},
     route::{AdminRequest, Route, routes},
 };
 use crate::text::time::rfc3339;
@@ -28,7 +28,7 @@ impl Admin {
         let account: Option<AccountId> = query.optional("account", query::id)?;
         let views = self.store.leases(account.as_ref()).await;
         let what = account.map_or("the leases".to_owned(), |id| format!("account {id}"));
-        let mut views = views.map_err(|error| Refusal::of_ledger(&error, &what))?;
+        let mut views = views.or_refuse(what)?;
         views.sort_unstable_by(|a, b| {
             (&a.account, &a.key, a.number).cmp(&(&b.account, &b.key, b.number))
         });

@@ -4,14 +4,14 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Serialize;
 use serde_json::Value;
-use tollgate_layers::{key::AccountId, reserve::ledger::LedgerAdmin};
+use tollgate_layers::key::AccountId;
 
 use super::{
     Admin, Answer, Right,
-    accounts::account_id,
+    accounts::{account_id, find_account},
     fields::Fields,
     now_ms, ok,
-    refusal::Refusal,
+    refusal::{OrRefuse as _, Refusal},
     route::{AdminRequest, Route, routes},
 };
 use crate::{
@@ -48,8 +48,7 @@ impl Admin {
     async fn list_members(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let account = self.known_account(request.named()).await?;
         let members = self.members().list(&account).await;
-        let members =
-            members.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+        let members = members.or_refuse(format_args!("account {account}"))?;
         let members: Vec<_> = members.iter().map(MemberAnswer::from).collect();
         ok(&BTreeMap::from([("members", members)]))
     }
@@ -74,10 +73,8 @@ impl Admin {
 
     async fn remove_member(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let account = self.known_account(request.named()).await?;
-        let removed = self
-            .members()
-            .remove(&account, request.second_named(), false)
-            .await;
+        let (members, person) = (self.members(), request.second_named());
+        let removed = members.remove(&account, person, false).await;
         let removed = removed.map_err(|error| refusal(&error, &account))?;
         tracing::info!(
             target: "audit", who = request.who().name(), what = "member.remove", account = %account,
@@ -88,8 +85,7 @@ impl Admin {
 
     async fn known_account(&self, id: &str) -> Result<AccountId, Refusal> {
         let account = account_id(id)?;
-        let known = self.store.account(&account).await;
-        known.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+        find_account(&self.store, &account).await?;
         Ok(account)
     }
 }

@@ -64,7 +64,7 @@ use crate::{
     text::time::now_ms,
 };
 
-pub(crate) use self::{body::streamed, vendors::path_segment};
+pub(crate) use self::body::streamed;
 pub use self::{
     answer_refusals::{AnswerRefusals, AnswerRefusalsLayer},
     auth::{AdminAuth, AdminAuthLayer},

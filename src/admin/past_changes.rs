@@ -14,7 +14,7 @@ use tollgate_ledger::contract::{Documents, Update};
 
 use super::{
     Admin, Answer, ok,
-    refusal::Refusal,
+    refusal::{OrRefuse as _, Refusal},
     route::{AdminRequest, Route, routes},
 };
 use crate::{
@@ -47,11 +47,10 @@ struct PastChange {
 
 impl Admin {
     async fn show_changes(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
-        let of_ledger = |error: BookError| Refusal::of_ledger(&error, "changes");
-        let stored = self.store.documents(CHANGE).await.map_err(of_ledger)?;
+        let stored = self.store.documents(CHANGE).await.or_refuse("changes")?;
         let stored = stored.iter().filter(|it| !it.is_removed());
         let changes: Result<Vec<PastChange>, _> = stored.map(|it| it.parse()).collect();
-        let mut changes = changes.map_err(of_ledger)?;
+        let mut changes = changes.or_refuse("changes")?;
         changes.sort_by_key(|change| std::cmp::Reverse(change.number));
         ok(&json!({ "changes": changes, "stored_max": CHANGES_MAX }))
     }

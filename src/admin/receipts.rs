@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use tollgate_layers::{
-    facts::RequestNumber,
     key::{AccountId, KeyId},
     reserve::ledger::{BookError, LedgerAdmin, Receipt},
     session::SessionId,
@@ -16,11 +15,13 @@ use tollgate_ledger::{
 };
 
 use super::{
-    Admin, Answer, NOT_A_NUMBER,
+    Admin, Answer,
     answer::ReceiptAnswer,
+    calls::call_number,
+    keys::find_key,
     ok,
     query::{self, Query},
-    refusal::Refusal,
+    refusal::{OrRefuse as _, Refusal},
     route::{AdminRequest, Route, routes},
 };
 use crate::{
@@ -120,33 +121,24 @@ impl Admin {
         let accounts = match (&query.account, &query.key) {
             (None, None) => {
                 let ids = Rollup::account_ids(&self.store).await;
-                ids.map_err(|error| Refusal::of_ledger(&error, "accounts"))?
+                ids.or_refuse("accounts")?
             }
             (Some(account), None) => vec![account.clone()],
             (account, Some(key)) => {
-                let view = self.store.key(key).await;
-                let of_ledger =
-                    |error: BookError| Refusal::of_ledger(&error, &format!("key {key}"));
-                let owner = view.map_err(of_ledger)?.record.account;
+                let owner = find_key(&self.store, key).await?.record.account;
                 if account.as_ref().is_some_and(|account| *account != owner) {
                     return Err(Refusal::invalid("key", "belongs to another account"));
                 }
                 vec![owner]
             }
         };
+        let (part, sought) = (&query.part, query.sought());
         let asks_for = |receipt: &Receipt| query.asks_for(receipt);
-        let page = ReceiptsPage::read(
-            &self.store,
-            &accounts,
-            &query.part,
-            query.sought(),
-            asks_for,
-        )
-        .await;
-        let page = page.map_err(|error| match accounts.as_slice() {
-            [account] => Refusal::of_ledger(&error, &format!("account {account}")),
-            _ => Refusal::of_ledger(&error, "accounts"),
-        })?;
+        let page = ReceiptsPage::read(&self.store, &accounts, part, sought, asks_for).await;
+        let page = match accounts.as_slice() {
+            [account] => page.or_refuse(format_args!("account {account}"))?,
+            _ => page.or_refuse("accounts")?,
+        };
         ok(&ReceiptsAnswer {
             receipts: page.receipts.iter().map(ReceiptAnswer::from).collect(),
             next: page.next.map(|next| next.to_string()),
@@ -155,10 +147,7 @@ impl Admin {
     }
 
     async fn show_receipt(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
-        let number: RequestNumber = request
-            .named()
-            .parse()
-            .map_err(|_| Refusal::NotFound(format!("not a call number: {NOT_A_NUMBER}")))?;
+        let number = call_number(&request)?;
         // If the record of the call cannot be read, the search for a receipt is repeated, although the call may have no
         // receipt.
         let unbooked = self.scrape.calls().unbooked(number).await;

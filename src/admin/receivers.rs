@@ -3,18 +3,17 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Serialize;
-use serde_json::Value;
 use tollgate_layers::key::AccountId;
-use tollgate_ledger::contract::BookError;
 
 use super::{
     Admin, Answer, Right,
     fields::Fields,
     ok,
-    refusal::Refusal,
+    refusal::{OrRefuse as _, Refusal},
     route::{AdminRequest, Route, routes},
 };
 use crate::{
+    api::fields::either,
     events::{DeliveryState, Receiver, Replayed, Shown},
     text::time::rfc3339,
 };
@@ -26,20 +25,19 @@ pub(super) const ROUTES: &[Route] = routes! {
     post "/admin/v1/receivers/{receiver}/replays" => replay .needs(Right::Support);
 };
 
+/// The subject of refusals by the ledger.
+const SUBJECT: &str = "receivers";
+
 impl Admin {
     async fn list_receivers(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
         let mut answers = Vec::new();
         let receivers = self.dispatcher.receivers();
         for receiver in receivers.iter() {
             let notes = self.dispatcher.receiver_store(receiver);
-            let state = notes.state().await.map_err(|error| refusal(&error))?;
-            let state = state.map(|(_, state)| state);
-            let dead = notes.dead_count().await.map_err(|error| refusal(&error))?;
-            answers.push(ReceiverAnswer::new(
-                receiver,
-                state.unwrap_or_default(),
-                dead,
-            ));
+            let state = notes.state().await.or_refuse(SUBJECT)?;
+            let state = state.map(|(_, state)| state).unwrap_or_default();
+            let dead = notes.dead_count().await.or_refuse(SUBJECT)?;
+            answers.push(ReceiverAnswer::new(receiver, state, dead));
         }
         ok(&BTreeMap::from([("receivers", answers)]))
     }
@@ -48,35 +46,24 @@ impl Admin {
         let receiver = self.receiver(request.named())?;
         let who = request.who();
         let mut fields = Fields::parse(&request.body().await?, &["status"])?;
-        let stopped = fields.required("status", stopped)?;
-        let state = self
-            .dispatcher
-            .stop(&receiver, stopped)
-            .await
-            .map_err(|error| of_change(&error))?;
-        let what = if stopped {
-            "receiver.stop"
-        } else {
-            "receiver.resume"
+        let status = either([("active", false), ("stopped", true)]);
+        let stopped = fields.required("status", status)?;
+        let state = self.dispatcher.stop(&receiver, stopped).await;
+        let state = state.or_refuse_change(SUBJECT)?;
+        let what = match stopped {
+            true => "receiver.stop",
+            false => "receiver.resume",
         };
         tracing::info!(target: "audit", who = who.name(), what, receiver = receiver.name);
         let dead = self.dispatcher.receiver_store(&receiver).dead_count().await;
-        ok(&ReceiverAnswer::new(
-            &receiver,
-            state,
-            dead.map_err(|error| refusal(&error))?,
-        ))
+        let dead = dead.or_refuse(SUBJECT)?;
+        ok(&ReceiverAnswer::new(&receiver, state, dead))
     }
 
     async fn list_dead(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let receiver = self.receiver(request.named())?;
-        let letters = self
-            .dispatcher
-            .receiver_store(&receiver)
-            .dead()
-            .await
-            .map_err(|error| refusal(&error))?;
-        let letters: Vec<_> = letters
+        let letters = self.dispatcher.receiver_store(&receiver).dead().await;
+        let letters: Vec<_> = (letters.or_refuse(SUBJECT)?)
             .iter()
             .map(|letter| DeadAnswer {
                 dead_at: rfc3339(letter.dead_ms),
@@ -95,11 +82,8 @@ impl Admin {
             let number = value.as_u64().filter(|number| *number > 0);
             number.ok_or_else(|| "must be the number of an event".to_owned())
         })?;
-        let replayed = self
-            .dispatcher
-            .replay(&receiver, number)
-            .await
-            .map_err(|error| of_change(&error))?;
+        let replayed = self.dispatcher.replay(&receiver, number).await;
+        let replayed = replayed.or_refuse_change(SUBJECT)?;
         tracing::info!(target: "audit", who = who.name(), what = "receiver.replay", receiver = receiver.name, number, ?replayed);
         let error = match replayed {
             Replayed::Accepted => None,
@@ -190,20 +174,4 @@ struct ReplayAnswer {
     number: u64,
     delivered: bool,
     error: Option<String>,
-}
-
-fn refusal(error: &BookError) -> Refusal {
-    Refusal::of_ledger(error, "receivers")
-}
-
-fn of_change(error: &BookError) -> Refusal {
-    Refusal::of_change(error, "receivers")
-}
-
-fn stopped(value: &Value) -> Result<bool, String> {
-    match value.as_str() {
-        Some("active") => Ok(false),
-        Some("stopped") => Ok(true),
-        _ => Err("must be \"active\" or \"stopped\"".into()),
-    }
 }

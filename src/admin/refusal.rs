@@ -1,6 +1,6 @@
 //! All refusals of the operators' API and their HTTP form.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
@@ -81,6 +81,12 @@ impl Refusal {
             field: field.into(),
             problem: problem.into(),
         }
+    }
+
+    /// Refuses a change that names none of the fields that it can change.
+    pub(super) fn nothing_to_change(fields: &[&str]) -> Self {
+        let problem = format!("nothing to change: send one of {}", fields.join(", "));
+        Self::invalid("", problem)
     }
 
     /// Refuses `name`, which is not in `known`. `kind` is `field` or `parameter`. If `known` is empty, the error text
@@ -205,44 +211,30 @@ impl Refusal {
     }
 
     fn kind(&self) -> &'static str {
-        match self {
-            Self::PathUnknown | Self::NotFound(_) => "not_found_error",
-            Self::KeyRefused => "authentication_error",
-            Self::TooManyGuesses { .. } => "rate_limit_error",
-            Self::RoleRefused(_) | Self::HostUnknown => "permission_error",
-            Self::MethodNotAllowed { .. }
-            | Self::BodyTooLarge { .. }
-            | Self::BodyTooSlow
-            | Self::BodyBroken
-            | Self::Invalid { .. }
-            | Self::Conflict(_) => "invalid_request_error",
-            Self::LedgerOutOfReach(_)
-            | Self::ProviderFailed(_)
-            | Self::Internal
-            | Self::Panicked { .. } => "api_error",
+        match self.status() {
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::FORBIDDEN => "permission_error",
+            status if status.is_server_error() => "api_error",
+            _ => "invalid_request_error",
         }
     }
 
     pub(super) fn answer(&self) -> Response<Bytes> {
         #[derive(Serialize)]
-        struct Body<'a> {
-            error: Inner<'a>,
-        }
-        #[derive(Serialize)]
-        struct Inner<'a> {
-            message: &'a str,
-            r#type: &'a str,
-            code: &'a str,
+        struct Inner {
+            message: String,
+            r#type: &'static str,
+            code: &'static str,
         }
 
-        let message = self.message();
-        let body = Body {
-            error: Inner {
-                message: &message,
-                r#type: self.kind(),
-                code: "",
-            },
+        let inner = Inner {
+            message: self.message(),
+            r#type: self.kind(),
+            code: "",
         };
+        let body = BTreeMap::from([("error", inner)]);
         let mut response = json_response(self.status(), &body);
         let (name, value) = match self {
             Self::MethodNotAllowed { allow } => (header::ALLOW, HeaderValue::try_from(allow)),
@@ -258,6 +250,25 @@ impl Refusal {
         let value = value.expect("a header value of letters, digits and commas is valid");
         response.headers_mut().insert(name, value);
         response
+    }
+}
+
+/// Converts errors of the ledger into refusals.
+pub(super) trait OrRefuse<T> {
+    /// Converts the error of a query about `subject`, for example `account acme`.
+    fn or_refuse(self, subject: impl fmt::Display) -> Result<T, Refusal>;
+
+    /// Converts the error of a change of `subject`. If the ledger's reply was lost, the change may have been made.
+    fn or_refuse_change(self, subject: impl fmt::Display) -> Result<T, Refusal>;
+}
+
+impl<T> OrRefuse<T> for Result<T, BookError> {
+    fn or_refuse(self, subject: impl fmt::Display) -> Result<T, Refusal> {
+        self.map_err(|error| Refusal::of_ledger(&error, &subject.to_string()))
+    }
+
+    fn or_refuse_change(self, subject: impl fmt::Display) -> Result<T, Refusal> {
+        self.map_err(|error| Refusal::of_change(&error, &subject.to_string()))
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
     accounts::account_id,
     ok,
     query::{Query, id, up_to},
-    refusal::{Refusal, response},
+    refusal::{OrRefuse as _, Refusal, response},
     route::{AdminRequest, Route, routes},
 };
 use crate::{
@@ -143,7 +143,7 @@ impl Admin {
                 .seller()
                 .map_or(0, |seller| seller.utc_offset_minutes),
         );
-        let mut views = self.accounts_by_id().await?;
+        let mut views = self.store.accounts().await.or_refuse("accounts")?;
         views.retain(|view| after.as_ref().is_none_or(|after| view.id > *after));
         let is_more = views.len() > limit;
         views.truncate(limit);
@@ -170,12 +170,12 @@ impl Admin {
     /// Returns the entries with the requested id, from all accounts.
     async fn find_entry(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let id = decoded(request.named()).unwrap_or_default();
-        let views = self.accounts_by_id().await?;
+        let views = self.store.accounts().await.or_refuse("accounts")?;
         let found = stream::iter(views).map(|view| {
             let (store, id) = (&self.store, &id);
             async move {
                 let entry = store.entry(&view.id, id).await;
-                let entry = entry.map_err(|error| Refusal::of_ledger(&error, "entries"))?;
+                let entry = entry.or_refuse("entries")?;
                 Ok::<_, Refusal>(entry.map(|entry| EntryAnswer {
                     account: Some(view.id),
                     id: entry.id,
@@ -188,11 +188,6 @@ impl Admin {
         let found: Vec<_> = found.buffered(ACCOUNTS_AT_ONCE).try_collect().await?;
         let found: Vec<_> = found.into_iter().flatten().collect();
         ok(&BTreeMap::from([("entries", found)]))
-    }
-
-    async fn accounts_by_id(&self) -> Result<Vec<AccountView>, Refusal> {
-        let views = self.store.accounts().await;
-        views.map_err(|error| Refusal::of_ledger(&error, "accounts"))
     }
 
     async fn show_statement(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {

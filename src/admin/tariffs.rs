@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     Admin, Answer, ok,
-    refusal::Refusal,
+    refusal::{OrRefuse as _, Refusal},
     route::{AdminRequest, Route, routes},
 };
 use crate::{
@@ -36,8 +36,7 @@ struct TariffAnswer<'a> {
 
 impl Admin {
     async fn list_tariffs(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
-        let stored = tariffs::stored(&self.store).await;
-        let stored = stored.map_err(|error| Refusal::of_ledger(&error, "tariffs"))?;
+        let stored = tariffs::stored(&self.store).await.or_refuse("tariffs")?;
         let tariffs = stored.iter().take(SHOWN_MAX);
         ok(&TariffsAnswer {
             tariffs: tariffs

@@ -18,10 +18,12 @@ use tollgate_ledger::rollup::{self, CallScope, Part, Rollup};
 
 use super::{
     Admin, Answer, Right,
+    accounts::find_account,
     fields::Fields,
+    keys::find_key,
     ok,
     query::{self, Query},
-    refusal::Refusal,
+    refusal::{OrRefuse as _, Refusal},
     route::{AdminRequest, Route, routes},
 };
 use crate::{
@@ -57,8 +59,7 @@ impl Admin {
         if !body.trim_ascii().is_empty() {
             Fields::parse(&body, &[])?;
         }
-        let cleared = self.store.clear_sums().await;
-        cleared.map_err(|error| Refusal::of_ledger(&error, "sums"))?;
+        self.store.clear_sums().await.or_refuse("sums")?;
         tracing::info!(target: "audit", who = who.name(), what = "usage.rebuild");
         ok(&serde_json::json!({}))
     }
@@ -195,18 +196,13 @@ impl UsageQuery {
                 Err(_) => ControlFlow::Break(()),
             }
         });
-        read.await
-            .map_err(|error| Refusal::of_ledger(&error, "usage"))?;
+        read.await.or_refuse("usage")?;
         full
     }
 
     async fn accounts(&self, store: &AnyLedger) -> Result<Vec<AccountId>, Refusal> {
         if let Some(key) = &self.key {
-            let view = store.key(key).await;
-            let owner = view
-                .map_err(|error| Refusal::of_ledger(&error, &format!("key {key}")))?
-                .record
-                .account;
+            let owner = find_key(store, key).await?.record.account;
             return match &self.account {
                 Some(account) if *account != owner => Err(Refusal::invalid(
                     "key",
@@ -216,12 +212,10 @@ impl UsageQuery {
             };
         }
         if let Some(account) = &self.account {
-            let view = store.account(account).await;
-            view.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
+            find_account(store, account).await?;
             return Ok(vec![account.clone()]);
         }
-        let views = store.accounts().await;
-        let views = views.map_err(|error| Refusal::of_ledger(&error, "accounts"))?;
+        let views = store.accounts().await.or_refuse("accounts")?;
         Ok(views.into_iter().map(|view| view.id).collect())
     }
 

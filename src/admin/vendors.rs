@@ -1,10 +1,9 @@
-//! Endpoints for vendors: show their state and disable them; and the encoding of their names in paths.
+//! Endpoints for vendors: show their state and disable them.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use http::StatusCode;
 use serde::Serialize;
-use serde_json::Value;
 use tollgate_layers::failover::{BreakerState, LastError, RouteState, VendorState};
 
 use super::{
@@ -15,7 +14,10 @@ use super::{
     refusal::Refusal,
     route::{AdminRequest, Route, routes},
 };
-use crate::text::{percent, time::rfc3339};
+use crate::{
+    api::fields::either,
+    text::{percent, time::rfc3339},
+};
 
 pub(super) const ROUTES: &[Route] = routes! {
     get "/admin/v1/vendors" => list_vendors;
@@ -23,6 +25,8 @@ pub(super) const ROUTES: &[Route] = routes! {
 };
 
 const CHANGE_FIELDS: &[&str] = &["status"];
+/// The words for a vendor's status, and whether the vendor is enabled.
+const STATUSES: [(&str, bool); 2] = [("active", true), ("disabled", false)];
 
 impl Admin {
     async fn list_vendors(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
@@ -43,12 +47,12 @@ impl Admin {
                     .into(),
             )
         };
-        let name = name_of(request.named());
+        let name = percent::decoded(request.named());
         let who = request.who();
         let body = request.body().await?;
         let name = name.ok_or_else(none)?;
         let mut fields = Fields::parse(&body, CHANGE_FIELDS)?;
-        let enabled = fields.required("status", enabled)?;
+        let enabled = fields.required("status", either(STATUSES))?;
         let find = || {
             let vendors = self.health.snapshot();
             vendors.into_iter().find(|vendor| *vendor.name == *name)
@@ -179,23 +183,6 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn enabled(value: &Value) -> Result<bool, String> {
-    match value.as_str() {
-        Some("active") => Ok(true),
-        Some("disabled") => Ok(false),
-        _ => Err("must be \"active\" or \"disabled\"".into()),
-    }
-}
-
-/// Percent-encodes a vendor's name as one path segment (RFC 3986, section 2). The name can be any text.
-pub(crate) fn path_segment(name: &str) -> String {
-    percent::encoded(name)
-}
-
-/// Decodes a vendor's name from a path segment; `None` if the segment is not valid.
-fn name_of(segment: &str) -> Option<String> {
-    percent::decoded(segment)
-}
 
 #[cfg(test)]
 mod tests {
@@ -283,16 +270,17 @@ mod tests {
             ("a b/c%?#", "a%20b%2Fc%25%3F%23"),
             ("мир", "%D0%BC%D0%B8%D1%80"),
         ] {
-            assert_eq!(path_segment(name), segment);
-            assert_eq!(name_of(segment).as_deref(), Some(name));
+            assert_eq!(percent::encoded(name), segment);
+            assert_eq!(percent::decoded(segment).as_deref(), Some(name));
         }
         for none in ["%", "%2", "%zz", "%FF"] {
-            assert_eq!(name_of(none), None, "{none}");
+            assert_eq!(percent::decoded(none), None, "{none}");
         }
     }
 
     #[test]
     fn vendor_status_is_active_or_disabled() {
+        let enabled = either(STATUSES);
         assert_eq!(enabled(&json!("active")), Ok(true));
         assert_eq!(enabled(&json!("disabled")), Ok(false));
         for other in [json!("off"), json!(true), json!(null)] {

@@ -69,6 +69,16 @@ pub(crate) fn words(value: &Value) -> Result<String, String> {
     Ok(text)
 }
 
+/// Returns a parser of one of two words, each with the value that it stands for.
+pub(crate) fn either<T: Copy>(
+    words: [(&'static str, T); 2],
+) -> impl Fn(&Value) -> Result<T, String> {
+    move |value| match words.iter().find(|(word, _)| value == word) {
+        Some((_, meant)) => Ok(*meant),
+        None => Err(format!("must be {:?} or {:?}", words[0].0, words[1].0)),
+    }
+}
+
 /// Parses an id, such as the id of an account or a key.
 pub(crate) fn id<T: std::str::FromStr<Err: fmt::Display>>(value: &Value) -> Result<T, String> {
     value

@@ -77,7 +77,7 @@ pub(super) async fn code(admin: &AdminArgs, command: CodeCommand) -> Result<(), 
             admin.request(Method::POST, path, Some(body), text).await
         }
         CodeCommand::Remove { id } => {
-            let path = format!("{path}/{}", crate::admin::path_segment(&id));
+            let path = format!("{path}/{}", crate::text::percent::encoded(&id));
             admin.request(Method::DELETE, &path, None, text).await
         }
     }

@@ -13,7 +13,7 @@ use super::{
     vendor_add::vendor_add,
     vendor_test::vendor_test,
 };
-use crate::{admin::path_segment, config::sections::VendorArgs};
+use crate::{config::sections::VendorArgs, text::percent::encoded};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum VendorCommand {
@@ -128,7 +128,7 @@ pub(super) async fn vendor(admin: &AdminArgs, command: VendorCommand) -> Result<
         VendorCommand::Disable { vendor } => (vendor, "disabled"),
         VendorCommand::Enable { vendor } => (vendor, "active"),
     };
-    let path = format!("/admin/v1/vendors/{}", path_segment(&name));
+    let path = format!("/admin/v1/vendors/{}", encoded(&name));
     let body = Some(json!({"status": status}));
     let text = |answer: &Value| facts(VENDOR, answer);
     admin.request(Method::PATCH, &path, body, text).await?;
