@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use tollgate_layers::{
     endpoint::{Endpoint, EndpointError},
     key::{AccountId, KeyId},
@@ -47,9 +47,8 @@ const MONTH_CHARS: usize = "2026-01".len();
 
 impl Admin {
     async fn show_usage(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
-        ok(&UsageQuery::parse(request.query())?
-            .fulfil(&self.store)
-            .await?)
+        let query = UsageQuery::parse(request.query())?;
+        ok(&query.fulfil(&self.store).await?)
     }
 
     /// Deletes the roll-up's sums. The gateways compute them again; until then reports read the journals.
@@ -80,7 +79,7 @@ struct UsageQuery {
 }
 
 /// The fields by which rows are grouped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Dimension {
     Account,
@@ -187,9 +186,8 @@ impl UsageQuery {
         let mut full = Ok(());
         let read = rollup::read(store, call_scope, self.time(), |part| {
             if self.asks_for(part) {
-                full = reports
-                    .iter_mut()
-                    .try_for_each(|report| report.add(account, None, part));
+                let mut reports = reports.iter_mut();
+                full = reports.try_for_each(|report| report.add(account, None, part));
             }
             match full {
                 Ok(()) => ControlFlow::Continue(()),
@@ -228,9 +226,10 @@ impl UsageQuery {
     ) -> Result<(), Refusal> {
         let mut after: Option<String> = None;
         loop {
+            let time = self.time();
             let part = JournalPart {
-                since_ms: self.since_ms.unwrap_or(0),
-                until_ms: self.until_ms.unwrap_or(u64::MAX),
+                since_ms: time.start,
+                until_ms: time.end,
                 after: after.as_deref(),
                 ..JournalPart::whole()
             };
@@ -279,24 +278,9 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
 fn group(text: &str) -> Result<Vec<Dimension>, String> {
     let mut groups = Vec::new();
     for word in text.split(',') {
-        let group = match word {
-            "account" => Dimension::Account,
-            "key" => Dimension::Key,
-            "group" => Dimension::KeyGroup,
-            "model" => Dimension::Model,
-            "vendor" => Dimension::Vendor,
-            "session" => Dimension::Session,
-            "endpoint" => Dimension::Endpoint,
-            "month" => Dimension::Month,
-            "day" => Dimension::Day,
-            "hour" => Dimension::Hour,
-            _ => {
-                return Err(
-                    "must be a comma-separated list of account, key, group, model, vendor, session, endpoint, month, day, hour"
-                        .into(),
-                );
-            }
-        };
+        let group: Dimension = serde_json::from_value(word.into()).map_err(|_| {
+            "must be a comma-separated list of account, key, group, model, vendor, session, endpoint, month, day, hour"
+        })?;
         if groups.contains(&group) {
             return Err(format!("has {word} twice"));
         }
@@ -330,7 +314,7 @@ struct Report {
 type Rows = BTreeMap<Vec<(Dimension, String)>, rollup::Sums>;
 
 /// Sums of receipts, as the API returns them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Serialize)]
 struct Sums {
     calls: u64,
     /// The number of calls that failed at the vendor or that the vendor cut off.
@@ -353,7 +337,7 @@ struct Sums {
 }
 
 /// The distribution of the calls' durations, in milliseconds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Serialize)]
 struct Latency {
     /// The number of calls whose duration is known.
     calls: u64,
@@ -401,26 +385,18 @@ impl Report {
     ) -> Result<(), Refusal> {
         let words = self.group.iter().map(|group| {
             let word = match group {
-                Dimension::Account => account.map(ToString::to_string).unwrap_or_default(),
-                Dimension::Key => part.key.map(ToString::to_string).unwrap_or_default(),
-                Dimension::KeyGroup => part.group.map(ToString::to_string).unwrap_or_default(),
-                Dimension::Model => part.model.to_owned(),
-                Dimension::Vendor => part.vendor.to_owned(),
-                Dimension::Session => session.map(ToString::to_string).unwrap_or_default(),
-                Dimension::Endpoint => part
-                    .endpoint
-                    .map(Endpoint::as_str)
-                    .unwrap_or_default()
-                    .into(),
-                Dimension::Month => {
-                    let mut month = day(part.at_ms);
-                    month.truncate(MONTH_CHARS);
-                    month
-                }
-                Dimension::Day => day(part.at_ms),
-                Dimension::Hour => rfc3339(part.at_ms - part.at_ms % HOUR_MS),
+                Dimension::Account => account.map(ToString::to_string),
+                Dimension::Key => part.key.map(ToString::to_string),
+                Dimension::KeyGroup => part.group.map(ToString::to_string),
+                Dimension::Model => Some(part.model.to_owned()),
+                Dimension::Vendor => Some(part.vendor.to_owned()),
+                Dimension::Session => session.map(ToString::to_string),
+                Dimension::Endpoint => part.endpoint.map(|endpoint| endpoint.as_str().to_owned()),
+                Dimension::Month => Some(day(part.at_ms)[..MONTH_CHARS].to_owned()),
+                Dimension::Day => Some(day(part.at_ms)),
+                Dimension::Hour => Some(rfc3339(part.at_ms - part.at_ms % HOUR_MS)),
             };
-            (*group, word)
+            (*group, word.unwrap_or_default())
         });
         self.rows.entry(words.collect()).or_default().add(part.sums);
         if self.rows.len() > ROWS_MAX {
@@ -460,60 +436,28 @@ fn total<S: Serializer>(sums: &rollup::Sums, serializer: S) -> Result<S::Ok, S::
 
 /// Serializes each row: one field for each field by which the report is grouped, then the sums.
 fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
-    #[derive(Default, Serialize)]
+    #[derive(Serialize)]
     struct Row<'a> {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        account: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        key: Option<&'a str>,
-        /// Group of the charged key; null if the key was in no group.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        group: Option<Option<&'a str>>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        model: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        vendor: Option<&'a str>,
-        /// The session; null if the caller named none.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        session: Option<Option<&'a str>>,
-        /// The endpoint of the calls; null if it is not known.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        endpoint: Option<Option<&'a str>>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        month: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        day: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        hour: Option<&'a str>,
+        /// The values by field. A missing group, session or endpoint is null.
+        #[serde(flatten)]
+        names: BTreeMap<Dimension, Option<&'a str>>,
         #[serde(flatten)]
         sums: Sums,
     }
 
     serializer.collect_seq(rows.iter().map(|(words, sums)| {
-        let mut row = Row {
+        let names = words.iter().map(|(group, word)| {
+            let may_be_null = matches!(
+                group,
+                Dimension::KeyGroup | Dimension::Session | Dimension::Endpoint
+            );
+            let is_null = may_be_null && word.is_empty();
+            (*group, (!is_null).then_some(word.as_str()))
+        });
+        Row {
+            names: names.collect(),
             sums: Sums::from(sums),
-            ..Row::default()
-        };
-        for (group, word) in words {
-            let word = word.as_str();
-            match group {
-                Dimension::Account => row.account = Some(word),
-                Dimension::Key => row.key = Some(word),
-                Dimension::KeyGroup => row.group = Some(Some(word).filter(|word| !word.is_empty())),
-                Dimension::Model => row.model = Some(word),
-                Dimension::Vendor => row.vendor = Some(word),
-                Dimension::Session => {
-                    row.session = Some(Some(word).filter(|word| !word.is_empty()))
-                }
-                Dimension::Endpoint => {
-                    row.endpoint = Some(Some(word).filter(|word| !word.is_empty()))
-                }
-                Dimension::Month => row.month = Some(word),
-                Dimension::Day => row.day = Some(word),
-                Dimension::Hour => row.hour = Some(word),
-            }
         }
-        row
     }))
 }
 
