@@ -13,13 +13,16 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tollgate_layers::{
-    error::BoxError,
     key::{AccountId, KeyId},
     reserve::ledger::BookError,
 };
 use tollgate_ledger::contract::{Documents, Update};
 
-use crate::{config::is_email, ledger::AnyLedger};
+use crate::{
+    config::is_email,
+    ledger::AnyLedger,
+    text::hex::{self, hex},
+};
 
 /// The maximum number of members per account.
 pub(crate) const MEMBERS_MAX: usize = 100;
@@ -98,11 +101,7 @@ impl MailAddress {
     /// Returns the id of the person who has this email address.
     pub(crate) fn person(&self) -> PersonId {
         let digest = Sha256::digest(self.0.as_bytes());
-        let digits: String = digest[..12]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        PersonId(format!("member-{digits}"))
+        PersonId(format!("member-{}", hex(&digest[..12])))
     }
 }
 
@@ -563,8 +562,7 @@ fn parts(token: &str) -> Option<(PersonId, &str)> {
 
 /// Returns the SHA-256 digest of a secret. The ledger stores this digest instead of the secret.
 pub(crate) fn digest(secret: &str) -> String {
-    let digest = Sha256::digest(secret.as_bytes());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(secret.as_bytes()))
 }
 
 fn is_same(one: &str, other: &str) -> bool {
@@ -573,10 +571,7 @@ fn is_same(one: &str, other: &str) -> bool {
 
 /// Returns 256 random bits as 64 hexadecimal digits.
 pub(crate) fn random() -> Result<String, BookError> {
-    let mut bytes = [0; 32];
-    let filled = getrandom::fill(&mut bytes);
-    filled.map_err(|error| BookError::Unavailable(BoxError::from(error.to_string())))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    hex::random().map_err(BookError::Unavailable)
 }
 
 #[cfg(test)]

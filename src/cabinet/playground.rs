@@ -37,6 +37,7 @@ use crate::{
     edge::{router::BoxedService, server::RequestBody},
     endpoints::{handler::Handler, key_info::no_books},
     members::SignedIn,
+    text::hex::hex,
 };
 
 /// The script of the page.
@@ -78,7 +79,7 @@ impl Cabinet {
     async fn playground_key(&self, who: &SignedIn) -> Result<(KeyId, Option<KeyView>), Error> {
         let account = &who.session.account;
         let digest = Sha256::digest(account.as_bytes());
-        let digits: String = digest[..8].iter().map(|b| format!("{b:02x}")).collect();
+        let digits = hex(&digest[..8]);
         let person = who.mail.person();
         for number in 1..=u32::MAX {
             let id = format!("{person}-{digits}-{number}").parse::<KeyId>();

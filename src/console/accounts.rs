@@ -11,11 +11,17 @@ use super::{
     api::{Failed, Refused},
     pages::{Frame, status_of, written},
     see,
-    sessions::random,
     texts::english,
     views::{Account, AutoTopup, Group, Key},
 };
-use crate::{admin::Refusal, api::ceilings::CEILINGS, text::percent::encoded};
+use crate::{
+    admin::Refusal,
+    api::ceilings::CEILINGS,
+    text::{
+        hex::random,
+        percent::{encoded, query},
+    },
+};
 
 /// The maximum number of accounts that a page shows, and also the maximum number of keys.
 const SHOWN_MAX: usize = 200;
@@ -135,10 +141,7 @@ impl KeyHtml<'_> {
         ];
         let ceilings = self.ceilings();
         let ceilings = ceilings.iter().map(|(_, name, value)| (*name, &**value));
-        let pairs = ceilings
-            .chain(others)
-            .map(|(name, value)| format!("{name}={}", encoded(value)));
-        pairs.collect::<Vec<_>>().join("&")
+        query(ceilings.chain(others))
     }
 
     /// Returns the groups to choose from: the active ones and the key's own. `true` marks the key's own group.

@@ -1,6 +1,6 @@
 //! Parses the forms that a browser sends: `application/x-www-form-urlencoded`.
 
-use crate::text::percent::{decoded, encoded};
+use crate::text::percent::{decoded, query};
 
 /// Names and values, in the order in which they were sent.
 #[derive(Clone, Debug, Default)]
@@ -27,8 +27,7 @@ impl Form {
 
     /// Returns the value of a field, trimmed; empty if it is missing.
     pub(crate) fn get(&self, name: &str) -> &str {
-        let found = self.0.iter().find(|(given, _)| given == name);
-        found.map_or("", |(_, value)| value.trim())
+        self.exact(name).trim()
     }
 
     /// Returns an amount in the form that the API accepts. People put spaces between thousands, and a comma before the
@@ -51,11 +50,8 @@ impl Form {
 
     /// Returns a query with the named fields that are not empty.
     pub(crate) fn query(&self, names: &[&str]) -> String {
-        let given = names.iter().filter(|name| !self.get(name).is_empty());
-        let pairs: Vec<String> = given
-            .map(|name| format!("{name}={}", encoded(self.get(name))))
-            .collect();
-        pairs.join("&")
+        let pairs = names.iter().map(|name| (*name, self.get(name)));
+        query(pairs.filter(|(_, value)| !value.is_empty()))
     }
 }
 

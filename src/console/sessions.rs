@@ -12,7 +12,7 @@ use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 use tollgate_layers::error::BoxError;
 
-use crate::operators::Role;
+use crate::{operators::Role, text::hex::random};
 
 /// The maximum number of sessions. A further session evicts the session that has been idle longest.
 const SESSIONS_MAX: usize = 1000;
@@ -125,13 +125,6 @@ impl Sessions {
 
 pub(crate) fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
-}
-
-/// Returns 256 random bits in hexadecimal digits.
-pub(crate) fn random() -> Result<String, BoxError> {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|error| error.to_string())?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 #[cfg(test)]

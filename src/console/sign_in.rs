@@ -17,12 +17,13 @@ use super::{
     oidc::{Known, Oidc},
     pages::{self, Provider},
     see,
-    sessions::{AGE_MAX, Session, Sessions, digest, random},
+    sessions::{AGE_MAX, Session, Sessions, digest},
     texts::{chosen, english, filled},
 };
 use crate::{
     config::OidcConfig,
     operators::{ADMIN, Named, Operator, Operators, Role},
+    text::hex::random,
 };
 
 /// The cookie with the session's token. The browser sends it only with requests of this origin.

@@ -32,7 +32,7 @@ use super::role::Role;
 use crate::{
     net::replace::replace_file,
     text::{
-        hex::hex,
+        hex::{hex, random},
         time::{parse_rfc3339_ms, rfc3339},
     },
 };
@@ -77,9 +77,7 @@ impl Invitation {
     /// An error if the name is invalid, or if the system has no random bytes.
     pub(crate) fn new(name: &str, role: Role, now_ms: u64) -> Result<(Self, String), BoxError> {
         check_name(name)?;
-        let mut token = [0; 32];
-        getrandom::fill(&mut token).map_err(|error| error.to_string())?;
-        let token = hex(&token);
+        let token = random()?;
         let invitation = Self {
             name: name.to_owned(),
             role,
@@ -136,35 +134,27 @@ impl Operators {
             format!("line {line}: not an [[operator]] with name, role (read, finance, support, admin) and password")
         })?;
         if operators.list.len() > OPERATORS_MAX {
-            return Err(
-                format!("the operators file has more than {OPERATORS_MAX} operators").into(),
-            );
+            let problem = format!("the operators file has more than {OPERATORS_MAX} operators");
+            return Err(problem.into());
         }
         for (index, one) in operators.list.iter().enumerate() {
             check_name(&one.name)?;
-            if operators.list[..index]
-                .iter()
-                .any(|other| other.name == one.name)
-            {
+            let mut earlier = operators.list[..index].iter();
+            if earlier.any(|other| other.name == one.name) {
                 return Err(format!("names {} twice", one.name).into());
             }
-            PasswordHash::new(&one.password).map_err(|_| {
-                format!(
-                    "{}: the operator's password is not an argon2 digest",
-                    one.name
-                )
-            })?;
+            let name = &one.name;
+            PasswordHash::new(&one.password)
+                .map_err(|_| format!("{name}: the operator's password is not an argon2 digest"))?;
         }
         for one in &operators.invited {
             check_name(&one.name)?;
             let is_digest =
                 one.token.len() == 64 && one.token.bytes().all(|it| it.is_ascii_hexdigit());
             if !is_digest || parse_rfc3339_ms(&one.expires_at).is_none() {
-                return Err(format!(
-                    "{}: the invitation's token or expires_at is not valid",
-                    one.name
-                )
-                .into());
+                let name = &one.name;
+                let problem = format!("{name}: the invitation's token or expires_at is not valid");
+                return Err(problem.into());
             }
         }
         Ok(operators)

@@ -14,6 +14,13 @@ pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
 
+/// Writes a query or a form: names, and values that are percent-encoded.
+pub(crate) fn query<'t>(pairs: impl IntoIterator<Item = (&'t str, &'t str)>) -> String {
+    let pairs = pairs.into_iter();
+    let pairs = pairs.map(|(name, value)| format!("{name}={}", encoded(value)));
+    pairs.collect::<Vec<_>>().join("&")
+}
+
 /// Decodes `text`; `None` if it is not percent-encoded UTF-8. A plus is not decoded to a space as in forms, so that
 /// `+03:00` in a time needs no encoding.
 pub(crate) fn decoded(text: &str) -> Option<String> {

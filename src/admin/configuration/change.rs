@@ -17,14 +17,17 @@ use sha2::{Digest, Sha256};
 use super::keys::{NewFile, TYPED, free_key_file, permitted, reference, typed_key};
 use crate::{
     admin::{fields::Fields, refusal::Refusal},
-    api::fields::{line, words},
+    api::fields::{flag, line, words},
     config::{
-        Config, Preset,
+        Config,
         edit::{Edit, Edited},
         sections::{KEY_FILE, OUTPUT_TOKENS_MAX, VendorArgs, preset, prices},
     },
     net::replace::replace_file,
-    text::difference::{Hunk, difference},
+    text::{
+        difference::{Hunk, difference},
+        hex::hex,
+    },
 };
 
 const OF_ALL: [&str; 3] = ["change", "hash", "preview"];
@@ -96,11 +99,10 @@ impl Change {
         let variable = is_typed.then(|| format!("${{{TYPED}}}"));
         let edit = match name {
             RESTORE => None,
-            name => Some(edit(
-                name,
-                &mut fields,
-                variable.or_else(|| reference.clone()),
-            )?),
+            name => {
+                let key = variable.or_else(|| reference.clone());
+                Some(edit(name, &mut fields, key)?)
+            }
         };
         let typed = edit.as_ref().filter(|_| is_typed);
         let typed = typed.map(|edit| (edit.subject().to_owned(), key));
@@ -242,11 +244,10 @@ impl ChangeAnswer {
 }
 
 fn edit(name: &str, fields: &mut Fields, key: Option<String>) -> Result<Edit, Refusal> {
-    let prices_of = |fields: &mut Fields| fields.optional("prices", price_list);
     Ok(match name {
         "add_vendor" => {
-            let preset = fields.required("preset", words)?;
-            let preset = preset_named(&preset)?;
+            let preset = preset(&fields.required("preset", words)?);
+            let preset = preset.map_err(|problem| Refusal::invalid("preset", problem))?;
             let mut args = new_models(fields)?;
             args.name = fields.optional("name", words)?;
             args.url = fields.optional("url", words)?;
@@ -284,14 +285,10 @@ fn edit(name: &str, fields: &mut Fields, key: Option<String>) -> Result<Edit, Re
         },
         _ => Edit::SetPrice {
             model: fields.required("model", words)?,
-            prices: prices_of(fields)?.ok_or_else(|| Refusal::invalid("prices", "required"))?,
+            prices: fields.required("prices", price_list)?,
             valid_from: fields.optional("valid_from", words)?,
         },
     })
-}
-
-fn preset_named(name: &str) -> Result<&'static Preset, Refusal> {
-    preset(name).map_err(|problem| Refusal::invalid("preset", problem))
 }
 
 fn new_models(fields: &mut Fields) -> Result<VendorArgs, Refusal> {
@@ -334,12 +331,6 @@ fn texts_by_name(value: &Value) -> Result<BTreeMap<String, String>, String> {
     all.collect()
 }
 
-fn flag(value: &Value) -> Result<bool, String> {
-    value
-        .as_bool()
-        .ok_or_else(|| "must be true or false".into())
-}
-
 /// Checks a configuration text as `tollgate check` does. If a service account's JSON is still `to_be_typed`, its file
 /// does not exist yet and is not checked.
 fn check(text: &str, to_be_typed: bool) -> Result<(), Refusal> {
@@ -376,6 +367,5 @@ pub(super) fn is_writable(path: &Path) -> bool {
 }
 
 pub(super) fn hash(text: &str) -> String {
-    let digest = Sha256::digest(text);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(text))
 }

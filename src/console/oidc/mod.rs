@@ -20,10 +20,14 @@ use super::{
     Answer,
     form::Form,
     pages, see,
-    sessions::{digest, random},
+    sessions::digest,
     sign_in::{Cookie, is_tls, single},
 };
-use crate::{config::OidcConfig, operators::Role, text::percent::encoded};
+use crate::{
+    config::OidcConfig,
+    operators::Role,
+    text::{hex::random, percent::query},
+};
 
 /// The cookie with the random value of a sign-in in progress. It is `SameSite=Lax`, because the provider redirects the
 /// browser back from another site, and the browser must send the cookie with that request.
@@ -86,17 +90,15 @@ impl Oidc {
             }
         };
         let way = Way::of(&word);
-        let mut scopes = "openid".to_owned();
-        for scope in &self.config.scopes {
-            scopes = format!("{scopes} {scope}");
-        }
+        let scopes = self.config.scopes.iter().map(String::as_str);
+        let scopes: Vec<&str> = ["openid"].into_iter().chain(scopes).collect();
         let to = with_query(
             &ends.authorization_endpoint,
             &[
                 ("response_type", "code"),
                 ("client_id", &self.config.client_id),
                 ("redirect_uri", &self.config.redirect_url),
-                ("scope", &scopes),
+                ("scope", &scopes.join(" ")),
                 ("state", &way.state),
                 ("nonce", &way.nonce),
                 ("code_challenge", &way.challenge()),
@@ -121,32 +123,21 @@ impl Oidc {
         let way = cookie(headers).map(|word| Way::of(&word));
         let state = form.get("state").as_bytes();
         let Some(way) = way.filter(|way| bool::from(way.state.as_bytes().ct_eq(state))) else {
-            return Err(Refused {
-                status: StatusCode::BAD_REQUEST,
-                text: "This browser did not start this sign-in, or the sign-in took longer than ten minutes. Try again."
-                    .into(),
-                requested: false,
-            });
+            let text = "This browser did not start this sign-in, or the sign-in took longer than ten minutes. Try again.";
+            return Err(Refused::by_gateway(StatusCode::BAD_REQUEST, text));
         };
         // RFC 9207: a response of another issuer is refused.
         let issuer = form.get("iss");
         if !issuer.is_empty() && issuer != self.config.issuer {
-            return Err(Refused {
-                status: StatusCode::BAD_REQUEST,
-                text: "The sign-in came from an identity provider other than admin.oidc.issuer."
-                    .into(),
-                requested: false,
-            });
+            let text = "The sign-in came from an identity provider other than admin.oidc.issuer.";
+            return Err(Refused::by_gateway(StatusCode::BAD_REQUEST, text));
         }
         let code = form.get("code");
         if code.is_empty() {
             let word: String = form.get("error").chars().take(60).collect();
             tracing::warn!(target: "audit", what = "console.refused", by = "oidc", error = word);
-            return Err(Refused {
-                status: StatusCode::FORBIDDEN,
-                text: format!("The identity provider refused the sign-in ({word})."),
-                requested: false,
-            });
+            let text = format!("The identity provider refused the sign-in ({word}).");
+            return Err(Refused::by_gateway(StatusCode::FORBIDDEN, text));
         }
         let Ok(_permit) = self.requested.try_acquire() else {
             return Err(busy());
@@ -237,6 +228,15 @@ impl Oidc {
 }
 
 impl Refused {
+    /// A refusal for which the provider was not called.
+    fn by_gateway(status: StatusCode, text: impl Into<String>) -> Self {
+        Self {
+            status,
+            text: text.into(),
+            requested: false,
+        }
+    }
+
     pub(super) fn page(&self) -> Answer {
         page(self.status, &self.text)
     }
@@ -247,11 +247,8 @@ fn page(status: StatusCode, says: &str) -> Answer {
 }
 
 fn busy() -> Refused {
-    Refused {
-        status: StatusCode::SERVICE_UNAVAILABLE,
-        text: "Too many people are signing in at the moment. Try again.".into(),
-        requested: false,
-    }
+    let text = "Too many people are signing in at the moment. Try again.";
+    Refused::by_gateway(StatusCode::SERVICE_UNAVAILABLE, text)
 }
 
 /// Logs an error in full, and returns a short text for the person.
@@ -300,12 +297,8 @@ impl Way {
 }
 
 fn with_query(url: &str, fields: &[(&str, &str)]) -> String {
-    let fields = fields
-        .iter()
-        .map(|(name, value)| format!("{name}={}", encoded(value)));
-    let fields = fields.collect::<Vec<_>>().join("&");
     let sign = if url.contains('?') { '&' } else { '?' };
-    format!("{url}{sign}{fields}")
+    format!("{url}{sign}{}", query(fields.iter().copied()))
 }
 
 /// Returns the random value of a sign-in in progress: 64 hexadecimal digits.

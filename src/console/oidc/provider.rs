@@ -21,7 +21,7 @@ use super::token::{self, Expected, TokenError};
 use crate::{
     config::{OidcConfig, safe_address},
     net::https::{self, HttpsClient},
-    text::percent::encoded,
+    text::percent::{encoded, query},
 };
 
 /// The time limit for a whole response of the OpenID provider.
@@ -213,15 +213,10 @@ impl Provider {
                 basic = value;
             }
         }
-        let fields = fields
-            .iter()
-            .map(|(name, value)| format!("{name}={}", encoded(value)));
-        let body = fields.collect::<Vec<_>>().join("&");
-        let (status, answer) = self
-            .send(&ends.token_endpoint, Method::POST, body, basic)
-            .await?;
+        let (url, body) = (&ends.token_endpoint, query(fields));
+        let (status, answer) = self.send(url, Method::POST, body, basic).await?;
         if status == StatusCode::OK {
-            let given: Given = parsed(&ends.token_endpoint, status, &answer)?;
+            let given: Given = parsed(url, status, &answer)?;
             return Ok(given.id_token);
         }
         let reported = Said::of(&answer);
@@ -229,7 +224,7 @@ impl Provider {
             "invalid_client" | "unauthorized_client" => ProviderError::Client(reported.text()),
             "invalid_grant" => ProviderError::Code(reported.text()),
             _ => ProviderError::Answered {
-                url: ends.token_endpoint.clone(),
+                url: url.clone(),
                 status,
                 reported: reported.text(),
             },
