@@ -183,6 +183,13 @@ struct Link {
     until_ms: u64,
 }
 
+impl Link {
+    /// Returns whether this is the link with these digests of its secret and of the browser's cookie.
+    fn is(&self, link: &str, browser: &str) -> bool {
+        is_same(&self.digest, link) && is_same(&self.browser, browser)
+    }
+}
+
 /// The session of a person who has signed in to the cabinet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Session {
@@ -321,20 +328,31 @@ impl Members {
             }
         };
         let removed = self.store.update(&document(account), remove).await?;
-        let forget = |found: Option<Person>| {
-            let Some(mut person) = found else {
-                return Ok(Update::Keep(()));
-            };
+        let forget = |mut person: Person| {
             person.accounts.retain(|one| one != account);
             person.sessions.retain(|one| one.account != *account);
-            Ok::<_, MembersError>(match person.accounts.is_empty() {
+            match person.accounts.is_empty() {
                 true => Update::Remove(()),
                 false => Update::Write(person, ()),
+            }
+        };
+        self.change_person(&removed.mail.person(), forget).await?;
+        Ok(removed)
+    }
+
+    /// Changes what the ledger stores about a person. If it stores nothing, nothing changes.
+    async fn change_person<T: Default + Send>(
+        &self,
+        id: &PersonId,
+        change: impl Fn(Person) -> Update<Person, T> + Send,
+    ) -> Result<T, BookError> {
+        let change = move |found: Option<Person>| {
+            Ok::<_, BookError>(match found {
+                Some(person) => change(person),
+                None => Update::Keep(T::default()),
             })
         };
-        let name = removed.mail.person().document();
-        self.store.update(&name, forget).await?;
-        Ok(removed)
+        self.store.update(&id.document(), change).await
     }
 
     /// Stores a new sign-in link and returns its token. Returns `None` if no account has a member with this email
@@ -351,19 +369,16 @@ impl Members {
             browser: digest(browser),
             until_ms: now_ms + LINK_MS,
         };
-        let add = |found: Option<Person>| {
-            let Some(mut person) = found else {
-                return Ok(Update::Keep(false));
-            };
+        let add = |mut person: Person| {
             person.links.retain(|link| link.until_ms > now_ms);
             if person.accounts.is_empty() || person.links.len() >= LINKS_MAX {
-                return Ok(Update::Keep(false));
+                return Update::Keep(false);
             }
             person.links.push(link.clone());
-            Ok::<_, BookError>(Update::Write(person, true))
+            Update::Write(person, true)
         };
         let id = mail.person();
-        let is_stored = self.store.update(&id.document(), add).await?;
+        let is_stored = self.change_person(&id, add).await?;
         Ok(is_stored.then(|| format!("{id}.{secret}")))
     }
 
@@ -382,17 +397,12 @@ impl Members {
         };
         let (link, browser) = (digest(secret), digest(browser));
         let (new, csrf) = (random()?, random()?);
-        let enter = |found: Option<Person>| {
-            let Some(mut person) = found else {
-                return Ok(Update::Keep(false));
-            };
+        let enter = |mut person: Person| {
             person.links.retain(|link| link.until_ms > now_ms);
-            let used = person
-                .links
-                .iter()
-                .position(|one| is_same(&one.digest, &link) && is_same(&one.browser, &browser));
+            let mut links = person.links.iter();
+            let used = links.position(|one| one.is(&link, &browser));
             let (Some(used), Some(account)) = (used, person.accounts.first().cloned()) else {
-                return Ok(Update::Keep(false));
+                return Update::Keep(false);
             };
             person.links.remove(used);
             person.sessions.retain(|session| !session.is_over(now_ms));
@@ -408,9 +418,9 @@ impl Members {
                 begun_ms: now_ms,
                 seen_ms: now_ms,
             });
-            Ok::<_, BookError>(Update::Write(person, true))
+            Update::Write(person, true)
         };
-        let has_entered = self.store.update(&id.document(), enter).await?;
+        let has_entered = self.change_person(&id, enter).await?;
         if !has_entered {
             return Ok(None);
         }
@@ -433,9 +443,8 @@ impl Members {
         let (link, browser) = (digest(secret), digest(browser));
         let person: Option<Person> = self.store.read_value(&id.document()).await?.value;
         let links = person.map(|person| person.links).unwrap_or_default();
-        Ok(links.iter().any(|one| {
-            one.until_ms > now_ms && is_same(&one.digest, &link) && is_same(&one.browser, &browser)
-        }))
+        let mut links = links.iter().filter(|one| one.until_ms > now_ms);
+        Ok(links.any(|one| one.is(&link, &browser)))
     }
 
     /// Returns the person whose session has this token, with the person's current role.
@@ -491,19 +500,16 @@ impl Members {
     }
 
     async fn change_session(&self, id: &PersonId, changed: &Session) -> Result<(), BookError> {
-        let change = |found: Option<Person>| {
-            let Some(mut person) = found else {
-                return Ok(Update::Keep(()));
-            };
+        let change = |mut person: Person| {
             let mut sessions = person.sessions.iter_mut();
             // If the session has ended in the meantime, it is not stored again.
             match sessions.find(|one| one.digest == changed.digest) {
                 Some(session) => session.clone_from(changed),
-                None => return Ok(Update::Keep(())),
+                None => return Update::Keep(()),
             }
-            Ok::<_, BookError>(Update::Write(person, ()))
+            Update::Write(person, ())
         };
-        self.store.update(&id.document(), change).await
+        self.change_person(id, change).await
     }
 
     /// Ends the session with this token.
@@ -526,21 +532,18 @@ impl Members {
         id: &PersonId,
         is_ended: impl Fn(&Session) -> bool + Send,
     ) -> Result<(), BookError> {
-        let end = move |found: Option<Person>| {
-            let Some(mut person) = found else {
-                return Ok(Update::Keep(()));
-            };
+        let end = move |mut person: Person| {
             let count = person.sessions.len();
             person.sessions.retain(|session| !is_ended(session));
             if person.sessions.is_empty() {
                 person.links.clear();
             }
-            Ok::<_, BookError>(match person.sessions.len() == count {
+            match person.sessions.len() == count {
                 true => Update::Keep(()),
                 false => Update::Write(person, ()),
-            })
+            }
         };
-        self.store.update(&id.document(), end).await
+        self.change_person(id, end).await
     }
 }
 

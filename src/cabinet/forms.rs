@@ -125,11 +125,14 @@ struct Payment {
 }
 
 impl Payment {
-    /// Returns the provider's page, if its address is safe to link.
     fn page(&self) -> Option<&str> {
-        let url = self.url.as_deref()?;
-        url.starts_with("https://").then_some(url)
+        safe_page(self.url.as_deref())
     }
+}
+
+/// Returns the provider's page, if its address is safe to link.
+fn safe_page(url: Option<&str>) -> Option<&str> {
+    url.filter(|url| url.starts_with("https://"))
 }
 
 #[derive(Deserialize)]
@@ -151,8 +154,7 @@ struct Rule {
 
 impl Rule {
     fn page(&self) -> Option<&str> {
-        let url = self.url.as_deref()?;
-        url.starts_with("https://").then_some(url)
+        safe_page(self.url.as_deref())
     }
 }
 
@@ -195,10 +197,8 @@ impl Visit {
         if self.posted {
             let body = Value::Object(self.limits());
             let requested = (Method::POST, Route::OwnKeys, None);
-            match self
-                .call::<Key>(keys.clone(), requested, "", Some(&body))
-                .await
-            {
+            let made = self.call(keys.clone(), requested, "", Some(&body)).await;
+            match made {
                 Ok(key) => return Ok(self.key_made(key)),
                 Err(error) => problem = Some(self.text_of(&error)),
             }
@@ -207,19 +207,23 @@ impl Visit {
         let Keys { mut keys } = self.call(keys, requested, "", None).await?;
         keys.retain(|key| key.status != "deleted");
         let (status, text) = problem.unzip();
-        let typed = |name| if self.posted { self.form.get(name) } else { "" };
         let ceilings = CEILINGS.iter().map(|it| {
             let field = it.field();
-            (it.labels.0, field, typed(field).to_owned())
+            (it.labels.0, field, self.typed(field).to_owned())
         });
         let html = KeysHtml {
             page: self.page(english("Keys"), english("Keys"), text.as_deref()),
             keys,
             may_change: self.who.role.may_change_keys(),
             ceilings: ceilings.collect(),
-            typed: [typed("name"), typed("models")],
+            typed: [self.typed("name"), self.typed("models")],
         };
         Ok(written(status.unwrap_or(StatusCode::OK), &html))
+    }
+
+    /// Returns the text of a field in the posted form; empty if no form was posted.
+    fn typed(&self, field: &str) -> &str {
+        if self.posted { self.form.get(field) } else { "" }
     }
 
     /// Shows the page with the secret of a new key. No other page shows the secret.
@@ -273,18 +277,16 @@ impl Visit {
                 let to = format!("/cabinet/keys/{id}?done=saved");
                 (Method::PATCH, Some(json!({ "status": status })), to)
             }
-            "delete" if !self.form.get("sure").is_empty() => (
-                Method::DELETE,
-                None,
-                "/cabinet/keys?done=deleted".to_owned(),
-            ),
+            "delete" if !self.form.get("sure").is_empty() => {
+                let to = "/cabinet/keys?done=deleted".to_owned();
+                (Method::DELETE, None, to)
+            }
             "delete" => return Err(Error::invalid("sure", Problem::Missing)),
             _ => return Err(Error::invalid("do", Problem::Unsupported)),
         };
-        let what = if method == Method::DELETE {
-            "key.delete"
-        } else {
-            "key.change"
+        let what = match method {
+            Method::DELETE => "key.delete",
+            _ => "key.change",
         };
         let requested = (method, Route::OwnKey, Some(id));
         let keys = self.cabinet.0.keys.clone();
@@ -298,13 +300,9 @@ impl Visit {
         let mut fields = Map::new();
         fields.insert("name".into(), self.form.get("name").into());
         for ceiling in &CEILINGS {
-            let typed = self.form.rubles(ceiling.field());
-            let value = if typed.is_empty() {
-                Value::Null
-            } else {
-                typed.into()
-            };
-            fields.insert(ceiling.field().into(), value);
+            let typed = Some(self.form.rubles(ceiling.field()));
+            let value = typed.filter(|typed| !typed.is_empty());
+            fields.insert(ceiling.field().into(), value.into());
         }
         let models = self.form.get("models").split([' ', ',', '\n', '\r']);
         let models: Vec<&str> = models.filter(|model| !model.is_empty()).collect();
@@ -340,16 +338,12 @@ impl Visit {
             Err(Error::PathUnknown) => None,
             Err(error) => return Err(error),
         };
-        let rule = match &offer {
-            Some(_) => {
-                let requested = (Method::GET, Route::AutoTopup, None);
-                let auto: Auto = self
-                    .call(inner.payments.clone(), requested, "", None)
-                    .await?;
-                auto.auto_topup
-            }
-            None => None,
-        };
+        let mut rule = None;
+        if offer.is_some() {
+            let requested = (Method::GET, Route::AutoTopup, None);
+            let auto = self.call(inner.payments.clone(), requested, "", None);
+            rule = auto.await.map(|Auto { auto_topup }| auto_topup)?;
+        }
         let (status, text) = problem.unzip();
         let snapshot = inner.live.snapshot();
         let mail = match self.form.get("email") {
@@ -362,11 +356,7 @@ impl Visit {
             rule,
             contact: snapshot.seller().and_then(|seller| seller.contact.clone()),
             offers_invoices: self.offers_invoices(),
-            amount: if self.posted {
-                self.form.get("amount_rub")
-            } else {
-                ""
-            },
+            amount: self.typed("amount_rub"),
             mail,
         };
         Ok(written(status.unwrap_or(StatusCode::OK), &html))
@@ -430,9 +420,8 @@ impl Visit {
         tracing::info!(target: "audit", who, what = "cabinet.payment", account = %account, request = %method);
         let payments = self.cabinet.0.payments.clone();
         let body = Value::Object(body);
-        let _: Value = self
-            .call(payments, (method, route, None), "", Some(&body))
-            .await?;
+        let requested = (method, route, None);
+        let _: Value = self.call(payments, requested, "", Some(&body)).await?;
         Ok(to)
     }
 
@@ -453,11 +442,7 @@ impl Visit {
             page: self.page(english("Members"), english("Members"), text.as_deref()),
             members: members.map_err(no_books)?,
             roles: MemberRole::ALL.map(|role| (role, role_in_words(role))),
-            mail: if self.posted {
-                self.form.get("mail")
-            } else {
-                ""
-            },
+            mail: self.typed("mail"),
         };
         Ok(written(status.unwrap_or(StatusCode::OK), &html))
     }
@@ -467,24 +452,18 @@ impl Visit {
         let who = self.who.mail.as_str();
         match self.form.get("do") {
             "put" => {
+                let no_mail = english("Enter an email address, for example name@example.com.");
                 let mail = self.form.get("mail").parse();
-                let mail = mail.map_err(|_| {
-                    Refusal::Text(english(
-                        "Enter an email address, for example name@example.com.",
-                    ))
-                })?;
                 let role = self.form.get("role").parse();
-                let role: MemberRole =
-                    role.map_err(|_| Refusal::Text(english("Choose a role.")))?;
                 let member = Member {
-                    mail,
-                    role,
+                    mail: mail.map_err(|_| Refusal::Text(no_mail))?,
+                    role: role.map_err(|_| Refusal::Text(english("Choose a role.")))?,
                     added_ms: now_ms(),
                 };
                 members.put(account, &member, true).await?;
                 tracing::info!(
                     target: "audit", who, what = "member.put", account = %account, member = %member.mail.person(),
-                    mail = member.mail.as_str(), role = role.as_str()
+                    mail = member.mail.as_str(), role = member.role.as_str()
                 );
                 Ok("/cabinet/members?done=saved")
             }
@@ -492,9 +471,8 @@ impl Visit {
                 Err(Refusal::Text(english("Tick the checkbox to confirm.")))
             }
             "remove" => {
-                let removed = members
-                    .remove(account, self.form.get("member"), true)
-                    .await?;
+                let person = self.form.get("member");
+                let removed = members.remove(account, person, true).await?;
                 tracing::info!(
                     target: "audit", who, what = "member.remove", account = %account, member = %removed.mail.person(),
                     mail = removed.mail.as_str()
@@ -507,21 +485,14 @@ impl Visit {
 
     /// Makes the session show another account of the signed-in person.
     pub(super) async fn change_account(&self) -> Result<Answer, Error> {
-        let account = self.form.get("account").parse::<AccountId>();
-        let chosen = match account {
-            Ok(account) => {
-                let chosen = self.cabinet.0.members.choose(&self.who, &account).await;
-                chosen.map_err(no_books)?
+        if let Ok(account) = self.form.get("account").parse::<AccountId>() {
+            let chosen = self.cabinet.0.members.choose(&self.who, &account).await;
+            if chosen.map_err(no_books)? {
+                return Ok(see("/cabinet"));
             }
-            Err(_) => false,
-        };
-        Ok(match chosen {
-            true => see("/cabinet"),
-            false => {
-                let text = english("You are not a member of this account.");
-                self.message_page(StatusCode::FORBIDDEN, text)
-            }
-        })
+        }
+        let text = english("You are not a member of this account.");
+        Ok(self.message_page(StatusCode::FORBIDDEN, text))
     }
 }
 

@@ -125,32 +125,53 @@ impl SignIn {
     ) -> Result<Answer, Error> {
         let typed = if posted { form.get("mail") } else { "" };
         let shown = |status, problem: Option<&str>| self.form(status, problem, typed);
-        let browser = match self.browser(head, posted, &shown)? {
+        Ok(match self.ask_link(head, form, posted, &shown, None).await? {
+            Ok(mail) => {
+                let page = bare(english("Check your email"), None);
+                let mail = mail.as_str();
+                written(StatusCode::OK, &SentHtml { page, mail })
+            }
+            Err(answer) => answer,
+        })
+    }
+
+    /// Passes a posted form to the task that sends links, and returns the email address in the form. `sign_up` has the
+    /// invitation and the company's name of a sign-up, or else the problem in the form. The inner error is the response
+    /// if no link is sent: it shows the form with `shown`.
+    pub(super) async fn ask_link(
+        &self,
+        head: &Parts,
+        form: &Form,
+        posted: bool,
+        shown: &impl Fn(StatusCode, Option<&str>) -> Answer,
+        sign_up: Option<Result<(String, String), &'static str>>,
+    ) -> Result<Result<MailAddress, Answer>, Error> {
+        let browser = match self.browser(head, posted, shown)? {
             Ok(browser) => browser,
-            Err(answer) => return Ok(answer),
+            Err(answer) => return Ok(Err(answer)),
         };
-        let Ok(mail) = typed.parse::<MailAddress>() else {
+        let refused = |problem| Ok(Err(shown(StatusCode::UNPROCESSABLE_ENTITY, Some(problem))));
+        let Ok(mail) = form.get("mail").parse::<MailAddress>() else {
             let problem = english("Enter an email address, for example name@example.com.");
-            return Ok(shown(StatusCode::UNPROCESSABLE_ENTITY, Some(problem)));
+            return refused(problem);
+        };
+        let sign_up = match sign_up.transpose() {
+            Ok(sign_up) => sign_up,
+            Err(problem) => return refused(problem),
         };
         let wanted = Wanted {
             to: mail.clone(),
             browser,
             language: chosen(),
-            sign_up: None,
+            sign_up,
         };
-        if let Err(answer) = self.admit(head, wanted, &shown).await {
-            return Ok(answer);
-        }
-        let page = bare(english("Check your email"), None);
-        let mail = mail.as_str();
-        Ok(written(StatusCode::OK, &SentHtml { page, mail }))
+        Ok(self.admit(head, wanted, shown).await.map(|()| mail))
     }
 
     /// Returns the cookie value to which a link is bound: the value of the browser that posts the form. For a browser
     /// without a value, and for a GET, the inner error is the response: it shows the form with `shown` and sets the
     /// cookie.
-    pub(super) fn browser(
+    fn browser(
         &self,
         head: &Parts,
         posted: bool,
@@ -182,7 +203,7 @@ impl SignIn {
 
     /// Counts a link request, and passes it to the task that sends links. The error is the response to a client that
     /// has sent too many link requests.
-    pub(super) async fn admit(
+    async fn admit(
         &self,
         head: &Parts,
         wanted: Wanted,

@@ -7,16 +7,14 @@ use tollgate_layers::Error;
 use super::{
     Answer, Cabinet,
     frame::{Page, bare, message_page},
-    mails::Wanted,
 };
 use crate::{
     console::{
         form::Form,
         pages::written,
-        texts::{chosen, english},
+        texts::english,
     },
     endpoints::key_info::no_books,
-    members::MailAddress,
     text::time::now_ms,
 };
 
@@ -72,35 +70,23 @@ impl Cabinet {
             };
             written(status, &html)
         };
-        let browser = match sign_in.browser(head, posted, &shown)? {
-            Ok(browser) => browser,
-            Err(answer) => return Ok(answer),
+        let (name, code) = (form.get("name"), form.get("code"));
+        let sign_up = if name.is_empty() || code.is_empty() {
+            Err(english("Enter the company name and the invitation code."))
+        } else if form.get("terms").is_empty() {
+            Err(english("Accept the terms to open an account."))
+        } else {
+            Ok((code.to_owned(), name.to_owned()))
         };
-        let unprocessable = StatusCode::UNPROCESSABLE_ENTITY;
-        let Ok(mail) = form.get("mail").parse::<MailAddress>() else {
-            let problem = english("Enter an email address, for example name@example.com.");
-            return Ok(shown(unprocessable, Some(problem)));
-        };
-        if form.get("name").is_empty() || form.get("code").is_empty() {
-            let problem = english("Enter the company name and the invitation code.");
-            return Ok(shown(unprocessable, Some(problem)));
-        }
-        if form.get("terms").is_empty() {
-            let problem = english("Accept the terms to open an account.");
-            return Ok(shown(unprocessable, Some(problem)));
-        }
-        let wanted = Wanted {
-            to: mail.clone(),
-            browser,
-            language: chosen(),
-            sign_up: Some((form.get("code").to_owned(), form.get("name").to_owned())),
-        };
-        if let Err(answer) = sign_in.admit(head, wanted, &shown).await {
-            return Ok(answer);
-        }
-        let page = bare(english("Check your email"), None);
-        let mail = mail.as_str();
-        Ok(written(StatusCode::OK, &InvitedHtml { page, mail }))
+        let asked = sign_in.ask_link(head, form, posted, &shown, Some(sign_up));
+        Ok(match asked.await? {
+            Ok(mail) => {
+                let page = bare(english("Check your email"), None);
+                let mail = mail.as_str();
+                written(StatusCode::OK, &InvitedHtml { page, mail })
+            }
+            Err(answer) => answer,
+        })
     }
 
     /// Shows the page of a link that confirms a sign-up; or opens the account and signs its owner in.
