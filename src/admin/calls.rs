@@ -48,12 +48,7 @@ fn parse(query: Option<&str>) -> Result<UnbookedQuery, Refusal> {
 }
 
 fn state(text: &str) -> Result<UnbookedState, String> {
-    match text {
-        "refused" => Ok(UnbookedState::Refused),
-        "released" => Ok(UnbookedState::Released),
-        "running" => Ok(UnbookedState::Running),
-        _ => Err("must be refused, released or running".into()),
-    }
+    serde_json::from_value(text.into()).map_err(|_| "must be refused, released or running".into())
 }
 
 /// A page of calls without a receipt, latest first.

@@ -7,7 +7,7 @@ use tollgate_layers::money::MicroRub;
 use super::{
     Admin, Answer,
     accounts::{account_id, find_account},
-    query::Query,
+    query::{Query, id, one_of},
     refusal::Refusal,
     route::{AdminRequest, Route, routes},
     statements::attachment,
@@ -25,14 +25,14 @@ pub(super) const ROUTES: &[Route] = routes! {
 impl Admin {
     async fn show_invoice(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let mut query = Query::parse(request.query(), &["amount_rub", "date", "format"])?;
-        let amount = query.optional("amount_rub", amount)?;
+        let amount = query.optional("amount_rub", id::<MicroRub>)?;
         let amount = amount.ok_or_else(|| Refusal::invalid("amount_rub", "required"))?;
         let date_ms = query.optional("date", date)?;
-        let format = query.optional("format", format)?;
+        let format = query.optional("format", one_of(&["json", "html", "pdf"]))?;
         let account = account_id(request.named())?;
         let view = find_account(&self.store, &account).await?;
         let snapshot = self.live.snapshot();
-        let seller = snapshot.seller().map(|seller| &**seller);
+        let seller = snapshot.seller();
         let order = Order {
             account: &account,
             name: &view.name,
@@ -43,30 +43,20 @@ impl Admin {
         let invoice = Invoice::new(&order).map_err(|error| refusal(&error))?;
         let number = invoice.number();
         tracing::info!(target: "audit", who = request.who().name(), what = "invoice", number);
-        let (bytes, kind, ending) = match format.unwrap_or("json") {
-            "html" => (invoice.html().into_bytes(), HTML, "html"),
-            "pdf" => (invoice.pdf(), "application/pdf", "pdf"),
-            _ => (invoice.json(), "application/json", "json"),
+        let format = format.unwrap_or("json");
+        let (bytes, kind) = match format {
+            "html" => (invoice.html().into_bytes(), HTML),
+            "pdf" => (invoice.pdf(), "application/pdf"),
+            _ => (invoice.json(), "application/json"),
         };
-        Ok(attachment(bytes, kind, &format!("{number}.{ending}")))
+        Ok(attachment(bytes, kind, &format!("{number}.{format}")))
     }
-}
-
-fn amount(text: &str) -> Result<MicroRub, String> {
-    let amount = text.parse::<MicroRub>();
-    amount.map_err(|error| error.to_string())
 }
 
 fn date(text: &str) -> Result<u64, String> {
     let is_date = text.len() == "2026-01-31".len();
     let ms = parse_rfc3339_ms(text).filter(|_| is_date);
     ms.ok_or_else(|| "must be a date, for example 2026-01-31".into())
-}
-
-fn format(text: &str) -> Result<&'static str, String> {
-    let mut known = ["json", "html", "pdf"].into_iter();
-    let found = known.find(|known| *known == text);
-    found.ok_or_else(|| "must be json, html or pdf".into())
 }
 
 fn refusal(error: &InvoiceError) -> Refusal {

@@ -8,7 +8,6 @@
 mod accounts;
 mod alerts;
 mod answer;
-mod answer_refusals;
 mod audit;
 mod auth;
 mod auto_topups;
@@ -66,9 +65,8 @@ use crate::{
 
 pub(crate) use self::body::streamed;
 pub use self::{
-    answer_refusals::{AnswerRefusals, AnswerRefusalsLayer},
     auth::{AdminAuth, AdminAuthLayer},
-    refusal::Refusal,
+    refusal::{Refusal, answer_refusals},
     routes::Routes,
     shape::{OperatorsShape, WhichCall},
 };

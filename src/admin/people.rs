@@ -1,9 +1,8 @@
 //! Endpoints for named operators: list, invite, remove.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use serde::Serialize;
-use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tollgate_layers::error::BoxError;
 
@@ -12,7 +11,7 @@ use super::{
     fields::Fields,
     now_ms, ok,
     refusal::Refusal,
-    route::{AdminRequest, Route},
+    route::{AdminRequest, Route, routes},
 };
 use crate::{
     api::fields::{id, words},
@@ -20,24 +19,11 @@ use crate::{
     text::percent,
 };
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/admin/v1/operators", |admin, _| {
-        Box::pin(admin.list_operators())
-    }),
-    Route::post("/admin/v1/operators", |admin, request| {
-        Box::pin(admin.invite_operator(request))
-    })
-    .needs(Right::Everything),
-    Route::delete("/admin/v1/operators/{operator}", |admin, request| {
-        Box::pin(admin.remove_operator(request))
-    })
-    .needs(Right::Everything),
-];
-
-#[derive(Serialize)]
-struct OperatorsAnswer {
-    operators: Vec<OperatorAnswer>,
-}
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/operators" => list_operators;
+    post "/admin/v1/operators" => invite_operator .needs(Right::Everything);
+    delete "/admin/v1/operators/{operator}" => remove_operator .needs(Right::Everything);
+};
 
 #[derive(Serialize)]
 struct OperatorAnswer {
@@ -57,10 +43,9 @@ impl OperatorAnswer {
         Self {
             name: one.name.clone(),
             role: one.role.as_str(),
-            status: if one.is_open(now_ms()) {
-                "invited"
-            } else {
-                "expired"
+            status: match one.is_open(now_ms()) {
+                true => "invited",
+                false => "expired",
             },
             expires_at: Some(one.expires_at.clone()),
             token,
@@ -69,7 +54,7 @@ impl OperatorAnswer {
 }
 
 impl Admin {
-    async fn list_operators(self: Arc<Self>) -> Result<Answer, Refusal> {
+    async fn list_operators(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
         let path = self.operators_file()?;
         let read = spawn_blocking(move || Operators::read(&path)).await;
         let operators = read
@@ -84,9 +69,8 @@ impl Admin {
         });
         let invited = operators.invitations().iter();
         let invited = invited.map(|one| OperatorAnswer::invited(one, None));
-        ok(&OperatorsAnswer {
-            operators: named.chain(invited).collect(),
-        })
+        let operators: Vec<_> = named.chain(invited).collect();
+        ok(&BTreeMap::from([("operators", operators)]))
     }
 
     async fn invite_operator(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
@@ -94,10 +78,10 @@ impl Admin {
         let who = request.who();
         let mut fields = Fields::parse(&request.body().await?, &["name", "role"])?;
         let name = fields.required("name", words)?;
-        let role: Role = fields.required("role", |value: &Value| id(value))?;
+        let role: Role = fields.required("role", id)?;
         let made = Invitation::new(&name, role, now_ms());
-        let (invitation, token) =
-            made.map_err(|problem| Refusal::invalid("name", problem.to_string()))?;
+        let made = made.map_err(|problem| Refusal::invalid("name", problem.to_string()));
+        let (invitation, token) = made?;
         let added = invitation.clone();
         changed(path, move |operators| {
             let operators = operators.inviting(added, now_ms());

@@ -9,26 +9,24 @@ use tollgate_layers::body::full;
 use super::{
     Admin, Answer, ok,
     refusal::{Refusal, json_response, response},
-    route::{AdminRequest, Route},
+    route::{AdminRequest, Route, routes},
 };
 use crate::{endpoints::openapi, observe::metrics::text::Format};
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/livez", |_, _| {
-        Box::pin(async { ok(&json!({"status": "live"})) })
-    })
-    .open(),
-    Route::get("/readyz", |admin, _| Box::pin(admin.ready())).open(),
-    // The metrics need no key, because they contain no customer names.
-    Route::get("/metrics", |admin, request| {
-        Box::pin(admin.metrics(request))
-    })
-    .open(),
-    Route::get("/openapi.yaml", |_, _| Box::pin(described())).open(),
-];
+// The metrics need no key, because they contain no customer names.
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/livez" => live .open();
+    get "/readyz" => ready .open();
+    get "/metrics" => metrics .open();
+    get "/openapi.yaml" => openapi .open();
+};
 
 impl Admin {
-    async fn ready(self: Arc<Self>) -> Result<Answer, Refusal> {
+    async fn live(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
+        ok(&json!({"status": "live"}))
+    }
+
+    async fn ready(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
         let Err(reason) = self.readiness.check() else {
             return ok(&json!({"status": "ready"}));
         };
@@ -44,8 +42,8 @@ impl Admin {
         })?;
         Ok(response(full(text), format.content_type()))
     }
-}
 
-async fn described() -> Result<Answer, Refusal> {
-    Ok(response(full(openapi::ADMIN), openapi::CONTENT_TYPE))
+    async fn openapi(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
+        Ok(response(full(openapi::ADMIN), openapi::CONTENT_TYPE))
+    }
 }

@@ -22,23 +22,18 @@ impl Query {
                 return Err(Refusal::unknown("parameter", "none", &name, known));
             }
             if parameters.iter().any(|(earlier, _)| *earlier == name) {
-                return Err(Refusal::invalid(
-                    name,
-                    "occurs twice; send this parameter once",
-                ));
+                let problem = "occurs twice; send this parameter once";
+                return Err(Refusal::invalid(name, problem));
             }
-            match decoded(value) {
-                Some(value) if !value.is_empty() => parameters.push((name, value)),
-                Some(_) => {
-                    return Err(Refusal::invalid(
-                        name,
-                        "is empty; leave the parameter out instead",
-                    ));
+            let problem = match decoded(value) {
+                Some(value) if !value.is_empty() => {
+                    parameters.push((name, value));
+                    continue;
                 }
-                None => {
-                    return Err(Refusal::invalid(name, "is not percent-encoded UTF-8"));
-                }
-            }
+                Some(_) => "is empty; leave the parameter out instead",
+                None => "is not percent-encoded UTF-8",
+            };
+            return Err(Refusal::invalid(name, problem));
         }
         Ok(Self(parameters))
     }
@@ -53,10 +48,8 @@ impl Query {
             return Ok(None);
         };
         let (_, value) = self.0.swap_remove(index);
-        match read(&value) {
-            Ok(value) => Ok(Some(value)),
-            Err(problem) => Err(Refusal::invalid(name, problem)),
-        }
+        let read = read(&value).map(Some);
+        read.map_err(|problem| Refusal::invalid(name, problem))
     }
 }
 
@@ -71,6 +64,19 @@ pub(super) fn up_to(max: usize) -> impl FnOnce(&str) -> Result<usize, String> {
         let number = text.parse().ok();
         let number = number.filter(|number| (1..=max).contains(number));
         number.ok_or_else(|| format!("must be a whole number from 1 to {max}"))
+    }
+}
+
+/// Returns a parser of one of these words.
+pub(super) fn one_of(
+    words: &'static [&'static str],
+) -> impl FnOnce(&str) -> Result<&'static str, String> {
+    move |text| {
+        let found = words.iter().copied().find(|word| *word == text);
+        found.ok_or_else(|| {
+            let (last, others) = words.split_last().unwrap_or((&"", &[]));
+            format!("must be {} or {last}", others.join(", "))
+        })
     }
 }
 

@@ -5,7 +5,12 @@ use std::{collections::BTreeMap, fmt};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
-use tollgate_layers::{facts::RequestNumber, reserve::ledger::BookError};
+use tollgate_layers::{
+    Error,
+    body::{AnswerBody, full},
+    facts::RequestNumber,
+    reserve::ledger::BookError,
+};
 
 use super::Role;
 use crate::{
@@ -280,6 +285,21 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+/// Answers refused requests with error texts for operators. Layers above therefore see no refusals. They handle only
+/// errors of layers that the operators' and the callers' listeners share.
+pub fn answer_refusals(
+    result: Result<Response<AnswerBody>, Refusal>,
+) -> Result<Response<AnswerBody>, Error> {
+    Ok(result.unwrap_or_else(|refusal| refusal.answer().map(full)))
+}
+
+/// A refusal without a request, which a service reports while it is not ready.
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::Internal(refusal.into())
+    }
+}
 
 impl From<BodyError> for Refusal {
     fn from(error: BodyError) -> Self {

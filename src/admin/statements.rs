@@ -17,7 +17,7 @@ use super::{
     Admin, Answer,
     accounts::account_id,
     ok,
-    query::{Query, id, up_to},
+    query::{Query, id, one_of, up_to},
     refusal::{OrRefuse as _, Refusal, response},
     route::{AdminRequest, Route, routes},
 };
@@ -95,10 +95,8 @@ impl MonthOfAccount {
             Err(error) => (Statement::default(), Some(error.to_string())),
         };
         let sum = |moved: &[Moved]| {
-            moved
-                .iter()
-                .map(|it| i128::from(it.amount_rub.micro()))
-                .sum()
+            let amounts = moved.iter().map(|it| i128::from(it.amount_rub.micro()));
+            amounts.sum()
         };
         let charged = statement.models.values().map(|it| it.charged_micro).sum();
         let rubles = |micro: i128| Rubles(micro).to_string();
@@ -118,15 +116,6 @@ impl MonthOfAccount {
     }
 }
 
-/// The file format of a statement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    Json,
-    Csv,
-    Html,
-    Pdf,
-}
-
 impl Admin {
     /// Returns the payments, corrections and sums of all accounts in a month.
     async fn list_month(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
@@ -135,14 +124,10 @@ impl Admin {
         let limit = query
             .optional("limit", up_to(ACCOUNTS_MAX))?
             .unwrap_or(ACCOUNTS_MAX);
-        let month: Month = (request.named().parse())
-            .map_err(|problem| Refusal::invalid("month", format!("{problem}")))?;
+        let month = month_named(request.named())?;
         let snapshot = self.live.snapshot();
-        let time = month.time(
-            snapshot
-                .seller()
-                .map_or(0, |seller| seller.utc_offset_minutes),
-        );
+        let seller = snapshot.seller();
+        let time = month.time(seller.map_or(0, |seller| seller.utc_offset_minutes));
         let mut views = self.store.accounts().await.or_refuse("accounts")?;
         views.retain(|view| after.as_ref().is_none_or(|after| view.id > *after));
         let is_more = views.len() > limit;
@@ -191,31 +176,30 @@ impl Admin {
     }
 
     async fn show_statement(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
-        let form = Query::parse(request.query(), &["format"])?.optional("format", form)?;
+        let formats = one_of(&["json", "csv", "html", "pdf"]);
+        let format = Query::parse(request.query(), &["format"])?.optional("format", formats)?;
         let account = account_id(request.named())?;
-        let month: Month = (request.second_named().parse())
-            .map_err(|problem| Refusal::invalid("month", format!("{problem}")))?;
+        let month = month_named(request.second_named())?;
         let snapshot = self.live.snapshot();
-        let seller = snapshot.seller().map(|seller| &**seller);
+        let seller = snapshot.seller();
         let issued = issue(&self.store, seller, snapshot.language(), &account, month).await;
         let (document, language) = issued.map_err(|error| refusal(&error, &account, month))?;
         tracing::info!(target: "audit", who = request.who().name(), what = "statement", number = document.number());
-        let form = form.unwrap_or(Form::Json);
-        let bytes = match form {
-            Form::Json => document.json(),
-            Form::Csv => document.csv().into_bytes(),
-            Form::Html => document.html(language).into_bytes(),
-            Form::Pdf => document.pdf(language),
+        let format = format.unwrap_or("json");
+        let (bytes, kind) = match format {
+            "csv" => (document.csv().into_bytes(), "text/csv; charset=utf-8"),
+            "html" => (document.html(language).into_bytes(), HTML),
+            "pdf" => (document.pdf(language), "application/pdf"),
+            _ => (document.json(), "application/json"),
         };
-        let (kind, ending) = match form {
-            Form::Json => ("application/json", "json"),
-            Form::Csv => ("text/csv; charset=utf-8", "csv"),
-            Form::Html => (HTML, "html"),
-            Form::Pdf => ("application/pdf", "pdf"),
-        };
-        let file = format!("{}.{ending}", document.number());
+        let file = format!("{}.{format}", document.number());
         Ok(attachment(bytes, kind, &file))
     }
+}
+
+fn month_named(text: &str) -> Result<Month, Refusal> {
+    let month = text.parse();
+    month.map_err(|problem| Refusal::invalid("month", format!("{problem}")))
 }
 
 /// Returns a document as a file download. The file's name must be ASCII.
@@ -229,16 +213,6 @@ pub(super) fn attachment(bytes: Vec<u8>, kind: &'static str, name: &str) -> Answ
     answer
 }
 
-fn form(text: &str) -> Result<Form, String> {
-    match text {
-        "json" => Ok(Form::Json),
-        "csv" => Ok(Form::Csv),
-        "html" => Ok(Form::Html),
-        "pdf" => Ok(Form::Pdf),
-        _ => Err("must be json, csv, html or pdf".into()),
-    }
-}
-
 fn refusal(error: &IssueError, account: &AccountId, month: Month) -> Refusal {
     match error {
         IssueError::Ledger(error) | IssueError::Sums(StatementError::Ledger(error), _) => {
@@ -248,10 +222,7 @@ fn refusal(error: &IssueError, account: &AccountId, month: Month) -> Refusal {
         IssueError::Sums(StatementError::Forgotten, closed) => Refusal::Conflict(format!(
             "the journal of account {account} may no longer have all lines of the requested month, so the month's \
              sums may be incomplete. Take the sums from the statement that was made earlier{}, or from an export",
-            closed
-                .as_ref()
-                .map(|sha256| format!(" (its sha256 is {sha256})"))
-                .unwrap_or_default()
+            (closed.as_ref()).map_or_else(String::new, |sha256| format!(" (its sha256 is {sha256})"))
         )),
         IssueError::Sums(..) => Refusal::Conflict(format!(
             "the month has more than {LINES_MAX} models, or payments and corrections: use tollgate export instead of a \

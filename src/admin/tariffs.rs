@@ -1,6 +1,6 @@
 //! Endpoint for tariff versions and when they came into force.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Serialize;
 
@@ -22,11 +22,6 @@ pub(super) const ROUTES: &[Route] = routes! {
 const SHOWN_MAX: usize = 50;
 
 #[derive(Serialize)]
-struct TariffsAnswer<'a> {
-    tariffs: Vec<TariffAnswer<'a>>,
-}
-
-#[derive(Serialize)]
 struct TariffAnswer<'a> {
     version: u64,
     since: String,
@@ -38,14 +33,12 @@ impl Admin {
     async fn list_tariffs(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
         let stored = tariffs::stored(&self.store).await.or_refuse("tariffs")?;
         let tariffs = stored.iter().take(SHOWN_MAX);
-        ok(&TariffsAnswer {
-            tariffs: tariffs
-                .map(|(version, tariff)| TariffAnswer {
-                    version: *version,
-                    since: rfc3339(tariff.since_ms),
-                    tariff,
-                })
-                .collect(),
-        })
+        let tariffs = tariffs.map(|(version, tariff)| TariffAnswer {
+            version: *version,
+            since: rfc3339(tariff.since_ms),
+            tariff,
+        });
+        let tariffs: Vec<_> = tariffs.collect();
+        ok(&BTreeMap::from([("tariffs", tariffs)]))
     }
 }

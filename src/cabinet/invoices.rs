@@ -15,7 +15,7 @@ impl Visit {
     /// Returns whether the seller's settings are complete enough for invoices.
     pub(super) fn offers_invoices(&self) -> bool {
         let snapshot = self.cabinet.0.live.snapshot();
-        Invoice::is_possible(snapshot.seller().map(|seller| &**seller))
+        Invoice::is_possible(snapshot.seller())
     }
 
     /// Returns an invoice for the session's account, dated today, as a file.
@@ -25,7 +25,7 @@ impl Visit {
         let amount = self.form.rubles("amount_rub").parse::<MicroRub>();
         let view = inner.store.account(account).await.map_err(no_books)?;
         let snapshot = inner.live.snapshot();
-        let seller = snapshot.seller().map(|seller| &**seller);
+        let seller = snapshot.seller();
         let invoice = match Invoice::new(&Order {
             account,
             name: &view.name,

@@ -163,7 +163,7 @@ impl Visit {
             .map(|(day, sums)| (day.clone(), Rubles(sums.charged_micro).to_string()))
             .collect();
         let times = plots::days(since_ms, now_ms());
-        Plot::charged(title, &times, &charged, self.language)
+        Plot::compared(title, &times, &charged, &[], self.language)
     }
 
     async fn overview(&self) -> Result<Answer, Error> {
@@ -247,7 +247,7 @@ impl Visit {
         let month: Month = month.parse().map_err(|_| wrong())?;
         let (inner, account) = (&self.cabinet.0, &self.who.session.account);
         let snapshot = inner.live.snapshot();
-        let seller = snapshot.seller().map(|seller| &**seller);
+        let seller = snapshot.seller();
         let issued = issue(&inner.store, seller, snapshot.language(), account, month).await;
         let (document, language) = issued.map_err(|error| match error {
             IssueError::Ledger(error) | IssueError::Sums(StatementError::Ledger(error), _) => {

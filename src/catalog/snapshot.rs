@@ -250,8 +250,8 @@ impl Snapshot {
 
     /// Returns the seller's details, if the configuration has them.
     #[must_use]
-    pub const fn seller(&self) -> Option<&Arc<SellerConfig>> {
-        self.seller.as_ref()
+    pub fn seller(&self) -> Option<&SellerConfig> {
+        self.seller.as_deref()
     }
 
     pub(crate) fn urls(&self) -> &PublicUrls {

@@ -139,18 +139,8 @@ impl Plot {
         self
     }
 
-    /// Draws the charges by time. `times` has the names of all times to draw, including those without a charge.
-    pub(crate) fn charged(
-        title: &'static str,
-        times: &[String],
-        rows: &[(String, String)],
-        language: Language,
-    ) -> Self {
-        Self::compared(title, times, rows, &[], language)
-    }
-
-    /// Draws the charges by time, compared with those of the previous period. `before` has one amount for each of
-    /// `times`, or is empty.
+    /// Draws the charges by time, compared with those of the previous period. `times` has the names of all times to draw,
+    /// including those without a charge. `before` has one amount for each of `times`, or is empty.
     pub(crate) fn compared(
         title: &'static str,
         times: &[String],
@@ -194,10 +184,8 @@ fn labels(points: &[Point], language: Language) -> Vec<String> {
         0..3 => (0..points.len()).collect(),
         _ => vec![0, last / 2, last],
     };
-    let shown = shown.into_iter();
-    shown
-        .map(|index| short(&points[index].at, language))
-        .collect()
+    let labels = shown.iter().map(|index: &usize| short(&points[*index].at, language));
+    labels.collect()
 }
 
 impl Unit {
@@ -259,20 +247,17 @@ fn moment(name: &str, language: Language) -> String {
 
 /// Returns the names of all hours that begin in `from_ms..=until_ms`, in the form that reports use.
 pub(crate) fn hours(from_ms: u64, until_ms: u64) -> Vec<String> {
-    let first = from_ms - from_ms % HOUR_MS;
-    (first..=until_ms)
-        .step_by(HOUR_MS as usize)
-        .map(rfc3339)
-        .collect()
+    times(from_ms, until_ms, HOUR_MS, rfc3339)
 }
 
 /// Returns the names of all days in `from_ms..=until_ms`, in the form that reports use.
 pub(crate) fn days(from_ms: u64, until_ms: u64) -> Vec<String> {
-    let first = from_ms - from_ms % DAY_MS;
-    (first..=until_ms)
-        .step_by(DAY_MS as usize)
-        .map(day)
-        .collect()
+    times(from_ms, until_ms, DAY_MS, day)
+}
+
+fn times(from_ms: u64, until_ms: u64, step_ms: u64, name: fn(u64) -> String) -> Vec<String> {
+    let times = (from_ms - from_ms % step_ms..=until_ms).step_by(step_ms as usize);
+    times.map(name).collect()
 }
 
 /// Returns the names of all months in `from_ms..=until_ms`, in the form that reports use.
@@ -319,11 +304,8 @@ impl Course {
         };
         let rows: Vec<CourseRow> = times.iter().enumerate().filter_map(row).collect();
         if rows.is_empty() {
-            return Self {
-                span,
-                plots: Vec::new(),
-                rows,
-            };
+            let plots = Vec::new();
+            return Self { span, plots, rows };
         }
         let points = |value: fn(&Sums, Language) -> (String, [i128; 2])| -> Vec<Point> {
             let point = |(index, at): (usize, &String)| {
@@ -339,10 +321,9 @@ impl Course {
             };
             times.iter().enumerate().map(point).collect()
         };
-        let charged: Vec<_> = rows
-            .iter()
-            .map(|it| (it.at.clone(), it.sums.charged_rub.clone()))
-            .collect();
+        let charged = rows.iter();
+        let charged = charged.map(|it| (it.at.clone(), it.sums.charged_rub.clone()));
+        let charged: Vec<_> = charged.collect();
         let charged_before = (0..times.len())
             .map(|index| earlier(index).map_or_else(String::new, |sums| sums.charged_rub.clone()));
         let charged_before: Vec<String> = charged_before.collect();

@@ -4,11 +4,13 @@ use std::convert::Infallible;
 
 use http::{Request, Response};
 use http_body::Body;
-use tollgate_layers::{error::BoxError, request_number::RequestNumberLayer, respond};
+use tollgate_layers::{
+    body::AnswerBody, error::BoxError, request_number::RequestNumberLayer, respond,
+};
 use tower::{Service, ServiceBuilder};
 
 use crate::{
-    admin::{self, Admin, AdminAuthLayer, AnswerRefusalsLayer, OperatorsShape, WhichCall},
+    admin::{self, Admin, AdminAuthLayer, OperatorsShape, WhichCall},
     config::AdminConfig,
     console::ConsoleLayer,
     edge::{
@@ -21,7 +23,7 @@ use crate::{
 
 /// The response type of the outermost layer for operators.
 pub type OperatorsAnswer = Response<
-    respond::ResponseBody<panics::ResponseBody<admin::AnswerBody, WhichCall>, OperatorsShape>,
+    respond::ResponseBody<panics::ResponseBody<AnswerBody, WhichCall>, OperatorsShape>,
 >;
 
 /// Builds the service that handles operators' requests.
@@ -42,7 +44,7 @@ where
         .layer(respond) //                                 Error → JSON in the operators' form; above it: Infallible
         .layer(PanicsLayer::new().witnessed_by::<WhichCall>()) // 500  in the call and in its body; logs the route
         .layer(HeadLayer::new(HeadLimits::OF_THE_SERVER)) // 400  one length, one host; only the server's limits
-        .layer(AnswerRefusalsLayer) //                     Refusal → its answer. Above it an Error is a fault or a refused head
+        .map_result(admin::answer_refusals) //             Refusal → its answer. Above it an Error is a fault or a refused head
         .layer(AdminAuthLayer::new(config, metrics.requests.limited(LimitedBy::AdminKey))) // 401 403 429  the key if the route needs it, else the host; unknown paths get their 404 below
         .map_request(limit_body::<B>) //         408 413      Request<B> → Request<UnreadBody>: read on request of the handler
         .layer(console) //                    303 401 403 429  pages for signed-in operators; they call the routes below

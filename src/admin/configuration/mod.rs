@@ -21,7 +21,7 @@ use super::{
     fields::Fields,
     ok,
     refusal::Refusal,
-    route::{AdminRequest, Route},
+    route::{AdminRequest, Route, routes},
     vendor_test::{OneVendor, calls, target},
 };
 use crate::{
@@ -31,18 +31,11 @@ use crate::{
     text::percent,
 };
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/admin/v1/configuration", |admin, _| {
-        Box::pin(admin.show_configuration())
-    }),
-    Route::post("/admin/v1/configuration/changes", |admin, request| {
-        Box::pin(admin.change_configuration(request))
-    }),
-    Route::post(
-        "/admin/v1/configuration/vendors/{vendor}/test",
-        |admin, request| Box::pin(admin.test_vendor(request)),
-    ),
-];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/configuration" => show_configuration;
+    post "/admin/v1/configuration/changes" => change_configuration;
+    post "/admin/v1/configuration/vendors/{vendor}/test" => test_vendor;
+};
 
 /// The configuration file of this process, and what is needed to change and apply it.
 pub(super) struct Configuration {
@@ -118,7 +111,7 @@ impl Admin {
         })
     }
 
-    async fn show_configuration(self: Arc<Self>) -> Result<Answer, Refusal> {
+    async fn show_configuration(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
         let path = self.configuration()?.path.clone();
         let shown = off_thread(move || {
             let text = read(&path)?;
