@@ -32,6 +32,8 @@ pub(super) const ROUTES: &[Route] = routes! {
 };
 
 const CHANGE_FIELDS: &[&str] = &["name", "status"];
+/// The words for an account's status, and whether the account is suspended.
+const STATUSES: [(&str, bool); 2] = [("active", false), ("suspended", true)];
 
 impl Admin {
     async fn list_accounts(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
@@ -70,8 +72,7 @@ impl Admin {
         let who = request.who();
         let mut fields = Fields::parse(&request.body().await?, CHANGE_FIELDS)?;
         let name = fields.optional("name", fields::line)?;
-        let status = either([("active", false), ("suspended", true)]);
-        let suspended = fields.optional("status", status)?;
+        let suspended = fields.optional("status", either(STATUSES))?;
         if name.is_none() && suspended.is_none() {
             let problem = "nothing to change: send name or status";
             return Err(Refusal::invalid("", problem));
@@ -199,6 +200,7 @@ mod tests {
 
     #[test]
     fn account_status_is_the_word_active_or_suspended() {
+        let suspended = either(STATUSES);
         assert_eq!(suspended(&json!("active")), Ok(false));
         assert_eq!(suspended(&json!("suspended")), Ok(true));
         assert!(suspended(&json!(true)).is_err());

@@ -4,8 +4,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Serialize;
+use serde_json::json;
 use tollgate_layers::{
-    key::{AccountId, GroupId, KeyId},
+    key::{AccountId, GroupId},
     reserve::ledger::LedgerAdmin,
 };
 use tollgate_ledger::{
@@ -42,22 +43,6 @@ struct AlertsAnswer<'a> {
     levels_rub: Levels,
     keys: BTreeMap<&'a str, Levels>,
     groups: BTreeMap<&'a str, Levels>,
-}
-
-/// The alert levels of a group, as the API returns them.
-#[derive(Serialize)]
-struct GroupAlertsAnswer<'a> {
-    account: &'a AccountId,
-    group: &'a GroupId,
-    levels_rub: Levels,
-}
-
-/// The alert levels of a key, as the API returns them.
-#[derive(Serialize)]
-struct KeyAlertsAnswer<'a> {
-    account: &'a AccountId,
-    key: &'a KeyId,
-    levels_rub: Levels,
 }
 
 impl Admin {
@@ -104,11 +89,8 @@ impl Admin {
         let account = find_key(&self.store, &key).await?.record.account;
         let all = self.store.levels(&account).await;
         let all = all.or_refuse(format_args!("key {key}"))?;
-        ok(&KeyAlertsAnswer {
-            account: &account,
-            key: &key,
-            levels_rub: levels_of(&all, &Watched::Key(key.clone())),
-        })
+        let levels_rub = levels_of(&all, &Watched::Key(key.clone()));
+        ok(&json!({ "account": account, "key": key, "levels_rub": levels_rub }))
     }
 
     async fn set_key_alerts(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
@@ -122,11 +104,7 @@ impl Admin {
         let set = self.store.set_levels(&account, &watched, levels_rub).await;
         set.or_refuse_change(&subject)?;
         tracing::info!(target: "audit", who = who.name(), what = "key.alerts", key = %key, levels = shown(&levels_rub));
-        ok(&KeyAlertsAnswer {
-            account: &account,
-            key: &key,
-            levels_rub,
-        })
+        ok(&json!({ "account": account, "key": key, "levels_rub": levels_rub }))
     }
 
     async fn show_group_alerts(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
@@ -137,11 +115,8 @@ impl Admin {
             return Err(Refusal::NotFound(format!("no {subject}")));
         }
         let all = self.store.levels(&account).await.or_refuse(&subject)?;
-        ok(&GroupAlertsAnswer {
-            account: &account,
-            group: &group,
-            levels_rub: levels_of(&all, &Watched::Group(group.clone())),
-        })
+        let levels_rub = levels_of(&all, &Watched::Group(group.clone()));
+        ok(&json!({ "account": account, "group": group, "levels_rub": levels_rub }))
     }
 
     async fn set_group_alerts(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
@@ -152,11 +127,7 @@ impl Admin {
         let set = self.store.set_levels(&account, &of, levels_rub).await;
         set.or_refuse_change(format_args!("group {group} of account {account}"))?;
         tracing::info!(target: "audit", who = who.name(), what = "group.alerts", account = %account, group = %group, levels = shown(&levels_rub));
-        ok(&GroupAlertsAnswer {
-            account: &account,
-            group: &group,
-            levels_rub,
-        })
+        ok(&json!({ "account": account, "group": group, "levels_rub": levels_rub }))
     }
 }
 

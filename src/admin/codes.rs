@@ -63,10 +63,8 @@ impl Admin {
 
     async fn list_codes(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
         let codes = self.codes().list().await.or_refuse("codes")?;
-        let codes: Vec<_> = codes
-            .iter()
-            .map(|(id, code)| CodeAnswer::new(id, code))
-            .collect();
+        let codes = codes.iter().map(|(id, code)| CodeAnswer::new(id, code));
+        let codes: Vec<_> = codes.collect();
         ok(&BTreeMap::from([("codes", codes)]))
     }
 

@@ -63,7 +63,8 @@ impl Admin {
     async fn list_dead(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let receiver = self.receiver(request.named())?;
         let letters = self.dispatcher.receiver_store(&receiver).dead().await;
-        let letters: Vec<_> = (letters.or_refuse(SUBJECT)?)
+        let letters = letters.or_refuse(SUBJECT)?;
+        let letters: Vec<_> = letters
             .iter()
             .map(|letter| DeadAnswer {
                 dead_at: rfc3339(letter.dead_ms),
@@ -89,15 +90,12 @@ impl Admin {
             Replayed::Accepted => None,
             Replayed::Failed(why) => Some(why),
             Replayed::Unknown => {
-                return Err(Refusal::NotFound(format!(
-                    "event {number} is not stored any more, or does not exist yet"
-                )));
+                let text = format!("event {number} is not stored any more, or does not exist yet");
+                return Err(Refusal::NotFound(text));
             }
             Replayed::Excluded => {
-                let problem = format!(
-                    "the filter of receiver {} excludes event {number}",
-                    receiver.name
-                );
+                let name = &receiver.name;
+                let problem = format!("the filter of receiver {name} excludes event {number}");
                 return Err(Refusal::invalid("number", problem));
             }
         };
@@ -109,12 +107,9 @@ impl Admin {
     }
 
     fn receiver(&self, name: &str) -> Result<Arc<Receiver>, Refusal> {
-        self.dispatcher.receiver(name).ok_or_else(|| {
-            Refusal::NotFound(
-                "no such receiver: `tollgate event receivers` (GET /admin/v1/receivers) lists the receivers"
-                    .into(),
-            )
-        })
+        let none = "no such receiver: `tollgate event receivers` (GET /admin/v1/receivers) lists the receivers";
+        let found = self.dispatcher.receiver(name);
+        found.ok_or_else(|| Refusal::NotFound(none.into()))
     }
 }
 

@@ -59,11 +59,8 @@ static TABLE: LazyLock<matchit::Router<Vec<&'static Route>>> = LazyLock::new(|| 
     for route in ROOMS.iter().copied().flatten() {
         paths.entry(route.path).or_default().push(route);
         // A path without its last segment gets an empty name, and no account or key has an empty name.
-        if let Some((path, _)) = route
-            .path
-            .rsplit_once('{')
-            .filter(|_| route.path.ends_with('}'))
-        {
+        let begin = route.path.strip_suffix('}');
+        if let Some((path, _)) = begin.and_then(|path| path.rsplit_once('{')) {
             paths.entry(path).or_default().push(route);
         }
     }
@@ -81,12 +78,8 @@ fn find<'p>(method: &Method, path: &'p str) -> Result<(&'static Route, [&'p str;
         "HEAD" => "GET",
         verb => verb,
     };
-    if let Some(route) = found
-        .value
-        .iter()
-        .copied()
-        .find(|route| route.method == verb)
-    {
+    let mut routes = found.value.iter().copied();
+    if let Some(route) = routes.find(|route| route.method == verb) {
         let mut segments = found.params.iter().map(|(_, segment)| segment);
         let named = [(); 2].map(|()| segments.next().unwrap_or_default());
         return Ok((route, named));
@@ -109,9 +102,8 @@ impl Routes {
     /// Creates the routes to `admin`.
     #[must_use]
     pub fn new(admin: Admin) -> Self {
-        Self {
-            admin: Arc::new(admin),
-        }
+        let admin = Arc::new(admin);
+        Self { admin }
     }
 }
 

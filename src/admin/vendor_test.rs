@@ -122,20 +122,15 @@ async fn call(
     if let Some(usage) = reading.usage {
         shown["input"] = usage.input_total().into();
         shown["output"] = usage.output.into();
-        let prices = base_prices(model);
-        let charged = prices.map(|it| {
-            let vendor = (&*route.vendor.name, route.model.as_str());
+        let (vendor, model_there) = (&*route.vendor.name, route.model.as_str());
+        if let Some(prices) = base_prices(model) {
             let times = CallTimes::at(now_ms());
-            it.charge_of(usage, &reading.served, &times, vendor.0, vendor.1)
-        });
-        if let Some((charge, cost)) = charged {
+            let (charge, cost) =
+                prices.charge_of(usage, &reading.served, &times, vendor, model_there);
             let known = model.route_costs.iter();
-            let mut known = known
-                .filter(|it| {
-                    (it.vendor.as_str(), it.model.as_str()) == (&*route.vendor.name, &*route.model)
-                })
-                .map(|it| it.base.currency);
-            let field = match known.next_back().unwrap_or(model.base.currency) {
+            let mut known = known.filter(|it| (&*it.vendor, &*it.model) == (vendor, model_there));
+            let known = known.next_back().map(|it| it.base.currency);
+            let field = match known.unwrap_or(model.base.currency) {
                 Currency::Usdt => "cost_usdt",
                 Currency::Rub => "cost_rub",
             };
@@ -155,10 +150,8 @@ async fn answer(
 ) -> Result<String, Error> {
     let is_embedding = model.kind == ModelKind::Embedding;
     let (operation, body) = if is_embedding {
-        (
-            Operation::Embeddings,
-            json!({ "model": model.id, "input": "Hello" }),
-        )
+        let body = json!({ "model": model.id, "input": "Hello" });
+        (Operation::Embeddings, body)
     } else {
         let body = json!({
             "model": model.id, "messages": [{ "role": "user", "content": "Answer with one word: ok" }],
@@ -184,16 +177,13 @@ async fn answer(
     };
     let res = service.clone().oneshot(Request::new(attempt)).await?;
     let body = res.into_body().collect().await?.to_bytes();
+    let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
     let text = if stream {
         streamed_text(&body)
     } else if is_embedding {
-        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let length = answer["data"][0]["embedding"]
-            .as_array()
-            .map_or(0, Vec::len);
-        format!("{length} numbers")
+        let numbers = answer["data"][0]["embedding"].as_array();
+        format!("{} numbers", numbers.map_or(0, Vec::len))
     } else {
-        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
         let text = answer["choices"][0]["message"]["content"].as_str();
         text.unwrap_or_default().to_owned()
     };

@@ -32,20 +32,17 @@ impl Admin {
     async fn list_vendors(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
         let vendors = self.health.snapshot();
         let now_ms = now_ms();
-        let vendors: Vec<VendorAnswer<'_>> = vendors
-            .iter()
-            .map(|vendor| VendorAnswer::new(vendor, now_ms))
-            .collect();
+        let vendors = vendors.iter();
+        let vendors: Vec<_> = vendors.map(|it| VendorAnswer::new(it, now_ms)).collect();
         ok(&BTreeMap::from([("vendors", vendors)]))
     }
 
     /// Disables a vendor on this node until it restarts. To remove a vendor permanently, change the configuration.
     async fn change_vendor(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let none = || {
-            Refusal::NotFound(
-                "no such vendor: `tollgate vendor list` (GET /admin/v1/vendors) lists the vendors"
-                    .into(),
-            )
+            let text =
+                "no such vendor: `tollgate vendor list` (GET /admin/v1/vendors) lists the vendors";
+            Refusal::NotFound(text.into())
         };
         let name = percent::decoded(request.named());
         let who = request.who();
@@ -106,18 +103,15 @@ impl<'a> VendorAnswer<'a> {
     fn new(vendor: &'a VendorState, now_ms: u64) -> Self {
         Self {
             name: &vendor.name,
-            status: if vendor.disabled {
-                "disabled"
-            } else {
-                "active"
+            status: match vendor.disabled {
+                true => "disabled",
+                false => "active",
             },
             in_flight: vendor.in_flight,
             connections_max: vendor.connections_max,
             keys: vendor.keys,
             keys_parked: vendor.keys_parked,
-            routes: vendor
-                .routes
-                .iter()
+            routes: (vendor.routes.iter())
                 .map(|route| RouteAnswer::new(vendor, route, now_ms))
                 .collect(),
         }
@@ -134,10 +128,9 @@ impl<'a> RouteAnswer<'a> {
         };
         Self {
             model: &route.model,
-            state: if vendor.disabled {
-                "disabled"
-            } else {
-                state(route)
+            state: match vendor.disabled {
+                true => "disabled",
+                false => state(route),
             },
             failures: route.failures,
             in_flight: route.in_flight,
@@ -182,7 +175,6 @@ fn words(status: Option<StatusCode>) -> String {
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
-
 
 #[cfg(test)]
 mod tests {

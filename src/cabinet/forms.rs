@@ -223,7 +223,11 @@ impl Visit {
 
     /// Returns the text of a field in the posted form; empty if no form was posted.
     fn typed(&self, field: &str) -> &str {
-        if self.posted { self.form.get(field) } else { "" }
+        if self.posted {
+            self.form.get(field)
+        } else {
+            ""
+        }
     }
 
     /// Shows the page with the secret of a new key. No other page shows the secret.

@@ -36,10 +36,7 @@ pub(super) struct Wanted {
 /// The task that creates links and emails them.
 pub struct Mails {
     pub(super) wanted: mpsc::Receiver<Wanted>,
-    pub(super) members: Members,
-    pub(super) codes: Codes,
-    pub(super) mailer: Mailer,
-    pub(super) live: Arc<Live>,
+    pub(super) links: Links,
 }
 
 impl fmt::Debug for Mails {
@@ -51,20 +48,8 @@ impl fmt::Debug for Mails {
 impl Mails {
     /// Processes link requests until the cabinet is dropped.
     pub async fn run(self) {
-        let Self {
-            mut wanted,
-            members,
-            codes,
-            mailer,
-            live,
-        } = self;
+        let Self { mut wanted, links } = self;
         let requests = stream::poll_fn(|cx| wanted.poll_recv(cx));
-        let links = Links {
-            members,
-            codes,
-            mailer,
-            live,
-        };
         requests
             .for_each_concurrent(AT_ONCE_MAX, |wanted| async {
                 let _ = catch_round("a sign-in link", links.send(wanted)).await;
@@ -73,11 +58,12 @@ impl Mails {
     }
 }
 
-struct Links {
-    members: Members,
-    codes: Codes,
-    mailer: Mailer,
-    live: Arc<Live>,
+/// Creates and emails links.
+pub(super) struct Links {
+    pub(super) members: Members,
+    pub(super) codes: Codes,
+    pub(super) mailer: Mailer,
+    pub(super) live: Arc<Live>,
 }
 
 impl Links {

@@ -30,7 +30,11 @@ use tollgate_layers::{
 use tollgate_ledger::account::OWNER_MARK;
 
 pub use self::mails::Mails;
-use self::{frame::message_page, mails::WAITING_MAX, sign_in::SignIn};
+use self::{
+    frame::message_page,
+    mails::{Links, WAITING_MAX},
+    sign_in::SignIn,
+};
 use crate::{
     catalog::snapshot::Live,
     codes::Codes,
@@ -46,9 +50,7 @@ use crate::{
         body_limit::UnreadBody,
         routes::{Matched, Route},
     },
-    endpoints::{
-        handler::Handler, own_keys::OwnKeys, payments::KeyPayments, receipts::Receipts,
-    },
+    endpoints::{handler::Handler, own_keys::OwnKeys, payments::KeyPayments, receipts::Receipts},
     events::Mailer,
     ledger::AnyLedger,
     members::{MemberRole, Members, SignedIn},
@@ -112,13 +114,13 @@ impl Cabinet {
         let members = Members::new(store.clone());
         let codes = Codes::new(store.clone(), members.clone());
         let (want, wanted) = mpsc::channel(WAITING_MAX);
-        let mails = Mails {
-            wanted,
+        let links = Links {
             members: members.clone(),
             codes: codes.clone(),
             mailer: Mailer::new(&config.smtp),
             live: Arc::clone(live),
         };
+        let mails = Mails { wanted, links };
         let cabinet = Self(Arc::new(Inner {
             sign_in: SignIn::new(config, want, members.clone(), Arc::clone(live)),
             codes,
@@ -308,7 +310,6 @@ fn refused(error: &Error, number: Option<RequestNumber>) -> Answer {
     }
     res
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -26,7 +26,7 @@ use crate::{
         download,
         pages::{DAY_MS, written},
         plots::{self, Plot},
-        statements::{Statement, months},
+        statements::{Statement, month_of, months},
         texts::english,
     },
     endpoints::key_info::no_books,
@@ -158,10 +158,10 @@ impl Visit {
 
     /// Draws the charges of the latest days.
     fn plot(&self, title: &'static str, days: &BTreeMap<String, Sums>, since_ms: u64) -> Plot {
-        let charged: Vec<(String, String)> = days
-            .iter()
-            .map(|(day, sums)| (day.clone(), Rubles(sums.charged_micro).to_string()))
-            .collect();
+        let charged = days.iter();
+        let charged =
+            charged.map(|(day, sums)| (day.clone(), Rubles(sums.charged_micro).to_string()));
+        let charged: Vec<_> = charged.collect();
         let times = plots::days(since_ms, now_ms());
         Plot::compared(title, &times, &charged, &[], self.language)
     }
@@ -206,17 +206,14 @@ impl Visit {
     async fn spending(&self) -> Result<Answer, Error> {
         let inner = &self.cabinet.0;
         let requested = self.form.get("days").parse().ok();
-        let days = requested
-            .filter(|days| SPANS.contains(days))
-            .unwrap_or(SPANS[0]);
+        let requested = requested.filter(|days| SPANS.contains(days));
+        let days = requested.unwrap_or(SPANS[0]);
         let since_ms = days_ago(now_ms(), days);
         let spent = self.spent(since_ms).await?;
         let keys = inner.store.keys(&self.who.session.account).await;
-        let names: HashMap<KeyId, String> = keys
-            .map_err(no_books)?
-            .into_iter()
-            .map(|key| (key.record.id, key.record.name))
-            .collect();
+        let names = keys.map_err(no_books)?.into_iter();
+        let names = names.map(|key| (key.record.id, key.record.name));
+        let names: HashMap<KeyId, String> = names.collect();
         let plot = self.plot(english("Charged by day, ₽"), &spent.days, since_ms);
         let by_key = spent.keys.iter().map(|(id, sums)| {
             let name = names.get(id).filter(|name| !name.is_empty());
@@ -271,17 +268,11 @@ impl Visit {
 
     async fn statement_page(&self) -> Result<Answer, Error> {
         let months = months();
-        let month = match self.form.get("month") {
-            "" => months[0].clone(),
-            month => month.to_owned(),
-        };
+        let month = month_of(&self.form, &months);
         let (statement, problem) = match self.issued(&month, "json").await {
             Ok((json, _)) => {
-                let read = serde_json::from_slice(&json);
-                (
-                    Some(read.map_err(|error| Error::Internal(error.into()))?),
-                    None,
-                )
+                let read = serde_json::from_slice(&json).map(Some);
+                (read.map_err(|error| Error::Internal(error.into()))?, None)
             }
             Err(error) => (None, Some(self.text_of(&error))),
         };

@@ -23,11 +23,7 @@ use tollgate_layers::{
 };
 use tower::ServiceExt;
 
-use super::{
-    Answer, Cabinet, FOREIGN, FORGED, NOT_ALLOWED, Visit,
-    frame::Page,
-    may,
-};
+use super::{Answer, Cabinet, FOREIGN, FORGED, NOT_ALLOWED, Visit, frame::Page, may};
 use crate::{
     console::{
         pages::written,

@@ -125,14 +125,16 @@ impl SignIn {
     ) -> Result<Answer, Error> {
         let typed = if posted { form.get("mail") } else { "" };
         let shown = |status, problem: Option<&str>| self.form(status, problem, typed);
-        Ok(match self.ask_link(head, form, posted, &shown, None).await? {
-            Ok(mail) => {
-                let page = bare(english("Check your email"), None);
-                let mail = mail.as_str();
-                written(StatusCode::OK, &SentHtml { page, mail })
-            }
-            Err(answer) => answer,
-        })
+        Ok(
+            match self.ask_link(head, form, posted, &shown, None).await? {
+                Ok(mail) => {
+                    let page = bare(english("Check your email"), None);
+                    let mail = mail.as_str();
+                    written(StatusCode::OK, &SentHtml { page, mail })
+                }
+                Err(answer) => answer,
+            },
+        )
     }
 
     /// Passes a posted form to the task that sends links, and returns the email address in the form. `sign_up` has the

@@ -9,11 +9,7 @@ use super::{
     frame::{Page, bare, message_page},
 };
 use crate::{
-    console::{
-        form::Form,
-        pages::written,
-        texts::english,
-    },
+    console::{form::Form, pages::written, texts::english},
     endpoints::key_info::no_books,
     text::time::now_ms,
 };

@@ -177,13 +177,9 @@ impl Visit {
         Ok(accounts)
     }
 
-    pub(super) async fn accounts(
-        &self,
-        problem: Option<&Refused>,
-    ) -> Result<Answer, Failed> {
+    pub(super) async fn accounts(&self, problem: Option<&Refused>) -> Result<Answer, Failed> {
         let mut rows: Vec<AccountView> = self.api.list("/admin/v1/accounts").await??;
-        let searched = |name| if self.posted { "" } else { self.form.get(name) };
-        let (q, key) = (searched("q"), searched("key"));
+        let (q, key) = (self.asked("q"), self.asked("key"));
         let wanted = q.to_lowercase();
         rows.retain(|row| {
             row.id.to_lowercase().contains(&wanted) || row.name.to_lowercase().contains(&wanted)
@@ -211,11 +207,7 @@ impl Visit {
     }
 
     /// Returns those keys of these accounts whose id or secret begins with `begins`.
-    async fn keys_like(
-        &self,
-        begins: &str,
-        accounts: &[AccountView],
-    ) -> Result<FoundKeys, Failed> {
+    async fn keys_like(&self, begins: &str, accounts: &[AccountView]) -> Result<FoundKeys, Failed> {
         let mut found = FoundKeys::default();
         for account in accounts.iter().take(KEYS_LOOKED_AT_MAX) {
             let path = format!("/admin/v1/accounts/{}/keys", account.id);
@@ -286,11 +278,7 @@ impl Visit {
         })
     }
 
-    pub(super) async fn key(
-        &self,
-        id: &str,
-        problem: Option<&Refused>,
-    ) -> Result<Answer, Failed> {
+    pub(super) async fn key(&self, id: &str, problem: Option<&Refused>) -> Result<Answer, Failed> {
         let path = format!("/admin/v1/keys/{id}");
         let key = self.api.get::<Key>(&path).await??;
         let groups = self.groups_of(&key.account).await?;

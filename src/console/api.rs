@@ -57,9 +57,7 @@ impl From<Refusal> for Failed {
 ///
 /// # Errors
 /// The fault of the gateway.
-pub(super) fn separate_faults<T>(
-    result: Result<T, Failed>,
-) -> Result<Result<T, Refused>, Refusal> {
+pub(super) fn separate_faults<T>(result: Result<T, Failed>) -> Result<Result<T, Refused>, Refusal> {
     match result {
         Ok(value) => Ok(Ok(value)),
         Err(Failed::Refused(refused)) => Ok(Err(refused)),
@@ -156,7 +154,9 @@ fn json<T: DeserializeOwned>(
     answer: Result<Bytes, Refused>,
 ) -> Result<Result<T, Refused>, Refusal> {
     match answer {
-        Ok(bytes) => serde_json::from_slice(&bytes).map(Ok).map_err(Refusal::fault),
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Ok)
+            .map_err(Refusal::fault),
         Err(refused) => Ok(Err(refused)),
     }
 }

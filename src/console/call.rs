@@ -288,11 +288,7 @@ impl Visit {
     }
 
     /// Shows a call that has no receipt in the ledger, because it was refused, cost nothing, or is in flight.
-    async fn unbooked(
-        &self,
-        number: &str,
-        no_receipt: Refused,
-    ) -> Result<Answer, Failed> {
+    async fn unbooked(&self, number: &str, no_receipt: Refused) -> Result<Answer, Failed> {
         let path = format!("/admin/v1/calls/{number}");
         let answer = match self.api.get::<Value>(&path).await? {
             Ok(call) => call,

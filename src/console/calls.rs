@@ -19,7 +19,6 @@ use super::{
     texts::english,
 };
 use crate::{
-    admin::Refusal,
     ledger::latest::ReceiptsCursor,
     text::{
         csv,

@@ -118,9 +118,11 @@ fn of_account(id: &str, action: &str, form: &Form) -> Option<Change> {
             Change::put(format!("{path}/auto_topup"), rule, "auto-topup")
         }
         "auto-topup-remove" => Change::delete(format!("{path}/auto_topup"), "auto-topup-removed"),
-        "auto-topup-resume" => {
-            Change::post(format!("{path}/auto_topup/resume"), None, "auto-topup-resumed")
-        }
+        "auto-topup-resume" => Change::post(
+            format!("{path}/auto_topup/resume"),
+            None,
+            "auto-topup-resumed",
+        ),
         "rename" => Change::patch(path, json!({ "name": text("name") }), "saved"),
         "suspend" => Change::patch(path, json!({ "status": "suspended" }), "suspended"),
         "resume" => Change::patch(path, json!({ "status": "active" }), "resumed"),
@@ -131,7 +133,7 @@ fn of_account(id: &str, action: &str, form: &Form) -> Option<Change> {
             if !form.get("owner").is_empty() {
                 body.insert("kind".into(), "owner".into());
             }
-            Change::post(format!("{path}/keys"), body.into(), "key")
+            Change::post(format!("{path}/keys"), Value::from(body), "key")
         }
         "create-group" => {
             let mut body = with_ceilings(form);
@@ -139,7 +141,7 @@ fn of_account(id: &str, action: &str, form: &Form) -> Option<Change> {
             if !form.get("name").is_empty() {
                 body.insert("name".into(), text("name"));
             }
-            Change::post(format!("{path}/groups"), body.into(), "group")
+            Change::post(format!("{path}/groups"), Value::from(body), "group")
         }
         "remove-group" => {
             let group = encoded(form.get("group"));

@@ -189,7 +189,7 @@ impl Visit {
         let Some(settings) = settings else {
             return Err(unknown().into());
         };
-        let Vendors { vendors } = self.api.get("/admin/v1/vendors").await??;
+        let vendors: Vec<Vendor> = self.api.list("/admin/v1/vendors").await??;
         let is_here = |it: &DescribedModel| it.routes.iter().any(|route| route.vendor == name);
         let tested = tested.map(serde_json::from_value::<Tested>).transpose();
         let tested = tested.map_err(Refusal::fault)?;
@@ -211,10 +211,7 @@ impl Visit {
 
     /// Shows the form for a new vendor. It has the fields that the chosen preset and login need, filled with what was
     /// typed before.
-    pub(super) async fn new_vendor(
-        &self,
-        problem: Option<&Refused>,
-    ) -> Result<Answer, Failed> {
+    pub(super) async fn new_vendor(&self, problem: Option<&Refused>) -> Result<Answer, Failed> {
         let configuration = self.configuration().await??;
         let (preset, login) = (self.form.get("preset"), self.form.get("login"));
         let preset = configuration.presets.iter().find(|it| it.name == preset);

@@ -109,10 +109,7 @@ pub(super) fn not_taken(answer: &Value) -> Option<Refused> {
 }
 
 impl Visit {
-    pub(super) async fn events(
-        &self,
-        problem: Option<&Refused>,
-    ) -> Result<Answer, Failed> {
+    pub(super) async fn events(&self, problem: Option<&Refused>) -> Result<Answer, Failed> {
         let mut receivers: Vec<Receiver> = self.api.list("/admin/v1/receivers").await??;
         for receiver in receivers.iter_mut().filter(|receiver| receiver.dead > 0) {
             let path = format!("/admin/v1/receivers/{}/dead", encoded(&receiver.name));

@@ -105,10 +105,7 @@ fn year_before(month: &str) -> String {
 }
 
 impl Visit {
-    pub(super) async fn overview(
-        &self,
-        problem: Option<&Refused>,
-    ) -> Result<Answer, Failed> {
+    pub(super) async fn overview(&self, problem: Option<&Refused>) -> Result<Answer, Failed> {
         let accounts: Vec<AccountView> = self.api.list("/admin/v1/accounts").await??;
         let vendors: Vec<Vendor> = self.api.list("/admin/v1/vendors").await??;
         let node = self.api.counters().await?;

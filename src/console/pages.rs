@@ -204,13 +204,13 @@ impl Visit {
         if segments == ["console", "configuration"] {
             return self.configure().await;
         }
-        let unconfirmed = changes::is_unconfirmed(&self.form).then(|| Refused {
-            status: StatusCode::UNPROCESSABLE_ENTITY,
-            text: english("Nothing was changed. The action cannot be undone: tick the checkbox to confirm it.")
-                .into(),
-        });
-        if unconfirmed.is_some() {
-            return self.show(segments, unconfirmed.as_ref(), None).await;
+        if changes::is_unconfirmed(&self.form) {
+            let unconfirmed = Refused {
+                status: StatusCode::UNPROCESSABLE_ENTITY,
+                text: english("Nothing was changed. The action cannot be undone: tick the checkbox to confirm it.")
+                    .into(),
+            };
+            return self.show(segments, Some(&unconfirmed), None).await;
         }
         let Some(change) = changes::wanted(segments, &self.form) else {
             return Ok(self.refused(english("Not done"), &unknown()));
@@ -220,18 +220,13 @@ impl Visit {
 
     /// Makes a posted change, and returns the page with its result.
     async fn make(&self, segments: &[&str], change: Change) -> Result<Answer, Refusal> {
-        let Change {
-            method,
-            path,
-            body,
-            done,
-        } = change;
-        let answer = self.api.change::<Value>(method, &path, body.as_ref());
-        let answer = match answer.await? {
+        let (path, body) = (&change.path, change.body.as_ref());
+        let answer = self.api.change(change.method, path, body).await?;
+        let answer: Value = match answer {
             Ok(answer) => answer,
             Err(refused) => return self.show(segments, Some(&refused), None).await,
         };
-        match done {
+        match change.done {
             "key" => self.key_made(answer),
             "audit" => Ok(self.audit(None, Some(&answer))),
             "tested" | "invited" => self.show(segments, None, Some(answer)).await,
@@ -239,10 +234,11 @@ impl Visit {
                 let problem = events::not_taken(&answer);
                 self.show(segments, problem.as_ref(), None).await
             }
-            _ if answer["repeated"] == true => {
-                Ok(see(&changes::after(segments, &self.form, "repeated")))
+            done => {
+                let is_repeated = answer["repeated"] == true;
+                let done = if is_repeated { "repeated" } else { done };
+                Ok(see(&changes::after(segments, &self.form, done)))
             }
-            _ => Ok(see(&changes::after(segments, &self.form, done))),
         }
     }
 
@@ -291,6 +287,11 @@ impl Visit {
         }))
     }
 
+    /// Returns the value of a query's field; empty if a form was posted.
+    pub(super) fn asked(&self, name: &str) -> &str {
+        if self.posted { "" } else { self.form.get(name) }
+    }
+
     pub(super) fn frame<'a>(
         &'a self,
         title: impl Into<String>,
@@ -299,11 +300,6 @@ impl Visit {
     ) -> Frame<'a> {
         let title: String = title.into();
         let role = self.operator.role();
-        let done = if self.posted {
-            ""
-        } else {
-            self.form.get("done")
-        };
         Frame {
             base_path: "/console",
             title: translated(&title, self.language).to_owned(),
@@ -312,7 +308,7 @@ impl Visit {
             role: role.as_str(),
             csrf: self.session.csrf(),
             problem: problem.map(|refused| &*refused.text),
-            done: changes::reported(done),
+            done: changes::reported(self.asked("done")),
             rights: [Right::Money, Right::Support, Right::Everything].map(|right| role.may(right)),
             language: self.language,
             kept_query: String::new(),
@@ -343,14 +339,12 @@ impl Visit {
         let breaches = breaches.and_then(Value::as_array).into_iter().flatten();
         let facts = answer.and_then(Value::as_object).map(|fields| {
             let plain = fields.iter().filter(|(name, _)| *name != "breaches");
-            plain
-                .map(|(name, value)| {
-                    let value = value
-                        .as_str()
-                        .map_or_else(|| value.to_string(), str::to_owned);
-                    (name.replace('_', " "), value)
-                })
-                .collect()
+            let shown = plain.map(|(name, value)| {
+                let text = value.as_str().map(str::to_owned);
+                let text = text.unwrap_or_else(|| value.to_string());
+                (name.replace('_', " "), text)
+            });
+            shown.collect()
         });
         let html = AuditHtml {
             page: self.frame("Audit", "Audit", problem),

@@ -184,7 +184,9 @@ fn labels(points: &[Point], language: Language) -> Vec<String> {
         0..3 => (0..points.len()).collect(),
         _ => vec![0, last / 2, last],
     };
-    let labels = shown.iter().map(|index: &usize| short(&points[*index].at, language));
+    let labels = shown
+        .iter()
+        .map(|index: &usize| short(&points[*index].at, language));
     labels.collect()
 }
 

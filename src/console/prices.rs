@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use askama::Template;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
-use tollgate_layers::price::Currency;
+use tollgate_layers::price::{Currency, Price, Rate};
 
 use super::{
     Answer, Visit,
@@ -166,29 +166,19 @@ fn price_rows(snapshot: &Snapshot) -> Vec<PriceRow> {
     let now = now_ms();
     let rows = snapshot.models().map(|(model, prices)| {
         let price = prices.map(|prices| prices.in_force(now));
-        let rates = [
-            (english("Input"), price.map(|price| price.input)),
-            (
-                english("Cached input"),
-                price.map(|price| price.cached_input),
-            ),
-            (english("Output"), price.map(|price| price.output)),
-            (english("Cache write"), price.map(|price| price.cache_write)),
-        ];
-        let vendors: Vec<&str> = model
-            .routes
-            .iter()
-            .map(|route| &*route.vendor.name)
-            .collect();
+        let shown = |rate: fn(&Price) -> Rate| {
+            price.map_or_else(|| "—".to_owned(), |price| rate(price).to_string())
+        };
+        let vendors = model.routes.iter().map(|route| &*route.vendor.name);
         PriceRow {
             model: model.id.clone(),
-            rates: rates.map(|(name, rate)| {
-                (
-                    name,
-                    rate.map_or_else(|| "—".to_owned(), |rate| rate.to_string()),
-                )
-            }),
-            vendors: vendors.join(", "),
+            rates: [
+                (english("Input"), shown(|price| price.input)),
+                (english("Cached input"), shown(|price| price.cached_input)),
+                (english("Output"), shown(|price| price.output)),
+                (english("Cache write"), shown(|price| price.cache_write)),
+            ],
+            vendors: vendors.collect::<Vec<_>>().join(", "),
         }
     });
     rows.collect()

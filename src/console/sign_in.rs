@@ -419,7 +419,11 @@ mod tests {
             (&[], None),
         ] {
             let given: Vec<_> = cookies.iter().map(|value| ("cookie", *value)).collect();
-            assert_eq!(COOKIE.value(&headers(&given)).as_deref(), found, "{cookies:?}");
+            assert_eq!(
+                COOKIE.value(&headers(&given)).as_deref(),
+                found,
+                "{cookies:?}"
+            );
         }
     }
 

@@ -10,6 +10,7 @@ use super::{
     Answer, Visit,
     api::{Failed, separate_faults},
     download,
+    form::Form,
     pages::{DAY_MS, Frame, status_of, written},
     texts::english,
 };
@@ -154,6 +155,14 @@ pub(crate) fn months() -> Vec<String> {
     months
 }
 
+/// Returns the month that a form names, or else the first of `months`.
+pub(crate) fn month_of(form: &Form, months: &[String]) -> String {
+    match form.get("month") {
+        "" => months[0].clone(),
+        month => month.to_owned(),
+    }
+}
+
 fn newest_first(booked: &mut [Booked]) {
     booked.sort_by(|a, b| b.at.cmp(&a.at));
 }
@@ -163,7 +172,7 @@ impl Visit {
     /// corrections with this id instead.
     pub(super) async fn payments(&self) -> Result<Answer, Failed> {
         let (months, id) = (months(), self.form.get("id"));
-        let month = self.month_of(&months);
+        let month = month_of(&self.form, &months);
         let (mut all, mut booked, mut problem) = (MonthOfAll::default(), Vec::new(), None);
         if id.is_empty() {
             let after = self.form.get("after");
@@ -195,7 +204,7 @@ impl Visit {
 
     /// Returns the payments and corrections of all accounts in a month as CSV.
     pub(super) async fn payments_csv(&self) -> Result<Answer, Failed> {
-        let month = self.month_of(&months());
+        let month = month_of(&self.form, &months());
         let (mut booked, mut after) = (Vec::new(), Some(String::new()));
         while let Some(from) = after {
             let (all, entries) = self.month_of_all(&month, &from, ACCOUNTS_READ).await?;
@@ -218,13 +227,6 @@ impl Visit {
         Ok(download("text/csv; charset=utf-8", text, &name))
     }
 
-    fn month_of(&self, months: &[String]) -> String {
-        match self.form.get("month") {
-            "" => months[0].clone(),
-            month => month.to_owned(),
-        }
-    }
-
     /// Returns a page of accounts with their sums, and these accounts' payments and corrections, latest first.
     async fn month_of_all(
         &self,
@@ -236,10 +238,8 @@ impl Visit {
             "" => String::new(),
             after => format!("&after={}", encoded(after)),
         };
-        let path = format!(
-            "/admin/v1/statements/{}?limit={limit}{after}",
-            encoded(month)
-        );
+        let month = encoded(month);
+        let path = format!("/admin/v1/statements/{month}?limit={limit}{after}");
         let mut all = self.api.get::<MonthOfAll>(&path).await??;
         let mut booked = Vec::new();
         for of in &mut all.accounts {
@@ -254,16 +254,11 @@ impl Visit {
     }
 
     /// Shows an account's month: the month that the form names, or the current one.
-    pub(super) async fn statement(
-        &self,
-        account: &str,
-    ) -> Result<Answer, Failed> {
+    pub(super) async fn statement(&self, account: &str) -> Result<Answer, Failed> {
         let months = months();
-        let month = self.month_of(&months);
-        let path = format!(
-            "/admin/v1/accounts/{account}/statements/{}",
-            encoded(&month)
-        );
+        let month = month_of(&self.form, &months);
+        let name = encoded(&month);
+        let path = format!("/admin/v1/accounts/{account}/statements/{name}");
         let (statement, problem) = match self.api.get::<Statement>(&path).await? {
             Ok(statement) => (Some(statement), None),
             Err(refused) if refused.status == StatusCode::NOT_FOUND => return Err(refused.into()),
@@ -282,11 +277,7 @@ impl Visit {
     }
 
     /// Returns the statement of a month as a file: `2026-11.pdf` or `2026-11.csv`.
-    pub(super) async fn statement_file(
-        &self,
-        account: &str,
-        file: &str,
-    ) -> Result<Answer, Failed> {
+    pub(super) async fn statement_file(&self, account: &str, file: &str) -> Result<Answer, Failed> {
         let (month, format, kind) = match file.rsplit_once('.') {
             Some((month, "pdf")) => (month, "pdf", "application/pdf"),
             Some((month, "csv")) => (month, "csv", "text/csv; charset=utf-8"),

@@ -212,12 +212,8 @@ pub(super) struct UsageRow {
 impl UsageRow {
     /// Returns the name of the row's hour, day or month; empty if the report is not grouped by time.
     pub(super) fn time(&self) -> &str {
-        let time = self
-            .hour
-            .as_ref()
-            .or(self.day.as_ref())
-            .or(self.month.as_ref());
-        time.map_or("", String::as_str)
+        let mut times = [&self.hour, &self.day, &self.month].into_iter().flatten();
+        times.next().map_or("", String::as_str)
     }
 }
 
@@ -281,11 +277,8 @@ pub(super) fn story(receipt: &Value) -> Vec<Chapter> {
             _ => 0,
         };
         let is_part = matches!(name.as_str(), "usage" | "price");
-        facts(
-            if is_part { "" } else { name },
-            value,
-            &mut chapters[at].facts,
-        );
+        let name = if is_part { "" } else { name };
+        facts(name, value, &mut chapters[at].facts);
     }
     Vec::from(chapters)
 }

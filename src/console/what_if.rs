@@ -148,17 +148,20 @@ impl Reckoning {
             Some((margin, cost)) => Some(moved(margin + cost, from, to)? - cost),
             None => None,
         };
-        let more = |sum: Option<i128>, part: Option<i128>| match part {
-            Some(part) => Some(sum.unwrap_or_default() + part),
-            None => sum,
-        };
         let model = row.model.clone().unwrap_or_default();
         let sums = self.by_model.entry(model).or_default();
         sums.calls += row.sums.calls;
         sums.charged += charged;
         sums.then_charged += then_charged;
-        sums.margin = more(sums.margin, margin);
-        sums.then_margin = more(sums.then_margin, then_margin);
+        let known = [
+            (&mut sums.margin, margin),
+            (&mut sums.then_margin, then_margin),
+        ];
+        for (sum, part) in known {
+            if let Some(part) = part {
+                *sum.get_or_insert(0) += part;
+            }
+        }
         Some(())
     }
 

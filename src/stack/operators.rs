@@ -22,9 +22,8 @@ use crate::{
 };
 
 /// The response type of the outermost layer for operators.
-pub type OperatorsAnswer = Response<
-    respond::ResponseBody<panics::ResponseBody<AnswerBody, WhichCall>, OperatorsShape>,
->;
+pub type OperatorsAnswer =
+    Response<respond::ResponseBody<panics::ResponseBody<AnswerBody, WhichCall>, OperatorsShape>>;
 
 /// Builds the service that handles operators' requests.
 #[rustfmt::skip] // A layer a line, with the statuses with which it refuses.

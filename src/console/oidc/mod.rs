@@ -254,15 +254,12 @@ fn busy() -> Refused {
 /// Logs an error in full, and returns a short text for the person.
 fn failed(error: &ProviderError) -> Refused {
     tracing::error!(%error, "a sign-in through the OpenID provider failed");
-    let setting = match error {
-        ProviderError::Client(_) => "admin.oidc.client_id",
-        ProviderError::Code(_) => "admin.oidc.redirect_url",
-        _ => "admin.oidc.issuer",
-    };
     // An invalid code is a guess by the browser; an unreachable provider is not the browser's fault.
-    let status = match error {
-        ProviderError::Code(_) | ProviderError::Token(_) => StatusCode::FORBIDDEN,
-        _ => StatusCode::BAD_GATEWAY,
+    let (setting, status) = match error {
+        ProviderError::Client(_) => ("admin.oidc.client_id", StatusCode::BAD_GATEWAY),
+        ProviderError::Code(_) => ("admin.oidc.redirect_url", StatusCode::FORBIDDEN),
+        ProviderError::Token(_) => ("admin.oidc.issuer", StatusCode::FORBIDDEN),
+        _ => ("admin.oidc.issuer", StatusCode::BAD_GATEWAY),
     };
     Refused {
         status,
@@ -386,7 +383,7 @@ mod tests {
         let word = "0".repeat(64);
         let refused = oidc.back(&headers, &form(&word)).await.err().unwrap();
         assert_eq!(refused.status, 400);
-        let value = format!("{COOKIE}={word}");
+        let value = format!("{}={word}", COOKIE.name);
         headers.insert(header::COOKIE, HeaderValue::from_str(&value).unwrap());
         let refused = oidc.back(&headers, &form("1")).await.err().unwrap();
         assert_eq!(refused.status, 400);
