@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rust_decimal::{Decimal, RoundingStrategy, prelude::ToPrimitive};
 use tollgate_layers::{
     money::{MICRO, MicroRub},
-    price::{Condition, Currency, Price, PriceList, Rate, Rates, RouteCost},
+    price::{Condition, Currency, Price, PriceList, Rate, RouteCost},
 };
 
 use crate::config::{BaseRates, CustomerRule, ModelConfig, RouteCostConfig, Tariff};
@@ -27,10 +27,8 @@ impl Markup {
     /// a price exceeds what the money type can hold.
     #[must_use]
     pub fn rubles(&self, base: &BasePrices, exchange_rate: Decimal) -> Option<PriceList> {
-        let cost = Self {
-            tariff: Tariff::AT_COST,
-            ..*self
-        };
+        let (tariff, version) = (Tariff::AT_COST, self.version);
+        let cost = Self { tariff, version };
         let costs = base.costs.iter().map(|route| {
             Some(RouteCost {
                 vendor: route.vendor.clone(),
@@ -41,9 +39,8 @@ impl Markup {
         let costs: Vec<_> = costs.collect::<Option<_>>()?;
         let rule = base.rule.as_ref();
         let prices = self.list(&base.usual, &base.rules, rule, exchange_rate)?;
-        let prices = prices.costs(costs);
         let call = self.rate(UNPRICED_CALL_USDT, Currency::Usdt, exchange_rate)?;
-        Some(prices.unpriced_call(call))
+        Some(prices.costs(costs).unpriced_call(call))
     }
 
     fn list(
@@ -70,12 +67,8 @@ impl Markup {
 
     fn price(&self, base: &BaseRates, exchange_rate: Decimal) -> Option<Price> {
         let rubles = |rate| self.rate(rate, base.currency, exchange_rate);
-        let mut classes = Rates::default();
-        for (class, rate) in base.classes.iter() {
-            if let Some(rate) = rate {
-                *classes.get_mut(class) = Some(rubles(rate)?);
-            }
-        }
+        let classes = base.classes.iter();
+        let classes = classes.map(|(class, rate)| Some((class, Some(rubles(rate?)?))));
         Some(Price {
             input: rubles(base.input)?,
             cached_input: rubles(base.cached_input)?,
@@ -84,7 +77,7 @@ impl Markup {
             version: self.version,
             exchange_rate: exchange_rate.normalize().to_string(),
             currency: base.currency,
-            classes,
+            classes: classes.collect::<Option<_>>()?,
             ..Price::default()
         })
     }
@@ -109,19 +102,15 @@ impl Markup {
             };
             Some(dollars.normalize())
         };
-        let mut classes = base.classes;
-        for (class, rate) in base.classes.iter() {
-            if let Some(rate) = rate {
-                *classes.get_mut(class) = Some(times(rate)?);
-            }
-        }
+        let classes = base.classes.iter();
+        let classes = classes.map(|(class, rate)| Some((class, Some(times(rate?)?))));
         Some(BaseRates {
             currency: Currency::Usdt,
             input: times(base.input)?,
             cached_input: times(base.cached_input)?,
             output: times(base.output)?,
             cache_write: times(base.cache_write)?,
-            classes,
+            classes: classes.collect::<Option<_>>()?,
         })
     }
 }
@@ -155,9 +144,6 @@ impl BasePrices {
         base.rule = Some(Arc::clone(&rule.name));
         base
     }
-}
-
-impl BasePrices {
     /// Returns the base prices of the rule with exactly this condition; the unconditional ones if no rule has it.
     #[must_use]
     pub fn under(&self, condition: &Condition) -> &BaseRates {

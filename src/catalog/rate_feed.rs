@@ -59,12 +59,9 @@ impl RateFeed {
                 RateSource::Fixed(rate) => return Some(RateReading::fixed(*rate)),
                 RateSource::Http(source) => source,
             };
-            let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.ask(source));
-            let rate = answer
-                .await
-                .unwrap_or(Err(RateError::Timeout))
-                .and_then(|rate| self.believe(source, rate));
-            match rate {
+            let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.ask(source)).await;
+            let rate = answer.unwrap_or(Err(RateError::Timeout));
+            match rate.and_then(|rate| self.believe(source, rate)) {
                 Ok(rate) => {
                     self.last = Some(rate);
                     return Some(RateReading::measured(rate));
@@ -104,19 +101,18 @@ impl RateFeed {
     /// Refreshes periodically until `shutdown` completes.
     pub async fn run(mut self, live: Arc<Live>, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
-        let mut wait = if live.snapshot().rate().is_some() {
-            self.wait()
-        } else {
-            Duration::ZERO
+        let mut wait = match live.snapshot().rate() {
+            Some(_) => self.wait(),
+            None => Duration::ZERO,
         };
         loop {
+            let round = async {
+                tokio::time::sleep(wait).await;
+                self.refresh_into(&live).await;
+            };
             tokio::select! {
                 () = &mut shutdown => return,
-                () = tokio::time::sleep(wait) => {}
-            }
-            tokio::select! {
-                () = &mut shutdown => return,
-                () = self.refresh_into(&live) => {}
+                () = round => {}
             }
             wait = self.wait();
         }
@@ -129,29 +125,21 @@ impl RateFeed {
         let headers = req.headers_mut();
         headers.insert(ACCEPT, HeaderValue::from_static(JSON));
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        headers.insert(
-            USER_AGENT,
-            HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION"))),
-        );
+        let agent = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
         if !source.body.is_empty() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         }
-        let res = self
-            .client
-            .request(req)
-            .await
-            .map_err(|error| RateError::Http(error.into()))?;
+        let sent = self.client.request(req).await;
+        let res = sent.map_err(|error| RateError::Http(error.into()))?;
         if res.status() != StatusCode::OK {
             return Err(RateError::Status(res.status()));
         }
         let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX)
             .collect()
-            .await
-            .map_err(RateError::Http)?;
-        let rate = source
-            .select
-            .select(&body.to_bytes())
-            .map_err(RateError::Select)?;
+            .await;
+        let body = body.map_err(RateError::Http)?.to_bytes();
+        let rate = source.select.select(&body).map_err(RateError::Select)?;
         Ok(rate.round_dp(RATE_DIGITS).normalize())
     }
 
@@ -186,46 +174,23 @@ impl fmt::Debug for RateFeed {
 }
 
 /// The reason why the rate of a source is rejected.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum RateError {
+    #[error("the rate source did not answer within {} s", ANSWER_TIMEOUT.as_secs())]
     Timeout,
-    Http(BoxError),
+    #[error("no answer")]
+    Http(#[source] BoxError),
+    #[error("answered {0}")]
     Status(StatusCode),
+    #[error("{0}")]
     Select(SelectError),
+    #[error("the rate {rate} is outside the source's min and max")]
     Bounds { rate: Decimal },
+    #[error(
+        "the rate change from {last} to {rate} exceeds step_max_percent: if the new rate is right, raise \
+        step_max_percent or restart the gateway"
+    )]
     Step { last: Decimal, rate: Decimal },
-}
-
-impl fmt::Display for RateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Timeout => write!(
-                f,
-                "the rate source did not answer within {} s",
-                ANSWER_TIMEOUT.as_secs()
-            ),
-            Self::Http(_) => f.write_str("no answer"),
-            Self::Status(status) => write!(f, "answered {status}"),
-            Self::Select(error) => error.fmt(f),
-            Self::Bounds { rate } => {
-                write!(f, "the rate {rate} is outside the source's min and max")
-            }
-            Self::Step { last, rate } => write!(
-                f,
-                "the rate change from {last} to {rate} exceeds step_max_percent: if the new rate is right, raise \
-                 step_max_percent or restart the gateway"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for RateError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Http(error) => Some(&**error),
-            _ => None,
-        }
-    }
 }
 
 fn is_beyond(step_max_percent: Decimal, last: Decimal, rate: Decimal) -> bool {

@@ -25,7 +25,7 @@ use super::{
     prices::{BasePrices, Markup},
 };
 use crate::{
-    config::{Config, ModelConfig, PaymentsConfig, SellerConfig, Tariff},
+    config::{Config, LiveConfig, ModelConfig, PaymentsConfig, SellerConfig, Tariff},
     text::{similar::nearest, time::now_ms},
 };
 
@@ -46,7 +46,7 @@ impl Live {
             language: config.language,
         };
         Self {
-            snapshot: ArcSwap::from_pointee(Snapshot::new(config, version, urls, renderers)),
+            snapshot: ArcSwap::from_pointee(Snapshot::new(&config.live, version, urls, renderers)),
         }
     }
 
@@ -77,7 +77,7 @@ impl Live {
             base_url: config.base_url.clone(),
             ..PublicUrls::clone(&now.urls)
         };
-        let next = Snapshot::new(config, version, urls, now.renderers);
+        let next = Snapshot::new(&config.live, version, urls, now.renderers);
         self.snapshot.rcu(|snapshot| match snapshot.rate() {
             Some(rate) => next.with_rate(rate),
             None => next.clone(),
@@ -182,21 +182,19 @@ pub struct Snapshot {
 
 impl Snapshot {
     fn new(
-        config: &Config,
+        config: &LiveConfig,
         version: TariffVersion,
         urls: PublicUrls,
         renderers: Renderers,
     ) -> Self {
-        let config = &config.live;
         let mut entries: Vec<Entry> = config.models.iter().map(Entry::new).collect();
         let customers = Customers::new(config, version, |model, prices| {
             let own = &mut entries[model].own;
             own.push(prices);
             own.len() - 1
         });
-        let places = entries
-            .iter()
-            .enumerate()
+        let places = entries.iter().enumerate();
+        let places = places
             .map(|(place, entry)| (entry.model.id.clone(), place))
             .collect();
         let markup = Markup {
@@ -361,17 +359,11 @@ impl Snapshot {
                 *prices = new;
             }
         };
-        for Entry {
-            model,
-            base,
-            prices,
-            own,
-            ..
-        } in &mut next.entries
-        {
-            update(&self.markup, base, prices, &model.id);
-            for own in own {
-                update(&own.markup, &own.base, &mut own.prices, &model.id);
+        for entry in &mut next.entries {
+            let id = &entry.model.id;
+            update(&self.markup, &entry.base, &mut entry.prices, id);
+            for own in &mut entry.own {
+                update(&own.markup, &own.base, &mut own.prices, id);
             }
         }
         next.rendered(now_ms())
@@ -379,13 +371,12 @@ impl Snapshot {
 
     /// Renders the documents that show the prices in force at this time.
     fn rendered(mut self, now_ms: u64) -> Self {
-        let Some(exchange_rate) = self.rate.map(|reading| reading.rate) else {
+        let Some(reading) = self.rate else {
             return self;
         };
         let entries = self.entries.iter();
-        let models: Vec<_> = entries
-            .map(|entry| entry.priced(&self.markup, exchange_rate, now_ms))
-            .collect();
+        let models = entries.map(|entry| entry.priced(&self.markup, reading.rate, now_ms));
+        let models: Vec<_> = models.collect();
         let changes_at_ms = models.iter().filter_map(|view| view.changes_at_ms).min();
         let priced = CatalogView {
             urls: &self.urls,
@@ -400,10 +391,12 @@ impl Snapshot {
     }
 
     fn without_rate(&self) -> Self {
-        let mut next = self.clone();
-        next.rate = None;
-        next.priced = None;
-        next.changes_at_ms = None;
+        let mut next = Self {
+            rate: None,
+            priced: None,
+            changes_at_ms: None,
+            ..self.clone()
+        };
         for entry in &mut next.entries {
             entry.prices = None;
             entry.own.iter_mut().for_each(|own| own.prices = None);

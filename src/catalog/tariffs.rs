@@ -108,10 +108,8 @@ impl Tariff {
 pub(crate) async fn keep(store: &AnyLedger, version: TariffVersion, config: &LiveConfig) {
     let name = format!("{PREFIX}{:020}", version.id);
     // `Ok(false)` means that another gateway, or this gateway at an earlier start, has recorded this version.
-    if let Err(error) = store
-        .write_value(&name, 0, &Tariff::new(version, config))
-        .await
-    {
+    let tariff = Tariff::new(version, config);
+    if let Err(error) = store.write_value(&name, 0, &tariff).await {
         tracing::warn!(%error, version = version.id, "the prices of the tariff version could not be recorded; the next start of the gateway tries again");
     }
 }
@@ -119,14 +117,12 @@ pub(crate) async fn keep(store: &AnyLedger, version: TariffVersion, config: &Liv
 /// Returns all recorded versions with their numbers, newest first.
 pub(crate) async fn stored(store: &AnyLedger) -> Result<Vec<(u64, Tariff)>, BookError> {
     let found = store.documents(PREFIX).await?;
-    let mut tariffs: Vec<(u64, Tariff)> = found
-        .iter()
-        .filter_map(|document| {
-            let id = document.name.strip_prefix(PREFIX)?.parse().ok()?;
-            // A record that cannot be parsed is skipped, because a later release may have written it.
-            Some((id, document.parse().ok()?))
-        })
-        .collect();
+    let tariffs = found.iter().filter_map(|document| {
+        let id = document.name.strip_prefix(PREFIX)?.parse().ok()?;
+        // A record that cannot be parsed is skipped, because a later release may have written it.
+        Some((id, document.parse().ok()?))
+    });
+    let mut tariffs: Vec<(u64, Tariff)> = tariffs.collect();
     tariffs.sort_by_key(|(id, _)| std::cmp::Reverse(*id));
     Ok(tariffs)
 }
