@@ -34,13 +34,7 @@ const FUNDS: MicroRub = MicroRub::rubles(1000);
 ///
 /// The vendor serves four models: `demo-chat` in the Chat Completions format, `demo-messages` in the Messages format,
 /// `demo-responses` in the Responses format, and `demo-embedding`, which returns vectors.
-#[must_use]
-pub fn config_text(
-    listen: SocketAddr,
-    admin: SocketAddr,
-    vendor: SocketAddr,
-    ledger: &str,
-) -> String {
+fn config_text(listen: SocketAddr, admin: SocketAddr, vendor: SocketAddr) -> String {
     let chat =
         r#"{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }"#;
     let messages =
@@ -53,7 +47,7 @@ base_url = "http://{listen}/v1"
 listen = "{admin}"
 key = "${{DEMO_ADMIN_KEY}}"
 [ledger]
-url = "{ledger}"
+url = "memory:"
 [[rate.source]]
 fixed = "90.50"
 [tariff]
@@ -106,20 +100,14 @@ routes = [ {{ vendor = "scripted-responses", model = "scripted-1", cost_usdt_mto
 /// # Errors
 /// If a port cannot be bound.
 pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
-    let vendor = ScriptedVendor::start()
-        .await
-        .context("cannot start the scripted vendor")?;
+    let vendor = ScriptedVendor::start().await;
+    let vendor = vendor.context("cannot start the scripted vendor")?;
     let admin_key = SecretKey::generate();
     // The ports are bound before the configuration is written, because the configuration contains the addresses. They
     // stay bound: if a port were released and bound again later, an outgoing connection could take it in between.
     let public = bind(listen).context("listen")?;
     let admin = bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
-    let text = config_text(
-        public.local_addr()?,
-        admin.local_addr()?,
-        vendor.address(),
-        "memory:",
-    );
+    let text = config_text(public.local_addr()?, admin.local_addr()?, vendor.address());
     let config = Config::parse(&text, &|name| match name {
         "DEMO_ADMIN_KEY" => Some(admin_key.expose().to_owned()),
         "DEMO_VENDOR_KEY" => Some("vendor-key-of-the-demo".to_owned()),
@@ -159,9 +147,8 @@ pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
 /// # Errors
 /// If the port cannot be bound.
 pub async fn run_vendor(listen: SocketAddr) -> anyhow::Result<()> {
-    let vendor = ScriptedVendor::start_at(listen)
-        .await
-        .with_context(|| busy(listen))?;
+    let vendor = ScriptedVendor::start_at(listen).await;
+    let vendor = vendor.with_context(|| busy(listen))?;
     let url = format!("http://{}", vendor.address());
     println!(
         r#"vendor: {url}
@@ -223,8 +210,8 @@ fn greet(gateway: &Gateway, admin_key: &SecretKey, key: &SecretKey) {
     let url = format!("http://{}", gateway.address());
     let admin = gateway
         .admin_address()
-        .map(|address| format!("http://{address}"))
-        .unwrap_or_default();
+        .map(|address| format!("http://{address}"));
+    let admin = admin.unwrap_or_default();
     let (key, admin_key) = (key.expose(), admin_key.expose());
     let program = std::env::args().next().unwrap_or_else(|| "tollgate".into());
     println!(
@@ -282,10 +269,9 @@ async fn print_calls(store: AnyLedger, mut lines: mpsc::Receiver<(Settlement, Se
             Err(_) => "?".to_owned(),
         };
         let usage = settlement.item.usage;
-        let estimated = if settlement.item.estimated {
-            "  (estimated)"
-        } else {
-            ""
+        let estimated = match settlement.item.estimated {
+            true => "  (estimated)",
+            false => "",
         };
         println!(
             "{}  {}  {} → {} tokens  charge {} ₽  balance {balance} ₽{estimated}",

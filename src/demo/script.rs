@@ -104,10 +104,8 @@ fn words(req: &Value, text: &str, is_text: bool) -> (Vec<String>, bool) {
 /// Returns the failing response, if the request's text contains a word that demands one.
 fn failure(reported: &str) -> Option<Reply> {
     let refuse = |status: u16, text: &str| {
-        Reply::json(
-            status,
-            &json!({ "error": { "message": text, "type": "scripted", "code": null } }),
-        )
+        let error = json!({ "message": text, "type": "scripted", "code": null });
+        Reply::json(status, &json!({ "error": error }))
     };
     if reported.contains("vendor-400") {
         Some(refuse(400, "the script refuses this request"))
@@ -176,20 +174,16 @@ fn last_text(req: &Value) -> (String, bool) {
     if let Some(text) = last["content"].as_str() {
         return (text.to_owned(), is_tool);
     }
-    let part = last["content"]
-        .as_array()
-        .and_then(|parts| parts.last())
-        .unwrap_or(&Value::Null);
-    if part["type"] == "tool_result" {
-        let text = part["content"]
+    let part = last["content"].as_array().and_then(|parts| parts.last());
+    let part = part.unwrap_or(&Value::Null);
+    let is_result = part["type"] == "tool_result";
+    let text = match is_result {
+        true => part["content"]
             .as_str()
-            .or_else(|| part["content"][0]["text"].as_str());
-        return (text.unwrap_or_default().to_owned(), true);
-    }
-    (
-        part["text"].as_str().unwrap_or_default().to_owned(),
-        is_tool,
-    )
+            .or_else(|| part["content"][0]["text"].as_str()),
+        false => part["text"].as_str(),
+    };
+    (text.unwrap_or_default().to_owned(), is_tool || is_result)
 }
 
 fn instructions(req: &Value) -> String {
@@ -363,20 +357,13 @@ impl Answer {
             format!("data: {chunk}\n\n")
         };
         let delta = |delta: Value, finish: Value| {
-            chunk(
-                json!([{ "index": 0, "delta": delta, "finish_reason": finish }]),
-                Value::Null,
-            )
+            let choice = json!({ "index": 0, "delta": delta, "finish_reason": finish });
+            chunk(json!([choice]), Value::Null)
         };
-        let mut events = vec![delta(
-            json!({ "role": "assistant", "content": "" }),
-            Value::Null,
-        )];
-        events.extend(
-            self.words
-                .iter()
-                .map(|word| delta(json!({ "content": word }), Value::Null)),
-        );
+        let begin = json!({ "role": "assistant", "content": "" });
+        let mut events = vec![delta(begin, Value::Null)];
+        let words = self.words.iter();
+        events.extend(words.map(|word| delta(json!({ "content": word }), Value::Null)));
         for (index, call) in self.calls.iter().enumerate() {
             let mut begin = chat_call(call, "");
             begin["index"] = index.into();
@@ -434,33 +421,23 @@ impl Answer {
 
     fn messages_stream(&self) -> Reply {
         let event = |data: Value| {
-            format!(
-                "event: {}\ndata: {data}\n\n",
-                data["type"].as_str().unwrap_or_default()
-            )
+            let kind = data["type"].as_str().unwrap_or_default();
+            format!("event: {kind}\ndata: {data}\n\n")
         };
         let start = json!({ "id": ID, "type": "message", "role": "assistant", "model": self.model, "content": [],
             "stop_reason": null, "stop_sequence": null, "usage": self.messages_usage(1) });
         let mut events = vec![event(json!({ "type": "message_start", "message": start }))];
         let mut block = |start: Value, deltas: Vec<Value>, index: usize| {
-            events.push(event(
-                json!({ "type": "content_block_start", "index": index, "content_block": start }),
-            ));
-            for delta in deltas {
-                events.push(event(
-                    json!({ "type": "content_block_delta", "index": index, "delta": delta }),
-                ));
-            }
-            events.push(event(
-                json!({ "type": "content_block_stop", "index": index }),
-            ));
+            let begin =
+                json!({ "type": "content_block_start", "index": index, "content_block": start });
+            let delta = |it| json!({ "type": "content_block_delta", "index": index, "delta": it });
+            let stop = json!({ "type": "content_block_stop", "index": index });
+            let block = std::iter::once(begin).chain(deltas.into_iter().map(delta));
+            events.extend(block.chain([stop]).map(event));
         };
         if !self.words.is_empty() {
-            let deltas = self
-                .words
-                .iter()
-                .map(|word| json!({ "type": "text_delta", "text": word }))
-                .collect();
+            let delta = |word| json!({ "type": "text_delta", "text": word });
+            let deltas = self.words.iter().map(delta).collect();
             block(json!({ "type": "text", "text": "" }), deltas, 0);
         }
         for (index, call) in self.calls.iter().enumerate() {

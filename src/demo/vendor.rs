@@ -21,12 +21,7 @@ use http_body_util::BodyExt;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::{
-    net::TcpListener,
-    sync::Notify,
-    task::JoinSet,
-    time::{Sleep, sleep},
-};
+use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time::sleep};
 
 /// A request that the scripted vendor has received.
 #[derive(Clone, Debug)]
@@ -72,20 +67,14 @@ impl Reply {
     /// Returns a response with a JSON body.
     #[must_use]
     pub fn json(status: u16, body: &Value) -> Self {
-        Self::raw(
-            status,
-            "application/json",
-            vec![Step::Send(body.to_string().into())],
-        )
+        let steps = vec![Step::Send(body.to_string().into())];
+        Self::raw(status, "application/json", steps)
     }
 
     /// Returns a stream of events. Each event is sent as a frame of its own.
     pub fn stream(events: impl IntoIterator<Item = String>) -> Self {
-        let steps = events
-            .into_iter()
-            .map(|event| Step::Send(event.into()))
-            .collect();
-        Self::raw(200, "text/event-stream", steps)
+        let steps = events.into_iter().map(|event| Step::Send(event.into()));
+        Self::raw(200, "text/event-stream", steps.collect())
     }
 
     /// Returns a response with this content type, whose body is sent in these steps.
@@ -232,11 +221,8 @@ async fn answer(
     shared: Arc<Shared>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     let (parts, body) = req.into_parts();
-    let body = body
-        .collect()
-        .await
-        .map(|body| body.to_bytes())
-        .unwrap_or_default();
+    let body = body.collect().await;
+    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
     let received = Received {
         path: parts.uri.to_string(),
         headers: parts.headers,
@@ -265,14 +251,9 @@ async fn answer(
 
 struct ReplyBody {
     steps: std::vec::IntoIter<Step>,
-    pause: Option<Pause>,
+    pause: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     cutting: bool,
     shared: Arc<Shared>,
-}
-
-enum Pause {
-    Wait(Pin<Box<Sleep>>),
-    Hold(Pin<Box<dyn Future<Output = ()> + Send>>),
 }
 
 impl Body for ReplyBody {
@@ -284,25 +265,19 @@ impl Body for ReplyBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         loop {
-            match &mut self.pause {
-                Some(Pause::Wait(wait)) => std::task::ready!(wait.as_mut().poll(cx)),
-                Some(Pause::Hold(hold)) => std::task::ready!(hold.as_mut().poll(cx)),
-                None => {}
+            if let Some(pause) = &mut self.pause {
+                std::task::ready!(pause.as_mut().poll(cx));
             }
             self.pause = None;
             match self.steps.next() {
                 None => return Poll::Ready(None),
                 Some(Step::Send(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
-                Some(Step::Wait(time)) => self.pause = Some(Pause::Wait(Box::pin(sleep(time)))),
-                Some(Step::Hold(notify)) => {
-                    self.pause = Some(Pause::Hold(Box::pin(
-                        async move { notify.notified().await },
-                    )));
-                }
+                Some(Step::Wait(time)) => self.pause = Some(Box::pin(sleep(time))),
+                Some(Step::Hold(notify)) => self.pause = Some(Box::pin(notify.notified_owned())),
                 // The cut comes after a pause, in which the bytes that were already written leave the socket.
                 Some(Step::Cut) if !self.cutting => {
                     self.cutting = true;
-                    self.pause = Some(Pause::Wait(Box::pin(sleep(CUT_PAUSE))));
+                    self.pause = Some(Box::pin(sleep(CUT_PAUSE)));
                     self.steps = vec![Step::Cut].into_iter();
                 }
                 Some(Step::Cut) => {
