@@ -82,10 +82,8 @@ impl Terms {
     /// Takes one of the calls that may still be sent. Returns `false` if there are none left.
     fn take(&self) -> bool {
         let less = |left: u64| left.checked_sub(1);
-        let taken = self
-            .left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-        taken.is_ok()
+        let order = Ordering::Relaxed;
+        self.left.fetch_update(order, order, less).is_ok()
     }
 }
 
@@ -111,15 +109,15 @@ impl Client {
     /// Creates a client without open connections. It writes its results into `record`.
     #[must_use]
     pub fn new(origin: Origin, call: Arc<Call>, terms: Terms, record: Record) -> Self {
-        let turn = Arc::default();
+        let sender = Sender {
+            origin,
+            call,
+            turn: Arc::default(),
+            terms,
+            record,
+        };
         Self {
-            sender: Sender {
-                origin,
-                call,
-                turn,
-                terms,
-                record,
-            },
+            sender,
             connections: Vec::new(),
         }
     }

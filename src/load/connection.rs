@@ -177,13 +177,9 @@ impl Connection {
     pub async fn open(origin: &Origin) -> Result<Self, CallError> {
         match origin {
             Origin::Loopback(address) => {
-                let connected = async {
-                    let socket = TcpStream::connect(address).await?;
-                    socket.set_nodelay(true)?;
-                    Ok(socket)
-                };
-                let connected: std::io::Result<_> = connected.await;
-                let socket = connected.map_err(|error| CallError::Connect(error.into()))?;
+                let failed = |error: std::io::Error| CallError::Connect(error.into());
+                let socket = TcpStream::connect(address).await.map_err(failed)?;
+                socket.set_nodelay(true).map_err(failed)?;
                 Self::over(TokioIo::new(socket)).await
             }
             Origin::Url(connector, uri) => {

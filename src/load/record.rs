@@ -77,9 +77,8 @@ impl Record {
                 Some(status) => *results.statuses.entry(status.as_u16()).or_default() += 1,
                 None => *results.errors.entry(error.kind()).or_default() += 1,
             }
-            results
-                .first_failure
-                .get_or_insert_with(|| error.to_string());
+            let first = &mut results.first_failure;
+            first.get_or_insert_with(|| error.to_string());
         });
     }
 
