@@ -43,6 +43,12 @@ macro_rules! field_of {
 
 pub(super) use field_of;
 
+/// Returns all values, or `None` if one is missing. All values are computed first, so that every mistake is recorded.
+pub(super) fn all<T, C: FromIterator<T>>(checked: impl Iterator<Item = Option<T>>) -> Option<C> {
+    let checked: Vec<_> = checked.collect();
+    checked.into_iter().collect()
+}
+
 /// Checks a part of the configuration that may be absent. Returns `Some(None)` if it is absent, and `None` after a
 /// mistake.
 pub(super) fn maybe<T, U>(
@@ -60,23 +66,17 @@ impl Check<'_> {
         let base_url = self.base_url(raw.base_url.as_deref(), listen, scheme);
         let tls = raw.tls.take();
         let tls = tls.and_then(|tls| self.tls(tls, raw.base_url.as_deref()));
-        let (reuse_port, reload_poll) = (raw.reuse_port, raw.reload_poll_seconds);
-        let reload_poll = self.seconds(reload_poll, "reload_poll_seconds", 10, 0);
+        let reuse_port = raw.reuse_port.unwrap_or(false);
+        let reload_poll = self.seconds(raw.reload_poll_seconds, "reload_poll_seconds", 10, 0);
         let languages = [("ru", Language::Ru), ("en", Language::En)];
         let language = self.choice_or(raw.language.as_deref(), Language::Ru, "language", languages);
         let trusted_proxies = self.networks(&raw.trusted_proxies);
         let cors_origins = self.origins(&raw.cors_origins);
-        let admin = raw.admin.take();
-        let admin = admin.and_then(|admin| self.admin(admin, listen));
+        let admin = raw.admin.take().and_then(|admin| self.admin(admin, listen));
         let traces = raw.traces.take().and_then(|traces| self.traces(traces));
         let seller = raw.seller.take().and_then(|seller| self.seller(seller));
         let utc_offset = seller.as_ref().map_or(0, |it| it.utc_offset_minutes);
-        let receivers = self.receivers(
-            std::mem::take(&mut raw.webhook),
-            std::mem::take(&mut raw.mail),
-            std::mem::take(&mut raw.telegram),
-            utc_offset,
-        );
+        let receivers = self.receivers(&mut raw, utc_offset);
         let payments = raw.payments.take();
         let payments = payments.and_then(|payments| self.payments(payments));
         let cabinet = raw.cabinet.take().and_then(|cabinet| self.cabinet(cabinet));
@@ -92,7 +92,7 @@ impl Check<'_> {
         Some(Config {
             file: None,
             listen: listen?,
-            reuse_port: reuse_port.unwrap_or(false),
+            reuse_port,
             service: service?,
             base_url: base_url?,
             language,
@@ -168,6 +168,16 @@ impl Check<'_> {
             .ok()
     }
 
+    /// Records a mistake in the field at `path`, and returns `None`.
+    pub(super) fn refuse<T>(
+        &mut self,
+        path: impl Into<String>,
+        problem: impl Into<String>,
+    ) -> Option<T> {
+        self.errors.add(path, problem);
+        None
+    }
+
     pub(super) fn required(
         &mut self,
         given: Option<String>,
@@ -228,6 +238,17 @@ impl Check<'_> {
         chosen.unwrap_or(usual)
     }
 
+    /// Checks each item of the list at `path`. Returns `None` if an item has a mistake.
+    pub(super) fn items<R, T>(
+        &mut self,
+        raw: impl IntoIterator<Item = R>,
+        path: &str,
+        mut check: impl FnMut(&mut Self, R, &str) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let items = raw.into_iter().enumerate();
+        all(items.map(|(index, raw)| check(self, raw, &format!("{path}[{index}]"))))
+    }
+
     /// Parses each text in a list. Invalid texts are recorded as mistakes and omitted from the result.
     pub(super) fn each<T, E: Display>(
         &mut self,
@@ -254,15 +275,11 @@ impl Check<'_> {
         path: &str,
         choices: [(&str, T); N],
     ) -> Option<T> {
-        let names = choices
-            .each_ref()
-            .map(|(name, _)| format!("\"{name}\""))
-            .join(" or ");
-        let chosen = choices.into_iter().find(|(name, _)| *name == text);
-        if chosen.is_none() {
-            self.errors.add(path, format!("must be {names}"));
+        let names = choices.each_ref().map(|(name, _)| format!("\"{name}\""));
+        match choices.into_iter().find(|(name, _)| *name == text) {
+            Some((_, value)) => Some(value),
+            None => self.refuse(path, format!("must be {}", names.join(" or "))),
         }
-        chosen.map(|(_, value)| value)
     }
 
     /// Returns the given number, or the default if none is given. If the number is out of range, records a mistake and
@@ -340,10 +357,9 @@ fn decimal_above_zero(
     max: u32,
     not_above: &str,
 ) -> Result<Decimal, String> {
-    let plain = text
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'.' || byte == b'-');
-    let value = plain.then(|| Decimal::from_str_exact(text).ok()).flatten();
+    let is_plain = |byte: u8| byte.is_ascii_digit() || byte == b'.' || byte == b'-';
+    let value = Decimal::from_str_exact(text).ok();
+    let value = value.filter(|_| text.bytes().all(is_plain));
     let value = value
         .ok_or("must be a decimal number in quotes, like \"1.15\"")?
         .normalize();
@@ -368,10 +384,7 @@ pub(super) fn web_address(text: &str) -> Result<Uri, String> {
     if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none_or(str::is_empty) {
         return Err(format!("{advice}, with http or https"));
     }
-    if uri
-        .authority()
-        .is_some_and(|authority| authority.as_str().contains('@'))
-    {
+    if uri.authority().is_some_and(|it| it.as_str().contains('@')) {
         return Err(
             "contains a user name or a password: remove it; a key has its own setting".to_owned(),
         );

@@ -52,7 +52,7 @@ impl Check<'_> {
         path: &str,
         id: Option<&str>,
     ) -> Option<Vec<RouteCostConfig>> {
-        let mut costs = Some(Vec::new());
+        let mut costs = Vec::new();
         for (route, raw) in raw.iter_mut().enumerate() {
             let path = format!("{path}[{route}]");
             let rules = std::mem::take(&mut raw.cost_rules);
@@ -62,7 +62,7 @@ impl Check<'_> {
                     let path = format!("{path}.cost_usdt_mtok");
                     let advice = "cost_rules need base costs: give cost_usdt_mtok or cost_rub_mtok";
                     self.errors.missing(&path, advice);
-                    costs = None;
+                    costs.push(None);
                 }
                 continue;
             }
@@ -70,20 +70,15 @@ impl Check<'_> {
             let usual = self.base_rates(tables.0.as_ref(), tables.1.as_ref(), &prefix);
             let rules = self.price_rules(rules, &format!("{path}.cost_rules"), usual.as_ref());
             let model = raw.model.as_deref().filter(|model| !model.is_empty());
-            costs = costs
-                .zip(usual.zip(rules))
-                .map(|(mut costs, (base, rules))| {
-                    costs.push(RouteCostConfig {
-                        route,
-                        vendor: raw.vendor.clone().unwrap_or_default(),
-                        model: model.or(id).unwrap_or_default().to_owned(),
-                        base,
-                        rules,
-                    });
-                    costs
-                });
+            costs.push(usual.zip(rules).map(|(base, rules)| RouteCostConfig {
+                route,
+                vendor: raw.vendor.clone().unwrap_or_default(),
+                model: model.or(id).unwrap_or_default().to_owned(),
+                base,
+                rules,
+            }));
         }
-        costs
+        costs.into_iter().collect()
     }
 
     /// Records a warning for each rate class that is sold below a vendor's cost, separately for each condition.
@@ -164,10 +159,8 @@ impl Check<'_> {
             }
             // Adds the conditions of both rules: the warning then names the hours in which both rules apply, even if
             // the compared condition has no hours.
-            let met = [(price, sale.rules), (rule, &*cost.rules)];
-            let met = met
-                .iter()
-                .filter_map(|(place, rules)| Some(rules[(*place)?].0));
+            let met = [(price, sale.rules), (rule, &*cost.rules)].into_iter();
+            let met = met.filter_map(|(place, rules)| Some(rules[place?].0));
             let condition = met.fold(condition, |all, it| all.and(&it).unwrap_or(all));
             let table = field(taken.currency);
             let path = match rule {
@@ -235,9 +228,7 @@ fn losses(
 fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<(Condition, CallTimes)> {
     let with_usual = |rules: &[(Condition, BaseRates)]| {
         let conditions = rules.iter().map(|(condition, _)| *condition);
-        std::iter::once(Condition::default())
-            .chain(conditions)
-            .collect::<Vec<_>>()
+        Vec::from_iter(std::iter::once(Condition::default()).chain(conditions))
     };
     let (sales, costs) = (with_usual(sale.rules), with_usual(&cost.rules));
     let sold: BTreeSet<_> = words(sale.rules).collect();
@@ -294,11 +285,9 @@ fn met<'a>(
         speed: call.speed,
         inference_geo: call.inference_geo,
     };
-    let met = rules
-        .iter()
-        .enumerate()
-        .filter(|(_, (condition, _))| condition.holds(input, &served, times))
-        .max_by_key(|(_, (condition, _))| condition.rank());
+    let met = rules.iter().enumerate();
+    let met = met.filter(|(_, (condition, _))| condition.holds(input, &served, times));
+    let met = met.max_by_key(|(_, (condition, _))| condition.rank());
     met.map_or((None, usual), |(place, (_, rates))| (Some(place), rates))
 }
 

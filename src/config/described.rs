@@ -7,7 +7,6 @@ use toml::de::{DeTable, DeValue};
 
 use super::{
     document::Document,
-    error::Errors,
     price_diff::file::{Prices, string, tables},
     prices::field,
 };
@@ -58,7 +57,7 @@ impl Described {
     /// # Errors
     /// If the text is not valid TOML.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
-        let document = document(text)?;
+        let document = Document::open(text).map_err(|errors| errors.to_string())?;
         let root = document.merged();
         let vendors = tables(root, "vendor").into_iter();
         let models = tables(root, "model").into_iter();
@@ -96,28 +95,23 @@ fn described_model(table: &DeTable<'_>) -> Option<DescribedModel> {
     let known = Prices::read(table, "", "price_rules");
     let currency = known.as_ref().map(|known| field(known.currency).to_owned());
     let lists = known.into_iter().flat_map(|known| known.lists);
-    let mut rules: Vec<DescribedRule> = lists
-        .map(|(when, rates)| {
-            let when: Vec<_> = when
-                .iter()
-                .map(|(field, it)| format!("{field} {it}"))
-                .collect();
-            let rates = rates.iter();
-            DescribedRule {
-                when: when.join(", "),
-                prices: rates
-                    .map(|(class, it)| ((*class).to_owned(), it.value.to_string()))
-                    .collect(),
-            }
-        })
-        .collect();
-    let usual = (!rules.is_empty()).then(|| rules.remove(0).prices);
+    let mut lists = lists.map(|(when, rates)| {
+        let when = when.iter().map(|(field, it)| format!("{field} {it}"));
+        let prices = rates.iter();
+        DescribedRule {
+            when: when.collect::<Vec<_>>().join(", "),
+            prices: prices
+                .map(|(class, it)| ((*class).to_owned(), it.value.to_string()))
+                .collect(),
+        }
+    });
+    let usual = lists.next().map(|usual| usual.prices);
     Some(DescribedModel {
         preset: text("preset"),
         routes,
         currency,
         prices: usual.unwrap_or_default(),
-        rules,
+        rules: lists.collect(),
         id,
     })
 }
@@ -140,7 +134,7 @@ pub(crate) fn foreign_references(text: &str) -> Result<BTreeSet<String>, String>
             _ => {}
         }
     }
-    let document = document(text)?;
+    let document = Document::open(text).map_err(|errors| errors.to_string())?;
     let mut found = BTreeSet::new();
     for (name, value) in document.merged().iter() {
         if name.get_ref() != "vendor" {
@@ -148,16 +142,6 @@ pub(crate) fn foreign_references(text: &str) -> Result<BTreeSet<String>, String>
         }
     }
     Ok(found)
-}
-
-/// Parses the text of a configuration, and merges the values of its presets into it.
-///
-/// # Errors
-/// Returns the syntax errors if the text is not valid TOML.
-pub(super) fn document(text: &str) -> Result<Document<'_>, String> {
-    let mut errors = Errors::default();
-    let document = Document::parse(text, &mut errors);
-    document.ok_or_else(|| errors.finish(|_| None).to_string())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use toml::{
 };
 
 use super::{
-    error::{ConfigError, Errors},
+    error::{ConfigError, ConfigErrors, Errors},
     preset_merge::{self, Origins},
     presets,
     raw::RawConfig,
@@ -53,6 +53,16 @@ impl<'t> Document<'t> {
             merged,
             origins,
         })
+    }
+
+    /// Parses `text` like [`parse`](Self::parse), and ignores mistakes in the use of presets.
+    ///
+    /// # Errors
+    /// Returns the syntax errors if the text is not valid TOML.
+    pub(super) fn open(text: &'t str) -> Result<Self, ConfigErrors> {
+        let mut errors = Errors::default();
+        let document = Self::parse(text, &mut errors);
+        document.ok_or_else(|| errors.finish(|_| None))
     }
 
     /// Returns the settings of the file. Each field of a wrong type is recorded as a mistake and omitted.
@@ -146,15 +156,13 @@ fn take_out(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> {
         let deeper = match value.get_mut() {
             DeValue::Table(inner) => take_out(inner, span).map(|path| format!("{name}.{path}")),
             DeValue::Array(items) => {
-                items
-                    .iter_mut()
-                    .enumerate()
-                    .find_map(|(index, item)| match item.get_mut() {
-                        DeValue::Table(inner) => {
-                            take_out(inner, span).map(|path| format!("{name}[{index}].{path}"))
-                        }
-                        _ => None,
-                    })
+                let mut items = items.iter_mut().enumerate();
+                items.find_map(|(index, item)| match item.get_mut() {
+                    DeValue::Table(inner) => {
+                        take_out(inner, span).map(|path| format!("{name}[{index}].{path}"))
+                    }
+                    _ => None,
+                })
             }
             _ => None,
         };
@@ -229,11 +237,8 @@ fn unknown_field(reported: &str) -> String {
 }
 
 fn line(text: &str, position: usize) -> usize {
-    1 + text
-        .bytes()
-        .take(position)
-        .filter(|byte| *byte == b'\n')
-        .count()
+    let before = text.bytes().take(position);
+    1 + before.filter(|byte| *byte == b'\n').count()
 }
 
 #[cfg(test)]

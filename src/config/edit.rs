@@ -8,7 +8,6 @@ use toml_edit::{
 };
 
 use super::{
-    described::document,
     document::Document,
     presets::Preset,
     price_diff::file::{Prices, string, tables},
@@ -79,10 +78,9 @@ impl Edit {
             Self::AddModels { vendor, args } => {
                 let preset = file.preset_of(vendor)?;
                 file.append(|taken| {
-                    Ok((
-                        preset,
-                        Sections::of_models(preset, vendor, args, &taken.models)?,
-                    ))
+                    let text = String::new();
+                    let models = Sections::of_models(text, preset, vendor, args, &taken.models)?;
+                    Ok((preset, models))
                 })
             }
             Self::SetVendor { vendor, url, key } => {
@@ -124,7 +122,7 @@ struct File<'t> {
 
 impl<'t> File<'t> {
     fn parse(text: &'t str) -> Result<Self, String> {
-        let document = document(text)?;
+        let document = Document::open(text).map_err(|errors| errors.to_string())?;
         // The TOML parser's own message is not used, because it may quote a secret.
         let edited = text
             .parse()
@@ -373,13 +371,7 @@ fn table<'d>(file: &'d mut DocumentMut, name: &str, index: usize) -> Result<&'d 
 /// Removes a table and the comment directly above it. A comment that is followed by an empty line is kept.
 fn remove(file: &mut DocumentMut, name: &str, index: usize) -> Result<(), String> {
     let list = list(file, name)?;
-    let above = list
-        .remove(index)
-        .decor()
-        .prefix()
-        .and_then(|it| it.as_str())
-        .map(str::to_owned);
-    let above = above.unwrap_or_default();
+    let above = comment(&list.remove(index));
     let Some((stored, _)) = above
         .rsplit_once("\n\n")
         .filter(|(stored, _)| stored.contains('#'))
@@ -387,18 +379,19 @@ fn remove(file: &mut DocumentMut, name: &str, index: usize) -> Result<(), String
         return Ok(());
     };
     if let Some(next) = list.get_mut(index) {
-        let own = next
-            .decor()
-            .prefix()
-            .and_then(|it| it.as_str())
-            .unwrap_or_default();
-        let prefix = format!("{stored}\n{own}");
+        let prefix = format!("{stored}\n{}", comment(next));
         next.decor_mut().set_prefix(prefix);
     } else {
         let rest = file.trailing().as_str().unwrap_or_default().to_owned();
         file.set_trailing(format!("{stored}\n{rest}"));
     }
     Ok(())
+}
+
+/// Returns the text above a table.
+fn comment(table: &Table) -> String {
+    let prefix = table.decor().prefix().and_then(|it| it.as_str());
+    prefix.unwrap_or_default().to_owned()
 }
 
 /// Sets a field to a text, and keeps the comment after the old value.

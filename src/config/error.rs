@@ -51,6 +51,12 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
+/// Returns whether `path` is the path `outer`, or the path of a field in the table or list at `outer`.
+pub(super) fn is_within(path: &str, outer: &str) -> bool {
+    let rest = path.strip_prefix(outer);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
 /// Collects the mistakes that the checks find.
 #[derive(Debug, Default)]
 pub(super) struct Errors(Vec<ConfigError>);
@@ -87,14 +93,8 @@ impl Errors {
 
     /// Returns whether a mistake is already recorded for a field or for a table that contains it.
     pub(super) fn has_reported(&self, path: &str) -> bool {
-        self.0
-            .iter()
-            .any(|error| match path.strip_prefix(error.path.as_str()) {
-                Some(rest) => {
-                    !error.path.is_empty() && (rest.is_empty() || rest.starts_with(['.', '[']))
-                }
-                None => false,
-            })
+        let contains = |outer: &str| !outer.is_empty() && is_within(path, outer);
+        self.0.iter().any(|error| contains(&error.path))
     }
 
     /// Adds the preset's name to each mistake in a value that comes from a preset.

@@ -15,10 +15,8 @@ pub struct Files(BTreeMap<PathBuf, Option<[u8; 32]>>);
 impl Files {
     pub(super) fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
         let bytes = std::fs::read(path);
-        let digest = bytes
-            .as_ref()
-            .ok()
-            .map(|bytes| Sha256::digest(bytes).into());
+        let digest = bytes.as_ref().ok();
+        let digest = digest.map(|bytes| Sha256::digest(bytes).into());
         self.0.insert(path.to_owned(), digest);
         bytes
     }

@@ -23,18 +23,16 @@ impl Check<'_> {
         let service = given.unwrap_or_else(|| "tollgate".to_owned());
         let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         if service.is_empty() || !service.bytes().all(good) {
-            self.errors.add(
+            return self.refuse(
                 "service",
                 "must be one path segment of a-z, 0-9 and '-', like \"tollgate\"",
             );
-            return None;
         }
         if ["chat", "messages", "models"].contains(&service.as_str()) {
-            self.errors.add(
+            return self.refuse(
                 "service",
                 "is already the name of another path under /v1: choose another name",
             );
-            return None;
         }
         Some(service)
     }
@@ -59,11 +57,10 @@ impl Check<'_> {
         let uri = web_address(text).and_then(without_query);
         let uri = self.keep(uri, "base_url")?;
         if !uri.path().ends_with("/v1") {
-            self.errors.add(
+            return self.refuse(
                 "base_url",
                 "must end in /v1, because Chat Completions clients append their paths to a base URL with /v1",
             );
-            return None;
         }
         Some(text.to_owned())
     }
@@ -142,8 +139,7 @@ impl Check<'_> {
         } else {
             return Some(key);
         };
-        self.errors.add("admin.key", problem);
-        None
+        self.refuse("admin.key", problem)
     }
 
     /// Records warnings about the operators file. Mistakes in this file are no errors, because the gateway reads the

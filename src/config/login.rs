@@ -124,8 +124,7 @@ impl Check<'_> {
         if let Some(prefix) = &prefix
             && HeaderValue::from_str(prefix).is_err()
         {
-            self.errors.add(at("prefix"), "must be plain ASCII");
-            return None;
+            return self.refuse(at("prefix"), "must be plain ASCII");
         }
         let name = match &raw.header {
             None if prefix.is_none() => return Some(None),
@@ -175,8 +174,7 @@ impl Check<'_> {
         let credentials = match (&raw.basic, &raw.client_id) {
             (Some(_), Some(_)) => {
                 let problem = "is set together with client_id: remove one of the two";
-                self.errors.add(at("basic"), problem);
-                None
+                self.refuse(at("basic"), problem)
             }
             (None, Some(id)) => {
                 let advice = "give the client secret as \"${NAME}\" or \"file:/path\"";
@@ -263,8 +261,7 @@ impl Check<'_> {
         if text.is_ascii() && HeaderValue::from_str(text).is_ok() {
             return Some(secret);
         }
-        self.errors.add(path, NOT_PRINTABLE);
-        None
+        self.refuse(path, NOT_PRINTABLE)
     }
 }
 

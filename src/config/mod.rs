@@ -87,6 +87,7 @@ pub(crate) use self::{
     document::read_part,
     oidc::safe as safe_address,
     payments::{is_email, is_whole_kopecks},
+    price_diff::without_date,
     prices::MULTIPLIER_MAX,
     receivers::kind,
 };

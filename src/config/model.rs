@@ -45,26 +45,18 @@ impl Check<'_> {
             return None;
         }
         let mut ids = HashSet::new();
-        let models: Vec<_> = raw
-            .into_iter()
-            .enumerate()
-            .map(|(index, raw)| {
-                let path = format!("model[{index}]");
-                // The id is checked first: mistakes in other fields must not hide a duplicate id.
-                if let Some(id) = raw.id.as_ref().filter(|id| !id.is_empty())
-                    && !ids.insert(id.clone())
-                {
-                    self.errors.add(
-                        format!("{path}.id"),
-                        format!(
-                            "{id:?} is already the id of another model: give each model its own id"
-                        ),
-                    );
-                }
-                self.model(raw, &path, vendors)
-            })
-            .collect();
-        models.into_iter().collect()
+        self.items(raw, "model", |check, raw, path| {
+            // The id is checked first: mistakes in other fields must not hide a duplicate id.
+            if let Some(id) = raw.id.as_ref().filter(|id| !id.is_empty())
+                && !ids.insert(id.clone())
+            {
+                let problem = format!(
+                    "{id:?} is already the id of another model: give each model its own id"
+                );
+                check.errors.add(format!("{path}.id"), problem);
+            }
+            check.model(raw, path, vendors)
+        })
     }
 
     fn model(&mut self, mut raw: RawModel, path: &str, vendors: &Vendors) -> Option<ModelConfig> {

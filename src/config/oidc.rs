@@ -1,9 +1,9 @@
 //! Checks the section `[admin.oidc]`.
 
 use http::{Uri, uri::Scheme};
-use secrecy::{ExposeSecret, SecretString};
 
 use super::{
+    ProviderSecret,
     check::{Check, web_address},
     raw::RawOidc,
 };
@@ -13,14 +13,14 @@ use crate::operators::Role;
 pub(crate) const BACK: &str = "/console/oidc/back";
 
 /// The section `[admin.oidc]`: sign-in to the console through an OpenID provider.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OidcConfig {
     /// Issuer URL of the provider, exactly as the provider states it.
     pub issuer: String,
     /// Client id under which the console is registered at the provider.
     pub client_id: String,
     /// Client secret of the console. `None`: the console is a public client, which uses PKCE only.
-    pub client_secret: Option<SecretString>,
+    pub client_secret: Option<ProviderSecret>,
     /// Full URL to which the provider redirects browsers after the sign-in.
     pub redirect_url: String,
     /// Scopes that the console requests in addition to `openid`.
@@ -42,20 +42,6 @@ impl OidcConfig {
             .find(|(_, named)| named.iter().any(|group| groups.contains(&group.as_str())));
         found.map(|(role, _)| *role)
     }
-
-    /// Returns whether two sections are equal, including their client secrets.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        let parts = |it: &Self| {
-            let secret = it.client_secret.as_ref();
-            let secret = secret.map(|secret| secret.expose_secret().to_owned());
-            let names = [&it.issuer, &it.client_id, &it.redirect_url]
-                .map(String::clone)
-                .to_vec();
-            let claims = [it.name_claim.clone(), it.role_claim.clone()];
-            (names, claims, secret, it.scopes.clone(), it.roles.clone())
-        };
-        parts(self) == parts(other)
-    }
 }
 
 impl Check<'_> {
@@ -65,9 +51,10 @@ impl Check<'_> {
         let issuer = issuer.filter(|text| self.keep(safe(text), "admin.oidc.issuer").is_some());
         let advice = "give the client id under which the console is registered at the provider";
         let client_id = self.required(raw.client_id, "admin.oidc.client_id", advice);
-        let client_secret = raw
-            .client_secret
-            .and_then(|text| self.secret(Some(text), "admin.oidc.client_secret", ""));
+        let client_secret = raw.client_secret.and_then(|text| {
+            let secret = self.secret(Some(text), "admin.oidc.client_secret", "");
+            secret.map(ProviderSecret)
+        });
         let path = "admin.oidc.redirect_url";
         let advice =
             "give the console's URL followed by /console/oidc/back, as registered at the provider";
@@ -88,16 +75,14 @@ impl Check<'_> {
         if groups.iter().all(|(_, groups)| groups.is_empty()) {
             let problem = "contains no group, so nobody could sign in: give the groups of at least one role, like \
                  admin = [\"tollgate-admins\"]";
-            self.errors.add("admin.oidc.roles", problem);
-            return None;
+            return self.refuse("admin.oidc.roles", problem);
         }
         for scope in &raw.scopes {
             if scope.is_empty() || scope.contains(|c: char| c.is_whitespace() || c.is_control()) {
                 let problem = format!(
                     "{scope:?} is not a valid scope: write each scope as a separate word in the list"
                 );
-                self.errors.add("admin.oidc.scopes", problem);
-                return None;
+                return self.refuse("admin.oidc.scopes", problem);
             }
         }
         Some(OidcConfig {
@@ -115,7 +100,7 @@ impl Check<'_> {
 
 /// Parses a URL. Requests to it must be safe from interception: it must begin with https, or have a loopback address.
 pub(crate) fn safe(text: &str) -> Result<Uri, String> {
-    let url = web_address(text).map_err(|problem| problem.to_string())?;
+    let url = web_address(text)?;
     let host = url.host().unwrap_or_default();
     let own = matches!(host, "localhost" | "127.0.0.1" | "[::1]");
     if url.scheme() == Some(&Scheme::HTTPS) || own {

@@ -7,7 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tollgate_layers::money::MicroRub;
 
 use super::{
-    check::{Check, web_address, without_query},
+    check::{Check, field_of, web_address, without_query},
     raw::{RawCloudPayments, RawPayments, RawStripe, RawYooKassa},
 };
 
@@ -94,9 +94,10 @@ pub struct StripeConfig {
     pub return_url: String,
 }
 
-/// The secret of a payment provider. It can be compared, because a reload must detect a changed secret.
+/// The secret of a payment provider or an OpenID provider. It can be compared, because a reload must detect a changed
+/// secret.
 #[derive(Clone, Debug)]
-pub struct ProviderSecret(SecretString);
+pub struct ProviderSecret(pub(super) SecretString);
 
 impl ProviderSecret {
     /// Returns the secret in plain text, for requests to the provider.
@@ -119,23 +120,26 @@ impl PartialEq for ProviderSecret {
 
 impl Eq for ProviderSecret {}
 
+/// Calls a check for a field of the section `[payments]`.
+macro_rules! field {
+    ($($call:tt)+) => {
+        field_of!("payments": $($call)+)
+    };
+}
+
 impl Check<'_> {
     pub(super) fn payments(&mut self, raw: RawPayments) -> Option<PaymentsConfig> {
-        let min = self.rubles(raw.min_rub.as_deref().unwrap_or("100"), "payments.min_rub");
-        let max = raw.max_rub.as_deref().unwrap_or("100000");
-        let max = self.rubles(max, "payments.max_rub");
+        let min = self.rubles(raw.min_rub, "payments.min_rub", "100");
+        let max = self.rubles(raw.max_rub, "payments.max_rub", "100000");
         if min.zip(max).is_some_and(|(min, max)| min > max) {
             self.errors
                 .add("payments.max_rub", "must be at least payments.min_rub");
         }
-        let open_max = self.whole(raw.open_max, "payments.open_max", 10, 1..=1000);
-        let poll = self.seconds(raw.poll_seconds, "payments.poll_seconds", 300, 1);
-        let check = raw.auto_check_seconds;
-        let check = self.seconds(check, "payments.auto_check_seconds", 5, 1);
-        let retry = raw.auto_retry_seconds;
-        let retry = self.seconds(retry, "payments.auto_retry_seconds", 3600, 1);
-        let declines = raw.auto_declines_max;
-        let declines = self.whole(declines, "payments.auto_declines_max", 3, 1..=20);
+        let open_max = field!(self.whole(raw.open_max, 10, 1..=1000));
+        let poll = field!(self.seconds(raw.poll_seconds, 300, 1));
+        let auto_check = field!(self.seconds(raw.auto_check_seconds, 5, 1));
+        let auto_retry = field!(self.seconds(raw.auto_retry_seconds, 3600, 1));
+        let auto_declines_max = field!(self.whole(raw.auto_declines_max, 3, 1..=20));
         let has_provider =
             raw.yookassa.is_some() || raw.cloudpayments.is_some() || raw.stripe.is_some();
         let yookassa = raw.yookassa.and_then(|raw| self.yookassa(raw));
@@ -153,9 +157,9 @@ impl Check<'_> {
             max: max?,
             open_max,
             poll,
-            auto_check: check,
-            auto_retry: retry,
-            auto_declines_max: declines,
+            auto_check,
+            auto_retry,
+            auto_declines_max,
             yookassa,
             cloudpayments,
             stripe,
@@ -167,28 +171,26 @@ impl Check<'_> {
         let shop_id = self.required(raw.shop_id, "payments.yookassa.shop_id", advice);
         let advice = "give the shop's secret key: \"${NAME}\" or \"file:/path\"";
         let secret_key = self.secret(raw.secret_key, "payments.yookassa.secret_key", advice);
-        let url = raw.url.as_deref().unwrap_or("https://api.yookassa.ru/v3");
-        let url = self.provider_url(url, "payments.yookassa.url");
-        let return_url = self.return_url(raw.return_url, "payments.yookassa.return_url");
-        let code = self.optional(
-            raw.receipt_vat_code,
-            "payments.yookassa.receipt_vat_code",
-            1..=12,
+        let url = self.provider_url(
+            raw.url,
+            "payments.yookassa.url",
+            "https://api.yookassa.ru/v3",
         );
+        let return_url = self.return_url(raw.return_url, "payments.yookassa.return_url");
+        let path = "payments.yookassa.receipt_vat_code";
+        let code = self.optional(raw.receipt_vat_code, path, 1..=12);
         let receipt = match (code, raw.receipt_email) {
             (None, None) => None,
             (Some(code), Some(email)) if is_email(&email) => Some((code, email)),
             _ if code.is_none() && raw.receipt_vat_code.is_some() => return None,
             (None, Some(_)) => {
                 let problem = "has no effect without receipt_vat_code: give receipt_vat_code too";
-                self.errors.add("payments.yookassa.receipt_email", problem);
-                return None;
+                return self.refuse("payments.yookassa.receipt_email", problem);
             }
             (Some(_), _) => {
                 let problem = "must be an email address like buh@example.com: it gets the fiscal receipt if a payment \
                      has no email address";
-                self.errors.add("payments.yookassa.receipt_email", problem);
-                return None;
+                return self.refuse("payments.yookassa.receipt_email", problem);
             }
         };
         Some(YooKassaConfig {
@@ -205,8 +207,8 @@ impl Check<'_> {
         let public_id = self.required(raw.public_id, "payments.cloudpayments.public_id", advice);
         let advice = "give the site's API Secret: \"${NAME}\" or \"file:/path\"";
         let api_secret = self.secret(raw.api_secret, "payments.cloudpayments.api_secret", advice);
-        let url = raw.url.as_deref().unwrap_or("https://api.cloudpayments.ru");
-        let url = self.provider_url(url, "payments.cloudpayments.url");
+        let usual = "https://api.cloudpayments.ru";
+        let url = self.provider_url(raw.url, "payments.cloudpayments.url", usual);
         let return_url = self.return_url(raw.return_url, "payments.cloudpayments.return_url");
         Some(CloudPaymentsConfig {
             public_id: public_id?,
@@ -221,8 +223,7 @@ impl Check<'_> {
         let secret_key = self.secret(raw.secret_key, "payments.stripe.secret_key", advice);
         let advice = "give the signing secret of the webhook: \"${NAME}\" or \"file:/path\"";
         let webhook = self.secret(raw.webhook_secret, "payments.stripe.webhook_secret", advice);
-        let url = raw.url.as_deref().unwrap_or("https://api.stripe.com");
-        let url = self.provider_url(url, "payments.stripe.url");
+        let url = self.provider_url(raw.url, "payments.stripe.url", "https://api.stripe.com");
         let return_url = self.return_url(raw.return_url, "payments.stripe.return_url");
         Some(StripeConfig {
             secret_key: ProviderSecret(secret_key?),
@@ -234,8 +235,8 @@ impl Check<'_> {
     }
 
     /// Parses an amount in rubles that must be above 0 and in whole kopecks.
-    fn rubles(&mut self, text: &str, path: &str) -> Option<MicroRub> {
-        let amount = text.parse::<MicroRub>().ok();
+    fn rubles(&mut self, given: Option<String>, path: &str, default: &str) -> Option<MicroRub> {
+        let amount = given.as_deref().unwrap_or(default).parse::<MicroRub>().ok();
         let amount = amount.filter(|amount| *amount > MicroRub::ZERO && is_whole_kopecks(*amount));
         self.keep(
             amount.ok_or("must be an amount above 0 in rubles with whole kopecks, in quotes, like \"100.00\""),
@@ -243,8 +244,8 @@ impl Check<'_> {
         )
     }
 
-    fn provider_url(&mut self, text: &str, path: &str) -> Option<String> {
-        let url = web_address(text).and_then(without_query);
+    fn provider_url(&mut self, given: Option<String>, path: &str, usual: &str) -> Option<String> {
+        let url = web_address(given.as_deref().unwrap_or(usual)).and_then(without_query);
         let url = self.keep(url, path)?;
         Some(url.to_string().trim_end_matches('/').to_owned())
     }

@@ -7,7 +7,10 @@ use toml::{
 };
 
 use super::presets::{ABOUT_LOGIN, ABOUT_MODEL, Preset, presets};
-use crate::{config::error::Errors, text::similar::hint};
+use crate::{
+    config::error::{Errors, is_within},
+    text::similar::hint,
+};
 
 /// The fields of the merged configuration that come from a preset, each with the preset's name.
 #[derive(Default)]
@@ -16,11 +19,7 @@ pub(in crate::config) struct Origins(Vec<(String, &'static str)>);
 impl Origins {
     /// Returns the preset from which a field comes. If a table comes from a preset, so do its fields.
     pub(in crate::config) fn preset_at(&self, path: &str) -> Option<&'static str> {
-        let contains = |outer: &str| {
-            let rest = path.strip_prefix(outer);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        };
-        let found = self.0.iter().find(|(taken, _)| contains(taken));
+        let found = self.0.iter().find(|(taken, _)| is_within(path, taken));
         found.map(|(_, preset)| *preset)
     }
 

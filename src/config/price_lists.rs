@@ -19,7 +19,7 @@ use tollgate_layers::{
 use self::precedence::Which;
 use super::{
     BaseRates, ModelConfig, Tariff,
-    check::Check,
+    check::{Check, all},
     costs::Sale,
     prices::{field, fingerprint},
     raw::{RawAccountGroup, RawCustomerRule},
@@ -135,37 +135,28 @@ impl Check<'_> {
     ) -> Option<PriceLists> {
         let groups = self.account_groups(groups);
         let mut names = BTreeSet::new();
-        let scoped: Vec<_> = rules
-            .into_iter()
-            .enumerate()
-            .map(|(index, raw)| {
-                let path = format!("price_rule[{index}]");
-                let name = raw.name.clone().filter(|name| !name.is_empty());
+        let scoped = self.items(rules, "price_rule", |check, raw, path| {
+            let name = raw.name.clone().filter(|name| !name.is_empty());
                 if name.is_some_and(|name| !names.insert(name)) {
                     let problem = "is already the name of another rule: give each rule its own name, by which \
                          receipts identify it";
-                    self.errors.add(format!("{path}.name"), problem);
-                }
-                self.customer_rule(raw, &path, groups.as_ref(), models)
-            })
-            .collect();
-        let (scoped, groups) = (scoped.into_iter().collect::<Option<Vec<_>>>()?, groups?);
+                    check.errors.add(format!("{path}.name"), problem);
+            }
+            check.customer_rule(raw, path, groups.as_ref(), models)
+        });
+        let (scoped, groups) = (scoped?, groups?);
         self.unused_groups(&groups, &scoped);
         let models = models?;
         self.unmatched_models(&scoped, models);
         let lists = self.settled(scoped, &groups, models)?;
-        let fits: Vec<_> = lists
-            .used()
-            .into_iter()
-            .map(|(rule, model)| {
-                let path = format!("price_rule[{rule}]");
-                let (rule, model) = (&lists.rules[rule], &models[model]);
-                self.warn_rule_below_cost(rule, model, (tariff?, exchange_rate), &path);
-                self.warn_without_effect(rule, model, &path);
-                self.fits_model(rule, model, &path).then_some(())
-            })
-            .collect();
-        fits.into_iter().collect::<Option<()>>()?;
+        let fits = lists.used().into_iter().map(|(rule, model)| {
+            let path = format!("price_rule[{rule}]");
+            let (rule, model) = (&lists.rules[rule], &models[model]);
+            self.warn_rule_below_cost(rule, model, (tariff?, exchange_rate), &path);
+            self.warn_without_effect(rule, model, &path);
+            self.fits_model(rule, model, &path).then_some(())
+        });
+        all::<(), ()>(fits)?;
         Some(lists)
     }
 
@@ -174,12 +165,8 @@ impl Check<'_> {
         let mut whole = true;
         for (index, RawAccountGroup { name, accounts }) in raw.into_iter().enumerate() {
             let path = format!("account_group[{index}]");
-            let name = self.required(
-                name,
-                &format!("{path}.name"),
-                "give the group a name, by which price rules \
-                 refer to it",
-            );
+            let advice = "give the group a name, by which price rules refer to it";
+            let name = self.required(name, &format!("{path}.name"), advice);
             let accounts = self.account_ids(&accounts, &format!("{path}.accounts"));
             let (Some(name), Some(accounts)) = (name, accounts) else {
                 whole = false;
@@ -208,13 +195,13 @@ impl Check<'_> {
                 parsed.map_err(|error| format!("{id:?} is not a valid account id: {error}"));
             self.keep(parsed, path)
         });
-        let ids: Vec<_> = ids.collect();
+        let ids = all(ids);
         let mut seen = BTreeSet::new();
         for id in given.iter().filter(|id| !seen.insert(*id)) {
             let problem = format!("{id:?} is listed twice: remove one");
             self.warnings.add(path, problem);
         }
-        ids.into_iter().collect()
+        ids
     }
 
     fn customer_rule(
@@ -226,11 +213,8 @@ impl Check<'_> {
     ) -> Option<Scoped> {
         let at = |field: &str| format!("{path}.{field}");
         self.rates_of_embeddings(&mut raw, path, catalog);
-        let name = self.required(
-            raw.name.take(),
-            &at("name"),
-            "give the rule a name, which receipts show",
-        );
+        let advice = "give the rule a name, which receipts show";
+        let name = self.required(raw.name.take(), &at("name"), advice);
         let name = self.line(name, &at("name"), NAME_CHARS_MAX);
         let all = raw.accounts == [ALL];
         let accounts = match all {
@@ -238,8 +222,7 @@ impl Check<'_> {
             false if raw.accounts.iter().any(|account| account == ALL) => {
                 let problem =
                     "\"*\" means all accounts: remove the other ids from the list, or remove \"*\"";
-                self.errors.add(at("accounts"), problem);
-                None
+                self.refuse(at("accounts"), problem)
             }
             false => self.account_ids(&raw.accounts, &at("accounts")),
         };
@@ -293,8 +276,7 @@ impl Check<'_> {
             false if raw.price_rules.is_empty() => None,
             false => {
                 let problem = "need base prices in the same rule: give usdt_mtok or rub_mtok";
-                self.errors.add(at("price_rules"), problem);
-                return None;
+                return self.refuse(at("price_rules"), problem);
             }
             true => {
                 let usual = self.base_rates(tables.0, tables.1, &at(""));
@@ -354,8 +336,7 @@ impl Check<'_> {
             let problem = format!(
                 "{pattern:?} is not a valid model pattern: give a model id, or a prefix with one \"*\" at the end"
             );
-            self.errors.add(path, problem);
-            return None;
+            return self.refuse(path, problem);
         }
         Some(given)
     }
@@ -375,16 +356,14 @@ impl Check<'_> {
         for (index, rule) in rules.iter().enumerate() {
             for pattern in &rule.models {
                 let one = std::slice::from_ref(pattern);
-                if models
-                    .iter()
-                    .any(|it| Which::from_patterns(one, &it.id).is_some())
-                {
+                let is_matched = |it: &ModelConfig| Which::from_patterns(one, &it.id).is_some();
+                if models.iter().any(is_matched) {
                     continue;
                 }
                 let hint = hint(pattern, models.iter().map(|it| it.id.as_str()));
                 let problem = format!("{pattern:?} matches no model of this file{hint}");
-                self.warnings
-                    .add(format!("price_rule[{index}].models"), problem);
+                let path = format!("price_rule[{index}].models");
+                self.warnings.add(path, problem);
             }
         }
     }
@@ -396,18 +375,15 @@ impl Check<'_> {
             return true;
         };
         if let Some((class, is_surplus)) = usual.class_apart(&model.base) {
+            let id = &model.id;
             let problem = match is_surplus {
-                true => format!(
-                    "model {:?} has no price for {class}: remove {class} from this rule",
-                    model.id
-                ),
-                false => format!(
-                    "model {:?} has a price for {class}: add {class} to this rule",
-                    model.id
-                ),
+                true => {
+                    format!("model {id:?} has no price for {class}: remove {class} from this rule")
+                }
+                false => format!("model {id:?} has a price for {class}: add {class} to this rule"),
             };
-            self.errors
-                .add(format!("{path}.{}", field(usual.currency)), problem);
+            let path = format!("{path}.{}", field(usual.currency));
+            self.errors.add(path, problem);
             return false;
         }
         let priced = |condition: &Condition| rules.iter().any(|(it, _)| it == condition);

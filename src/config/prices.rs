@@ -77,12 +77,8 @@ impl LiveConfig {
     /// decimals are written with other trailing zeros.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        let mut lines: Vec<String> = self
-            .models
-            .iter()
-            .map(ModelConfig::fingerprint_line)
-            .collect();
-        lines.extend(self.price_lists.fingerprint_lines());
+        let models = self.models.iter().map(ModelConfig::fingerprint_line);
+        let mut lines: Vec<String> = models.chain(self.price_lists.fingerprint_lines()).collect();
         lines.sort();
         let Tariff {
             sell_rate_multiplier,
@@ -108,10 +104,10 @@ impl ModelConfig {
 /// Returns the text that base prices and their price rules add to the fingerprint.
 pub(super) fn fingerprint(usual: &BaseRates, rules: &[(Condition, BaseRates)]) -> String {
     let mut line = usual.fingerprint();
-    let mut rules: Vec<_> = rules
-        .iter()
-        .map(|(condition, rates)| format!(" [{condition}: {}]", rates.fingerprint()))
-        .collect();
+    let rule = |(condition, rates): &(Condition, BaseRates)| {
+        format!(" [{condition}: {}]", rates.fingerprint())
+    };
+    let mut rules: Vec<_> = rules.iter().map(rule).collect();
     rules.sort();
     line.extend(rules);
     line
@@ -225,8 +221,7 @@ impl Check<'_> {
                 let problem = format!(
                     "prices must be in one currency: remove {prefix}rub_mtok or {prefix}usdt_mtok"
                 );
-                self.errors.add(format!("{prefix}rub_mtok"), problem);
-                return None;
+                return self.refuse(format!("{prefix}rub_mtok"), problem);
             }
             (None, None) => {
                 self.errors.missing(
@@ -260,11 +255,10 @@ impl Check<'_> {
             let path = format!("{path}.{class}");
             let rate = self.decimal(text, &path, 9, 1_000_000);
             let is_write = matches!(class, Class::CacheWrite1h | Class::CacheWrite12h);
-            if is_write
-                && rate
-                    .zip(cache_write)
-                    .is_some_and(|(long, short)| long < short)
-            {
+            let is_below = rate
+                .zip(cache_write)
+                .is_some_and(|(long, short)| long < short);
+            if is_write && is_below {
                 let problem = "is below cache_write, although a longer cache lifetime usually costs more: check both \
                      prices";
                 self.warnings.add(path, problem);
@@ -299,24 +293,17 @@ impl Check<'_> {
         path: &str,
         usual: Option<&BaseRates>,
     ) -> Option<Vec<(Condition, BaseRates)>> {
-        let rules: Vec<_> = raw
-            .into_iter()
-            .enumerate()
-            .map(|(index, raw)| self.price_rule(raw, &format!("{path}[{index}]"), usual))
-            .collect();
-        let rules = rules.into_iter().collect::<Option<Vec<_>>>()?;
+        let check = |check: &mut Self, raw, path: &str| check.price_rule(raw, path, usual);
+        let rules = self.items(raw, path, check)?;
         let conditions: Vec<_> = rules.iter().map(|(condition, _)| *condition).collect();
         let moments: Vec<_> = conditions.iter().filter(|it| it.has_hours()).collect();
-        if let Some(pair) = moments
-            .windows(2)
-            .find(|it| it[0].hours_at != it[1].hours_at)
-        {
+        let mut pairs = moments.windows(2);
+        if let Some(pair) = pairs.find(|it| it[0].hours_at != it[1].hours_at) {
             let [one, other] = [pair[0], pair[1]].map(|it| it.hours_at.as_str());
             let problem = format!(
                 "have different hours_at, {one} and {other}: give all rules of this list the same hours_at"
             );
-            self.errors.add(path, problem);
-            return None;
+            return self.refuse(path, problem);
         }
         self.unlikely_hours(&conditions, path);
         if let Some((one, other)) = ambiguous(&conditions) {
@@ -327,8 +314,7 @@ impl Check<'_> {
                      both conditions"
                 ),
             };
-            self.errors.add(path, problem);
-            return None;
+            return self.refuse(path, problem);
         }
         Some(rules)
     }
@@ -349,8 +335,7 @@ impl Check<'_> {
                 "the base price is in {}: write this price in {0} too",
                 field(usual.currency)
             );
-            self.errors.add(path_of_rates, problem);
-            return None;
+            return self.refuse(path_of_rates, problem);
         }
         if let Some((class, is_surplus)) = rates.class_apart(usual) {
             let problem = match is_surplus {
@@ -359,8 +344,7 @@ impl Check<'_> {
                 ),
                 false => format!("the base price has {class}: add {class} here too"),
             };
-            self.errors.add(path_of_rates, problem);
-            return None;
+            return self.refuse(path_of_rates, problem);
         }
         Some((condition, rates))
     }
@@ -402,16 +386,14 @@ impl Check<'_> {
         if condition.hours_at != Moment::Request && !condition.has_hours() {
             let problem = "has no effect, because hours_utc and weekdays are missing or contain every minute: give \
                  hours, or remove hours_at";
-            self.errors.add(at("hours_at"), problem);
-            return None;
+            return self.refuse(at("hours_at"), problem);
         }
         if condition.is_empty() {
-            self.errors.add(
+            return self.refuse(
                 path,
                 "has no condition: give above_input_tokens, service_tier, speed, inference_geo, hours_utc, weekdays or \
                  valid_from",
             );
-            return None;
         }
         Some(condition)
     }
@@ -468,15 +450,13 @@ impl Check<'_> {
                 "must be 1 to {} printable ASCII characters without spaces",
                 Label::BYTES_MAX
             );
-            self.errors.add(path, problem);
-            return None;
+            return self.refuse(path, problem);
         }
         if served.unusual() == Served::default() {
             let problem = format!(
                 "{word:?} is the vendor's standard service, which has the base price: remove this condition"
             );
-            self.errors.add(path, problem);
-            return None;
+            return self.refuse(path, problem);
         }
         Some(label)
     }

@@ -34,17 +34,12 @@ impl Check<'_> {
                 "add [[rate.source]] with fixed = \"90.50\", or with url and select",
             );
         }
-        let sources: Vec<_> = raw
-            .source
-            .into_iter()
-            .enumerate()
-            .map(|(index, source)| self.rate_source(&source, &format!("rate.source[{index}]")))
-            .collect();
+        let sources = self.items(&raw.source, "rate.source", Self::rate_source);
         Some(RateConfig {
             age_max,
             refresh,
             step_max_percent: step_max_percent?,
-            sources: sources.into_iter().collect::<Option<_>>()?,
+            sources: sources?,
         })
     }
 
@@ -53,17 +48,15 @@ impl Check<'_> {
             (Some(fixed), None) => self.fixed_rate(fixed, raw, path),
             (None, Some(url)) => self.http_source(url, raw, path),
             (Some(_), Some(_)) => {
-                self.errors
-                    .add(path, "has both fixed and url: remove one of the two, or move it to its own [[rate.source]]");
-                None
+                self.refuse(path, "has both fixed and url: remove one of the two, or move it to its own [[rate.source]]")
             }
             (None, None) => {
                 // A field of a wrong type was removed, and its mistake was reported. The field must not be reported as
                 // missing, too.
                 let reported = |name: &str| self.errors.has_reported(&format!("{path}.{name}"));
                 if !reported("fixed") && !reported("url") {
-                    self.errors
-                        .missing(path, "give fixed = \"90.50\", or url and select");
+                    let advice = "give fixed = \"90.50\", or url and select";
+                    self.errors.missing(path, advice);
                 }
                 None
             }

@@ -13,7 +13,7 @@ use tollgate_ledger::happening::Happening;
 use super::{
     WebhookConfig,
     check::{Check, web_address},
-    raw::{RawMail, RawTelegram, RawWebhook},
+    raw::{RawConfig, RawMail, RawTelegram},
     secret::{referred, secret},
 };
 const NAME_CHARS_MAX: usize = 64;
@@ -28,9 +28,8 @@ const TELEGRAM: &str = "https://api.telegram.org";
 /// If there is no such kind. The error message lists the existing kinds.
 pub(crate) fn kind(word: &str) -> Result<&'static str, String> {
     let known = Happening::KINDS.iter().find(|known| **known == word);
-    known
-        .copied()
-        .ok_or_else(|| format!("must be one of {}", Happening::KINDS.join(", ")))
+    let problem = || format!("must be one of {}", Happening::KINDS.join(", "));
+    known.copied().ok_or_else(problem)
 }
 
 /// A receiver of events: its filter, and how events are delivered to it.
@@ -130,55 +129,33 @@ impl fmt::Debug for TelegramConfig {
     }
 }
 
-/// The fields that all kinds of event receivers have in common.
-struct Common {
-    name: Option<String>,
-    kinds: Vec<String>,
-    accounts: Vec<String>,
-    retry_hours: Option<u64>,
-}
+/// The fields that all kinds of event receivers have in common: name, kinds, accounts and `retry_hours`.
+type Common = (Option<String>, Vec<String>, Vec<String>, Option<u64>);
 
 impl Check<'_> {
     pub(super) fn receivers(
         &mut self,
-        hooks: Vec<RawWebhook>,
-        mails: Vec<RawMail>,
-        chats: Vec<RawTelegram>,
+        raw: &mut RawConfig,
         utc_offset_minutes: i32,
     ) -> Option<Vec<ReceiverConfig>> {
         let mut names = Vec::new();
         let mut receivers = Vec::new();
-        for (index, mut raw) in hooks.into_iter().enumerate() {
+        for (index, raw) in std::mem::take(&mut raw.webhook).into_iter().enumerate() {
             let at = format!("webhook[{index}]");
-            let common = Common {
-                name: raw.name.take(),
-                kinds: std::mem::take(&mut raw.kinds),
-                accounts: std::mem::take(&mut raw.accounts),
-                retry_hours: raw.retry_hours,
-            };
-            let way = self.webhook(raw, &at).map(WayConfig::Webhook);
+            let way = self.webhook(&raw, &at).map(WayConfig::Webhook);
+            let common = (raw.name, raw.kinds, raw.accounts, raw.retry_hours);
             receivers.push(self.receiver(common, way, &at, &mut names));
         }
-        for (index, raw) in mails.into_iter().enumerate() {
+        for (index, raw) in std::mem::take(&mut raw.mail).into_iter().enumerate() {
             let at = format!("mail[{index}]");
             let way = self.mail(&raw, &at, utc_offset_minutes);
-            let common = Common {
-                name: raw.name,
-                kinds: raw.kinds,
-                accounts: raw.accounts,
-                retry_hours: raw.retry_hours,
-            };
+            let common = (raw.name, raw.kinds, raw.accounts, raw.retry_hours);
             receivers.push(self.receiver(common, way.map(WayConfig::Mail), &at, &mut names));
         }
-        for (index, raw) in chats.into_iter().enumerate() {
+        for (index, raw) in std::mem::take(&mut raw.telegram).into_iter().enumerate() {
             let at = format!("telegram[{index}]");
             let way = self.telegram(&raw, &at, utc_offset_minutes);
-            let common = Common {
-                name: raw.name,
-                kinds: raw.kinds,
-                accounts: raw.accounts,
-                retry_hours: raw.retry_hours,
-            };
+            let common = (raw.name, raw.kinds, raw.accounts, raw.retry_hours);
             receivers.push(self.receiver(common, way.map(WayConfig::Telegram), &at, &mut names));
         }
         if receivers.len() > RECEIVERS_MAX {
@@ -198,11 +175,8 @@ impl Check<'_> {
         names: &mut Vec<String>,
     ) -> Option<String> {
         let path = format!("{at}.name");
-        let name = self.required(
-            name,
-            &path,
-            "give the receiver a name, which the log and commands use",
-        )?;
+        let advice = "give the receiver a name, which the log and commands use";
+        let name = self.required(name, &path, advice)?;
         let plain = name
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
@@ -210,15 +184,13 @@ impl Check<'_> {
             let problem = format!(
                 "must be at most {NAME_CHARS_MAX} characters, only letters, digits, - and _"
             );
-            self.errors.add(path, problem);
-            return None;
+            return self.refuse(path, problem);
         }
         if names.contains(&name) {
             let problem = format!(
                 "{name:?} is already the name of another receiver: give each receiver its own name"
             );
-            self.errors.add(path, problem);
-            return None;
+            return self.refuse(path, problem);
         }
         names.push(name.clone());
         Some(name)
@@ -226,18 +198,18 @@ impl Check<'_> {
 
     fn receiver(
         &mut self,
-        common: Common,
+        (name, kinds, accounts, retry_hours): Common,
         way: Option<WayConfig>,
         at: &str,
         names: &mut Vec<String>,
     ) -> Option<ReceiverConfig> {
-        let name = self.receiver_name(common.name, at, names);
-        let kinds = self.each(&common.kinds, &format!("{at}.kinds"), kind);
-        let accounts = self.each(&common.accounts, &format!("{at}.accounts"), |text| {
+        let name = self.receiver_name(name, at, names);
+        let kinds = self.each(&kinds, &format!("{at}.kinds"), kind);
+        let accounts = self.each(&accounts, &format!("{at}.accounts"), |text| {
             text.parse::<AccountId>().map_err(|error| error.to_string())
         });
         let path = format!("{at}.retry_hours");
-        let retry: u64 = self.whole(common.retry_hours, &path, 72, 1..=336);
+        let retry: u64 = self.whole(retry_hours, &path, 72, 1..=336);
         Some(ReceiverConfig {
             name: name?,
             kinds,
@@ -248,12 +220,8 @@ impl Check<'_> {
     }
 
     fn mail(&mut self, raw: &RawMail, at: &str, utc_offset_minutes: i32) -> Option<MailConfig> {
-        let smtp = self.smtp(
-            raw.server.clone(),
-            raw.from.clone(),
-            raw.ca_file.as_deref(),
-            at,
-        );
+        let (server, from) = (raw.server.clone(), raw.from.clone());
+        let smtp = self.smtp(server, from, raw.ca_file.as_deref(), at);
         let path = format!("{at}.to");
         if raw.to.is_empty() || raw.to.len() > TO_MAX {
             let problem = format!("give 1 to {TO_MAX} email addresses");
@@ -338,11 +306,8 @@ impl Check<'_> {
         let url = url.and_then(|(url, token)| {
             let base = url.to_string();
             let url = format!("{}/bot{token}/sendMessage", base.trim_end_matches('/'));
-            self.keep(
-                url.parse::<Uri>()
-                    .map_err(|_| "is too long for a URL: shorten it"),
-                &path,
-            )
+            let url = url.parse::<Uri>();
+            self.keep(url.map_err(|_| "is too long for a URL: shorten it"), &path)
         });
         Some(TelegramConfig {
             url: url?,

@@ -31,29 +31,20 @@ impl Check<'_> {
             );
         }
         let mut places = HashMap::new();
-        let routes: Vec<_> = raw
-            .into_iter()
-            .enumerate()
-            .map(|(index, raw)| {
-                let path = format!("{path}[{index}]");
-                let model = raw
-                    .model
-                    .clone()
-                    .filter(|model| !model.is_empty())
-                    .or_else(|| id.map(str::to_owned));
-                let place = (raw.vendor.clone().unwrap_or_default(), model.clone());
-                if let Some(first) = places.insert(place, index) {
+        let routes = self.items(raw.into_iter().enumerate(), path, |check, (index, raw), path| {
+            let model = raw.model.clone().filter(|model| !model.is_empty());
+            let model = model.or_else(|| id.map(str::to_owned));
+            let place = (raw.vendor.clone().unwrap_or_default(), model.clone());
+            if let Some(first) = places.insert(place, index) {
                     let problem = format!(
                         "has the same vendor and model as routes[{first}]: remove one of the two, and give the other \
                          the sum of both weights"
                     );
-                    self.errors.add(&path, problem);
-                    return None;
-                }
-                self.route(&raw, &path, model, usual, vendors)
-            })
-            .collect();
-        let mut routes = routes.into_iter().collect::<Option<Vec<_>>>()?;
+                    return check.refuse(path, problem);
+            }
+            check.route(&raw, path, model, usual, vendors)
+        });
+        let mut routes = routes?;
         routes.sort_by_key(|route| route.priority);
         Some(routes)
     }
@@ -77,11 +68,10 @@ impl Check<'_> {
                 Some(near) => format!("did you mean {near:?}?"),
                 None => "add this vendor, or correct the name".to_owned(),
             };
-            self.errors.add(
+            return self.refuse(
                 at("vendor"),
                 format!("there is no [[vendor]] with the name {name:?}: {hint}"),
             );
-            return None;
         };
         let vendor = match (kind, vendor.as_ref()?) {
             (ModelKind::Embedding, vendor) => self.keep(embedding_vendor(vendor), &at("vendor"))?,
@@ -105,40 +95,27 @@ impl Check<'_> {
         usual: Dialect,
         at: &dyn Fn(&str) -> String,
     ) -> Dialect {
-        let output_field = self.choice_or(
-            raw.output_field,
-            usual.output_field,
-            &at("output_field"),
-            [
-                ("max_completion_tokens", OutputField::MaxCompletionTokens),
-                ("max_tokens", OutputField::MaxTokens),
-            ],
-        );
-        let system_role = self.choice_or(
-            raw.system_role,
-            usual.system_role,
-            &at("system_role"),
-            [
-                ("system", Some(SystemRole::System)),
-                ("developer", Some(SystemRole::Developer)),
-            ],
-        );
-        let thinking = self.choice_or(
-            raw.thinking,
-            usual.thinking,
-            &at("thinking"),
-            [
-                ("effort", Thinking::Effort),
-                ("budget", Thinking::Budget),
-                ("none", Thinking::None),
-            ],
-        );
-        let cache_marks = self.choice_or(
-            raw.cache_marks,
-            usual.cache_marks,
-            &at("cache_marks"),
-            [("auto", CacheMarks::Auto), ("never", CacheMarks::Never)],
-        );
+        let fields = [
+            ("max_completion_tokens", OutputField::MaxCompletionTokens),
+            ("max_tokens", OutputField::MaxTokens),
+        ];
+        let path = at("output_field");
+        let output_field = self.choice_or(raw.output_field, usual.output_field, &path, fields);
+        let roles = [
+            ("system", Some(SystemRole::System)),
+            ("developer", Some(SystemRole::Developer)),
+        ];
+        let path = at("system_role");
+        let system_role = self.choice_or(raw.system_role, usual.system_role, &path, roles);
+        let kinds = [
+            ("effort", Thinking::Effort),
+            ("budget", Thinking::Budget),
+            ("none", Thinking::None),
+        ];
+        let thinking = self.choice_or(raw.thinking, usual.thinking, &at("thinking"), kinds);
+        let marks = [("auto", CacheMarks::Auto), ("never", CacheMarks::Never)];
+        let path = at("cache_marks");
+        let cache_marks = self.choice_or(raw.cache_marks, usual.cache_marks, &path, marks);
         usual
             .output_field(output_field)
             .system_role(system_role)
@@ -187,15 +164,12 @@ fn with_model(vendor: &Arc<Vendor>, model: &str) -> Option<Result<Arc<Vendor>, &
         return None;
     }
     let endpoint = with_path(&vendor.endpoint, &path.replace(MODEL, &encoded(model)));
-    Some(
-        endpoint
-            .ok_or("makes the vendor's URL too long: shorten the name of the model")
-            .map(|endpoint| {
-                let mut vendor = Vendor::clone(vendor);
-                vendor.endpoint = endpoint;
-                Arc::new(vendor)
-            }),
-    )
+    let endpoint = endpoint.ok_or("makes the vendor's URL too long: shorten the name of the model");
+    Some(endpoint.map(|endpoint| {
+        let mut vendor = Vendor::clone(vendor);
+        vendor.endpoint = endpoint;
+        Arc::new(vendor)
+    }))
 }
 
 /// Returns a URL with another path and the same query. `None` if the path is invalid.

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     document::Document,
-    error::{ConfigErrors, Errors},
+    error::ConfigErrors,
     presets::{Preset, ValueAbout, presets},
     price_diff::file::{string, tables},
 };
@@ -90,9 +90,8 @@ pub(crate) fn prices(text: &str) -> Result<Prices, String> {
 
 /// Parses `NAME=VALUE`. The check of the configuration decides whether the preset has this placeholder.
 fn named_value(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text
-        .split_once('=')
-        .ok_or("must be NAME=VALUE, like resource=acme-eastus2")?;
+    let parts = text.split_once('=');
+    let (name, value) = parts.ok_or("must be NAME=VALUE, like resource=acme-eastus2")?;
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
@@ -149,27 +148,24 @@ impl VendorArgs {
             let values = self.values.iter();
             let values = values.map(|(name, value)| format!("{name} = {}", quoted(value)));
             let values = values.collect::<Vec<_>>().join(", ");
-            let _ = writeln!(text, "values = {{ {values} }}");
+            text += &format!("values = {{ {values} }}\n");
         }
         let key = key_reference(self)?;
         let mut fields = Vec::from_iter(login.map(|name| format!("preset = {}", quoted(name))));
-        match (key, setting.as_deref()) {
-            (None, _) => {}
-            (Some(_), None) => {
+        if let Some(key) = key.map(|key| quoted(&key)) {
+            let Some(setting) = setting else {
                 let login = login.unwrap_or_default();
                 return Err(format!(
                     "the login {login:?} uses no key: omit the options for the key"
                 ));
+            };
+            match setting.split_once('.') {
+                Some((_, field)) => fields.push(format!("{field} = {key}")),
+                None => text += &format!("key = {key}\n"),
             }
-            (Some(key), Some(setting)) => match setting.split_once('.') {
-                Some((_, field)) => fields.push(format!("{field} = {}", quoted(&key))),
-                None => {
-                    let _ = writeln!(text, "key = {}", quoted(&key));
-                }
-            },
         }
         if !fields.is_empty() {
-            let _ = writeln!(text, "login = {{ {} }}", fields.join(", "));
+            text += &format!("login = {{ {} }}\n", fields.join(", "));
         }
         Ok(text)
     }
@@ -226,48 +222,30 @@ impl Sections {
             field("ca_file", &full(file)?);
         }
         text += &args.login_text(preset)?;
-        let mut sections = Self {
-            text,
-            name: name.to_owned(),
-            models: Vec::new(),
-            present: Vec::new(),
-        };
-        sections.add_models(preset, args, taken)?;
-        Ok(sections)
+        Self::of_models(text, preset, name, args, taken)
     }
 
-    /// Writes only sections of models, for the vendor `name`, which the file already has.
+    /// Writes only sections of models after `text`, for the vendor `name`, which the file or `text` has.
     ///
     /// # Errors
     /// If a model is not in the preset and no price is given for it.
     pub(crate) fn of_models(
+        text: String,
         preset: &'static Preset,
         name: &str,
         args: &VendorArgs,
         taken: &BTreeSet<String>,
     ) -> Result<Self, String> {
         let mut sections = Self {
-            text: String::new(),
+            text,
             name: name.to_owned(),
             models: Vec::new(),
             present: Vec::new(),
         };
-        sections.add_models(preset, args, taken)?;
-        Ok(sections)
-    }
-
-    fn add_models(
-        &mut self,
-        preset: &'static Preset,
-        args: &VendorArgs,
-        taken: &BTreeSet<String>,
-    ) -> Result<(), String> {
-        let all: Vec<String> = offered(preset).map(str::to_owned).collect();
-        let wanted = if args.models.is_empty() {
-            &all
-        } else {
-            &args.models
-        };
+        let mut wanted = args.models.clone();
+        if wanted.is_empty() {
+            wanted.extend(offered(preset).map(str::to_owned));
+        }
         if wanted.is_empty() {
             let title = &preset.about.title;
             return Err(format!(
@@ -277,9 +255,9 @@ impl Sections {
             ));
         }
         for model in wanted {
-            self.model(preset, model.trim(), args, taken)?;
+            sections.model(preset, model.trim(), args, taken)?;
         }
-        Ok(())
+        Ok(sections)
     }
 
     fn model(
@@ -339,10 +317,8 @@ fn offered(preset: &Preset) -> impl Iterator<Item = &str> {
     let today = rfc3339(now_ms());
     let models = preset.about.models.iter();
     models.filter_map(move |(name, about)| {
-        let retires = about.retires.as_deref();
-        retires
-            .is_none_or(|day| *day > *today)
-            .then_some(name.as_str())
+        let is_offered = about.retires.as_ref().is_none_or(|day| *day > today);
+        is_offered.then_some(name.as_str())
     })
 }
 
@@ -379,10 +355,7 @@ impl Taken {
     /// # Errors
     /// If the text is not valid TOML.
     pub(crate) fn read(text: &str) -> Result<Self, ConfigErrors> {
-        let mut errors = Errors::default();
-        let Some(document) = Document::parse(text, &mut errors) else {
-            return Err(errors.finish(|_| None));
-        };
+        let document = Document::open(text)?;
         let names = |list: &str, name: &str| {
             let tables = tables(document.merged(), list).into_iter();
             let names = tables.filter_map(|table| string(table, name).map(str::to_owned));

@@ -68,11 +68,8 @@ impl Check<'_> {
         let ogrn = self.digits(raw.ogrn, "seller.ogrn", &[13, 15]);
         let bik = self.digits(raw.bik, "seller.bik", &[9]);
         let bank_account = self.digits(raw.bank_account, "seller.bank_account", &[20]);
-        let correspondent_account = self.digits(
-            raw.correspondent_account,
-            "seller.correspondent_account",
-            &[20],
-        );
+        let (account, path) = (raw.correspondent_account, "seller.correspondent_account");
+        let correspondent_account = self.digits(account, path, &[20]);
         let vat_percent = maybe(raw.vat_percent, |text| {
             self.percent(&text, "seller.vat_percent", 2, 100)
         });
@@ -104,14 +101,11 @@ impl Check<'_> {
     }
 
     fn line_of_seller(&mut self, text: Option<String>, path: &str) -> Option<Option<String>> {
-        let Some(text) = text else {
-            return Some(None);
-        };
-        let fits = text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
-        let line = fits.then_some(Some(text)).ok_or(format!(
-            "must be one line of at most {TEXT_BYTES_MAX} bytes"
-        ));
-        self.keep(line, path)
+        maybe(text, |text| {
+            let fits = text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
+            let problem = format!("must be one line of at most {TEXT_BYTES_MAX} bytes");
+            self.keep(fits.then_some(text).ok_or(problem), path)
+        })
     }
 
     fn digits(
@@ -120,15 +114,12 @@ impl Check<'_> {
         path: &str,
         lengths: &[usize],
     ) -> Option<Option<String>> {
-        let Some(text) = text else {
-            return Some(None);
-        };
-        let fits = lengths.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
-        let lengths = lengths.iter().map(usize::to_string).collect::<Vec<_>>();
-        let number = fits
-            .then_some(Some(text))
-            .ok_or(format!("must be {} digits", lengths.join(" or ")));
-        self.keep(number, path)
+        maybe(text, |text| {
+            let fits = lengths.contains(&text.len()) && text.bytes().all(|it| it.is_ascii_digit());
+            let lengths = lengths.iter().map(usize::to_string).collect::<Vec<_>>();
+            let problem = format!("must be {} digits", lengths.join(" or "));
+            self.keep(fits.then_some(text).ok_or(problem), path)
+        })
     }
 }
 

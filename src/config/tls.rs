@@ -1,8 +1,6 @@
 //! Checks of the section `[tls]`, and of the certificate authorities that are trusted for outgoing connections
 //! (`ca_file`).
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use bytes::Bytes;
 use tollgate_layers::upstream::check_authorities;
 
@@ -12,7 +10,7 @@ use super::{
 };
 use crate::{
     edge::tls::{Flaw, Identity},
-    text::time::rfc3339,
+    text::time::{now_ms, rfc3339},
 };
 
 /// A certificate that expires within this time causes a warning.
@@ -31,8 +29,7 @@ impl Check<'_> {
         if plain {
             let problem = "has no effect without TLS: remove it, or use a URL with TLS, which begins with https, \
                  smtps or rediss";
-            self.errors.add(at, problem);
-            return None;
+            return self.refuse(at, problem);
         }
         let read = self.env.read(file);
         let pem = read.map_err(|error| format!("cannot read {file}: {error}; give a PEM file"));
@@ -49,32 +46,23 @@ impl Check<'_> {
     pub(super) fn tls(&mut self, raw: RawTls, base_url: Option<&str>) -> Option<Identity> {
         const CERTIFICATE: &str = "tls.certificate_file";
         const KEY: &str = "tls.key_file";
-        let certificate = self.file(
-            raw.certificate_file,
-            CERTIFICATE,
-            "give a PEM file with the server's certificate, followed by the certificates of its issuers",
-        );
-        let key = self.file(
-            raw.key_file,
-            KEY,
-            "give a PEM file with the certificate's private key",
-        );
+        let advice = "give a PEM file with the server's certificate, followed by the certificates of its issuers";
+        let certificate = self.file(raw.certificate_file, CERTIFICATE, advice);
+        let advice = "give a PEM file with the certificate's private key";
+        let key = self.file(raw.key_file, KEY, advice);
         let ((certificate_file, certificate), (key_file, key)) = (certificate?, key?);
         let identity = match Identity::from_pem(&certificate, &key) {
             Ok(identity) => identity,
             Err(Flaw::Certificate(problem)) => {
                 let problem = format!("{certificate_file} {problem}");
-                self.errors.add(CERTIFICATE, problem);
-                return None;
+                return self.refuse(CERTIFICATE, problem);
             }
             Err(Flaw::Key(problem)) => {
-                self.errors.add(KEY, format!("{key_file} {problem}"));
-                return None;
+                return self.refuse(KEY, format!("{key_file} {problem}"));
             }
         };
         if let Some(end) = identity.expires_at_ms() {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH);
-            let now = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+            let now = now_ms();
             let at = rfc3339(end);
             if end <= now {
                 let problem = format!(
@@ -114,10 +102,8 @@ impl Check<'_> {
         advice: &str,
     ) -> Option<(String, Vec<u8>)> {
         let file = self.required(given, path, advice)?;
-        let held = self
-            .env
-            .read(&file)
-            .map_err(|error| format!("cannot read {file}: {error}; {advice}"));
+        let held = self.env.read(&file);
+        let held = held.map_err(|error| format!("cannot read {file}: {error}; {advice}"));
         let held = self.keep(held, path)?;
         Some((file, held))
     }

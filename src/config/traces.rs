@@ -6,7 +6,7 @@ use secrecy::ExposeSecret;
 
 use super::{
     TracesConfig,
-    check::{Check, web_address},
+    check::{Check, all, web_address},
     raw::RawTraces,
     secret::secret,
 };
@@ -18,13 +18,13 @@ impl Check<'_> {
         let url = url.and_then(|url| self.keep(web_address(&url), "traces.url"));
         let sample = raw.sample.as_deref().unwrap_or("1");
         let calls_per_million = self.keep(per_million(sample), "traces.sample");
-        let headers = raw.headers.iter();
-        let headers: Vec<_> = headers
-            .map(|(name, text)| self.header(name, text))
-            .collect();
+        let headers = all(raw
+            .headers
+            .iter()
+            .map(|(name, text)| self.header(name, text)));
         Some(TracesConfig {
             url: url?,
-            headers: headers.into_iter().collect::<Option<_>>()?,
+            headers: headers?,
             calls_per_million: calls_per_million?,
         })
     }

@@ -14,7 +14,7 @@ use tollgate_layers::{
 };
 
 use super::{
-    check::{Check, web_address, without_query},
+    check::{Check, all, web_address, without_query},
     login::{NOT_PRINTABLE, VendorLogin},
     proxy::proxy,
     raw::RawVendor,
@@ -75,24 +75,20 @@ impl Check<'_> {
         let mut vendors = Vendors::new();
         for (index, raw) in raw.into_iter().enumerate() {
             let path = format!("vendor[{index}]");
-            let name = self.required(
-                raw.name.clone(),
-                &format!("{path}.name"),
-                "give the vendor a name, by which routes refer to it",
-            );
+            let advice = "give the vendor a name, by which routes refer to it";
+            let name = self.required(raw.name.clone(), &format!("{path}.name"), advice);
             let vendor = self.vendor(raw, &path, call_time_max);
             let Some(name) = name else { continue };
             match vendors.entry(name) {
                 Entry::Vacant(free) => {
                     free.insert(vendor);
                 }
-                Entry::Occupied(taken) => self.errors.add(
-                    format!("{path}.name"),
-                    format!(
-                        "{:?} is already the name of another vendor: give each vendor its own name",
-                        taken.key()
-                    ),
-                ),
+                Entry::Occupied(taken) => {
+                    let problem =
+                        "is already the name of another vendor: give each vendor its own name";
+                    let problem = format!("{:?} {problem}", taken.key());
+                    self.errors.add(format!("{path}.name"), problem);
+                }
             }
         }
         vendors
@@ -111,12 +107,9 @@ impl Check<'_> {
         // removed by default.
         let betas = raw.betas_removed.clone();
         let betas = betas.unwrap_or_else(|| vec!["context-1m".to_owned()]);
-        let on_disconnect = self.choice_or(
-            raw.on_disconnect.as_deref(),
-            OnDisconnect::Cancel,
-            &at("on_disconnect"),
-            DISCONNECTS,
-        );
+        let (usual, path) = (OnDisconnect::Cancel, at("on_disconnect"));
+        let given = raw.on_disconnect.as_deref();
+        let on_disconnect = self.choice_or(given, usual, &path, DISCONNECTS);
         let versions = BODY_VERSIONS.map(|version| (version, Some(version)));
         let version = raw.anthropic_version.as_deref();
         let version = self.choice_or(version, None, &at("anthropic_version"), versions);
@@ -196,16 +189,14 @@ impl Check<'_> {
             return Some(vec![format]);
         };
         if raw.format.is_some() {
-            self.errors.add(
+            return self.refuse(
                 at("formats"),
                 "is set together with format: remove format, and list all formats in formats",
             );
-            return None;
         }
         if given.is_empty() {
             let problem = "must list at least one format, like [\"chat\", \"responses\"]";
-            self.errors.add(at("formats"), problem);
-            return None;
+            return self.refuse(at("formats"), problem);
         }
         let mut formats = Vec::new();
         for (index, text) in given.iter().enumerate() {
@@ -213,8 +204,7 @@ impl Check<'_> {
             let format = self.choice(text, &path, CHOICES)?;
             if formats.contains(&format) {
                 let problem = format!("{text:?} is listed twice: remove one");
-                self.errors.add(path, problem);
-                return None;
+                return self.refuse(path, problem);
             }
             formats.push(format);
         }
@@ -238,13 +228,9 @@ impl Check<'_> {
             };
             let path = suffix.path.as_deref().unwrap_or(path);
             let endpoint = format!("{base}{path}{}", suffix.query).parse::<Uri>();
-            let endpoint = self.keep(
-                endpoint.map_err(|_| {
-                    "is too long: together with the path of the format, it is \
-                 not a valid URL"
-                }),
-                at,
-            );
+            let problem =
+                "is too long: together with the path of the format, it is not a valid URL";
+            let endpoint = self.keep(endpoint.map_err(|_| problem), at);
             let credentials = self.credentials(*format, login);
             Some((*format, endpoint?, credentials?))
         });
@@ -265,8 +251,7 @@ impl Check<'_> {
             };
             self.keep(value.map_err(|_| NOT_PRINTABLE), path)
         });
-        let values: Vec<_> = values.collect();
-        values.into_iter().collect()
+        all(values)
     }
 
     fn vendor_headers(
@@ -274,17 +259,16 @@ impl Check<'_> {
         raw: &RawVendor,
         at: &dyn Fn(&str) -> String,
     ) -> Option<HeaderMap> {
-        let headers = raw
-            .headers
-            .iter()
-            .map(|(name, text)| self.vendor_header(name, text, &at(&format!("headers.{name}"))));
-        let headers: Vec<_> = headers.collect();
+        let headers = raw.headers.iter().map(|(name, text)| {
+            let path = at(&format!("headers.{name}"));
+            self.vendor_header(name, text, &path)
+        });
+        let headers = all(headers);
         if raw.headers.len() > HEADERS_MAX {
             let problem = format!("must have at most {HEADERS_MAX} headers");
-            self.errors.add(at("headers"), problem);
-            return None;
+            return self.refuse(at("headers"), problem);
         }
-        headers.into_iter().collect()
+        headers
     }
 
     fn vendor_header(
@@ -297,12 +281,10 @@ impl Check<'_> {
         if KEY_HEADERS.contains(&name) {
             let problem = "is the header for the key: write the key into the setting key, and add login = { header = \
                  \"…\" } if the vendor expects another header";
-            self.errors.add(path, problem);
-            return None;
+            return self.refuse(path, problem);
         }
         if OWN_HEADERS.contains(&name) {
-            self.errors.add(path, "is set by the gateway: remove it");
-            return None;
+            return self.refuse(path, "is set by the gateway: remove it");
         }
         let secret = referred(text, self.env);
         let is_secret = secret.is_some();
@@ -399,35 +381,26 @@ impl Check<'_> {
             return Some(vec![(at("key"), key)]);
         };
         if raw.key.is_some() {
-            self.errors.add(
+            return self.refuse(
                 at("keys"),
                 "is set together with key: remove key, and list all keys in keys",
             );
-            return None;
         }
         if keys.is_empty() || keys.len() > KEYS_MAX {
-            self.errors.add(
+            return self.refuse(
                 at("keys"),
                 format!("must have 1 to {KEYS_MAX} keys, like [\"${{ONE}}\", \"${{TWO}}\"]"),
             );
-            return None;
         }
-        let keys: Vec<_> = keys
-            .iter()
-            .enumerate()
-            .map(|(index, key)| {
-                let path = at(&format!("keys[{index}]"));
-                let key = self.secret(Some(key.clone()), &path, ADVICE)?;
-                Some((path, key))
-            })
-            .collect();
-        let keys: Vec<_> = keys.into_iter().collect::<Option<_>>()?;
+        let keys = self.items(keys, &at("keys"), |check, key, path| {
+            let key = check.secret(Some(key.clone()), path, ADVICE)?;
+            Some((path.to_owned(), key))
+        })?;
         let mut seen = HashMap::new();
         for (index, (path, key)) in keys.iter().enumerate() {
             if let Some(first) = seen.insert(key.expose_secret(), index) {
                 let problem = format!("is the same key as keys[{first}]: remove one of the two");
-                self.errors.add(path, problem);
-                return None;
+                return self.refuse(path, problem);
             }
         }
         Some(keys)

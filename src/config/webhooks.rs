@@ -46,20 +46,19 @@ impl fmt::Debug for WebhookConfig {
 }
 
 impl Check<'_> {
-    pub(super) fn webhook(&mut self, raw: RawWebhook, at: &str) -> Option<WebhookConfig> {
+    pub(super) fn webhook(&mut self, raw: &RawWebhook, at: &str) -> Option<WebhookConfig> {
         let path = |field: &str| format!("{at}.{field}");
         let allow_private = raw.allow_private.unwrap_or(false);
         let advice = "give the URL to which events are posted, like https://host/path";
-        let url = self.required(raw.url, &path("url"), advice);
+        let url = self.required(raw.url.clone(), &path("url"), advice);
         let url = url.and_then(|url| {
             let url = referred(&url, self.env).unwrap_or(Ok(url));
             let url = url.and_then(|url| web_address(&url));
             let url = url.and_then(|url| reachable(url, allow_private));
             self.keep(url, &path("url"))
         });
-        let plain = url
-            .as_ref()
-            .is_some_and(|url| url.scheme_str() == Some("http"));
+        let scheme = url.as_ref().and_then(Uri::scheme_str);
+        let plain = scheme == Some("http");
         let authorities = self.authorities(raw.ca_file.as_deref(), plain, &path("ca_file"));
         let keys = self.signing_keys(&raw.secrets, &path("secrets"));
         let answer = self.whole(raw.answer_seconds, &path("answer_seconds"), 15, 1..=20);
@@ -82,12 +81,10 @@ impl Check<'_> {
             }
             return None;
         }
-        let keys = given.iter().enumerate().map(|(index, text)| {
-            let key = secret(text, self.env).and_then(|value| signing_key(value.expose_secret()));
-            self.keep(key, &format!("{path}[{index}]"))
-        });
-        let keys: Vec<_> = keys.collect();
-        keys.into_iter().collect()
+        self.items(given, path, |check, text, path| {
+            let key = secret(text, check.env).and_then(|value| signing_key(value.expose_secret()));
+            check.keep(key, path)
+        })
     }
 }
 

@@ -8,7 +8,9 @@
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use serde::{Deserialize, Serialize, de::IgnoredAny};
-use tollgate_ledger::calendar::{DAY_MS, day_of_date};
+use tollgate_ledger::calendar::DAY_MS;
+
+use crate::text::time::parse_rfc3339_ms;
 
 /// The preset of a vendor, which the binary contains.
 #[derive(Debug)]
@@ -268,10 +270,7 @@ impl Preset {
 
 /// Parses a date, for example 2026-11-29, and returns it as days since 1970-01-01.
 pub(crate) fn day_number(date: &str) -> Option<u64> {
-    let mut parts = date.splitn(3, '-').map(str::parse::<i64>);
-    let mut next = || parts.next()?.ok();
-    let (year, month, day) = (next()?, next()?, next()?);
-    u64::try_from(day_of_date(year, month, day)).ok()
+    Some(parse_rfc3339_ms(date)? / DAY_MS)
 }
 
 #[cfg(test)]

@@ -129,15 +129,9 @@ impl Entry<'_> {
         }
         let fee = own.get("input_cost_per_request").and_then(number);
         rates.extend(fee.map(|fee| ("request_call".to_owned(), fee.normalize())));
-        let searches = self
-            .0
-            .get("search_context_cost_per_query")
-            .and_then(Value::as_object);
-        let search = searches
-            .into_iter()
-            .flat_map(Map::values)
-            .filter_map(number)
-            .max();
+        let searches = self.0.get("search_context_cost_per_query");
+        let searches = searches.and_then(Value::as_object).into_iter().flatten();
+        let search = searches.filter_map(|(_, rate)| number(rate)).max();
         rates.extend(search.map(|rate| ("web_search_call".to_owned(), rate.normalize())));
         rates.retain(|_, rate| !rate.is_zero());
         Some(rates)
@@ -234,10 +228,9 @@ impl Entry<'_> {
     /// Returns the names of the price fields that this module does not read.
     fn unread(&self) -> Vec<String> {
         let is_known = |field: &str| {
-            let field = TIERS
-                .iter()
-                .find_map(|tier| field.strip_suffix(&format!("_{tier}")))
-                .unwrap_or(field);
+            let mut tiers = TIERS.iter();
+            let untiered = tiers.find_map(|tier| field.strip_suffix(&format!("_{tier}")));
+            let field = untiered.unwrap_or(field);
             let field = match field.split_once("_above_") {
                 Some((start, size)) if size.ends_with("k_tokens") => start,
                 _ => field,
@@ -280,13 +273,14 @@ fn filled(rates: Option<&Rates>, usual: &Rates) -> Rates {
 
 /// Multiplies the rates of tokens by a vendor's factor. Rates per call or per search do not change.
 fn times(rates: &Rates, factor: Decimal) -> Rates {
-    let rates = rates
-        .iter()
-        .map(|(class, rate)| match class.ends_with("_call") {
-            true => (class.clone(), *rate),
-            false => (class.clone(), (*rate * factor).normalize()),
-        });
-    rates.collect()
+    let rate = |class: &str, rate: &Decimal| match class.ends_with("_call") {
+        true => *rate,
+        false => (*rate * factor).normalize(),
+    };
+    let rates = rates.iter();
+    rates
+        .map(|(class, it)| (class.clone(), rate(class, it)))
+        .collect()
 }
 
 /// Returns a JSON number as a decimal. The decimal is parsed from the float's shortest text, which is what the map's

@@ -12,7 +12,7 @@ mod off_peak;
 mod source;
 mod warnings;
 
-use std::{collections::BTreeMap, fmt::Write as _, ops::Range};
+use std::{collections::BTreeMap, ops::Range};
 
 use rust_decimal::Decimal;
 use tollgate_layers::price::Currency;
@@ -22,19 +22,14 @@ use toml::{
 };
 
 pub use self::source::PriceSource;
+pub(crate) use self::source::without_date;
 pub(super) use self::warnings::warnings;
 use self::{
     file::{Prices, Rate, string, tables},
     listed::{Listed, Rates, When},
     source::vendors,
 };
-use super::{
-    Tariff,
-    document::Document,
-    error::{ConfigErrors, Errors},
-    presets::Preset,
-    prices::field,
-};
+use super::{Tariff, document::Document, error::ConfigErrors, presets::Preset, prices::field};
 
 /// The differences between the prices in a configuration and the prices of a source.
 #[derive(Debug)]
@@ -81,50 +76,42 @@ impl PriceDiff {
         tariff: Tariff,
         from: Option<&str>,
     ) -> Result<Self, ConfigErrors> {
-        let mut errors = Errors::default();
-        let Some(document) = Document::parse(text, &mut errors) else {
-            return Err(errors.finish(|_| None));
-        };
+        let document = Document::open(text)?;
         let root = document.merged();
         let mut comparison = Comparison {
-            text,
             source,
             tariff,
             is_dated: from.is_some(),
             vendors: vendors(root),
             edits: Vec::new(),
-            changes: Vec::new(),
-            notes: Vec::new(),
+            diff: Self {
+                changes: Vec::new(),
+                notes: Vec::new(),
+                text: text.to_owned(),
+            },
         };
         for model in tables(root, "model") {
             comparison.model(model);
         }
         let Comparison {
             mut edits,
-            changes,
-            mut notes,
+            mut diff,
             ..
         } = comparison;
         if let Some(from) = from {
             let (dated, unwritten) = dated::rules(root, text, edits, from);
             edits = dated;
-            notes.extend(unwritten);
+            diff.notes.extend(unwritten);
         }
-        let mut changed = text.to_owned();
         edits.sort_by_key(|(place, _)| place.start);
         for (place, new) in edits.into_iter().rev() {
-            changed.replace_range(place, &new);
+            diff.text.replace_range(place, &new);
         }
-        Ok(Self {
-            changes,
-            notes,
-            text: changed,
-        })
+        Ok(diff)
     }
 }
 
 struct Comparison<'a> {
-    text: &'a str,
     source: &'a PriceSource,
     tariff: Tariff,
     /// Whether the changes are written as price rules with a date.
@@ -132,11 +119,15 @@ struct Comparison<'a> {
     /// The vendors by name, each with the preset that contains the vendor's prices.
     vendors: BTreeMap<&'a str, Option<&'static Preset>>,
     edits: Vec<(Range<usize>, String)>,
-    changes: Vec<PriceChange>,
-    notes: Vec<String>,
+    /// The result. Its text is the unchanged text of the configuration until the end of the comparison.
+    diff: PriceDiff,
 }
 
 impl<'a> Comparison<'a> {
+    fn note(&mut self, model: &str, note: &str) {
+        self.diff.notes.push(format!("{model}: {note}"));
+    }
+
     fn model(&mut self, table: &'a DeTable<'a>) {
         let id = string(table, "id").unwrap_or_default();
         let sale = Prices::read(table, "", "price_rules");
@@ -146,32 +137,30 @@ impl<'a> Comparison<'a> {
             let vendor = string(route, "vendor").unwrap_or_default();
             let name = string(route, "model").unwrap_or(id);
             let Some(preset) = self.vendors.get(vendor).copied().flatten() else {
-                self.notes.push(format!(
-                    "{id}: not compared, because no preset contains the prices of vendor {vendor:?}"
-                ));
+                let note = format!(
+                    "not compared, because no preset contains the prices of vendor {vendor:?}"
+                );
+                self.note(id, &note);
                 continue;
             };
             let Some(listed) = self.source.listed(preset, name) else {
-                self.notes.push(format!(
-                    "{id}: not compared, because the source has no price for model {name:?} of {}",
-                    preset.name
-                ));
+                let note = "not compared, because the source has no price for model";
+                self.note(id, &format!("{note} {name:?} of {}", preset.name));
                 continue;
             };
             for field in &listed.unread {
-                self.notes.push(format!(
-                    "{id}: the source has {field}, which the configuration cannot express: compare it by hand"
-                ));
+                let note = "which the configuration cannot express: compare it by hand";
+                self.note(id, &format!("the source has {field}, {note}"));
             }
             let cost = Prices::read(route, "cost_", "cost_rules");
             let known = [("price", sale.as_ref()), ("cost", cost.as_ref())];
             let [sale, cost] = known.map(|(name, prices)| {
                 let other = prices.filter(|it| it.currency != listed.currency);
                 if let Some(other) = other {
-                    self.notes.push(format!(
-                        "{id}: the {name} is in {}, but the source's prices are in {}: compare them by hand",
-                        other.currency, listed.currency
-                    ));
+                    let (one, other) = (other.currency, listed.currency);
+                    let note =
+                        format!("the {name} is in {one}, but the source's prices are in {other}");
+                    self.note(id, &format!("{note}: compare them by hand"));
                 }
                 prices.filter(|it| it.currency == listed.currency)
             });
@@ -185,10 +174,8 @@ impl<'a> Comparison<'a> {
                 // compared.
                 is_first: is_first && cost.is_some() == known[1].1.is_some(),
             };
-            whole.extend(
-                self.route(&place, &listed)
-                    .then_some((vendor, name, listed)),
-            );
+            let is_outside = self.route(&place, &listed);
+            whole.extend(is_outside.then_some((vendor, name, listed)));
             is_first = false;
         }
         if !whole.is_empty() {
@@ -210,39 +197,29 @@ impl<'a> Comparison<'a> {
             let sale = place.sale.and_then(|it| it.under(when));
             let cost = place.cost.and_then(|it| it.under(when));
             if sale.is_none() && cost.is_none() {
-                self.notes.push(format!(
-                    "{}: the vendor has a price for {}, but the file has no rule for it",
-                    place.model,
-                    shown(when)
-                ));
+                let when = shown(when);
+                let note =
+                    format!("the vendor has a price for {when}, but the file has no rule for it");
+                self.note(place.model, &note);
                 continue;
             }
             for (class, new) in rates {
-                let (sale, cost) = (
-                    sale.and_then(|it| it.get(class.as_str())),
-                    cost.and_then(|it| it.get(class.as_str())),
-                );
+                let [sale, cost] = [sale, cost].map(|it| it?.get(class.as_str()));
                 is_outside |= self.class(place, (when, class), *new, sale, cost);
             }
         }
         for (when, rates) in known.into_iter().flatten().flat_map(|it| &it.lists) {
             let Some((_, new)) = lists.iter().find(|(known, _)| known == when) else {
-                self.notes.push(format!(
-                    "{}: the source has no price for {}",
-                    place.model,
-                    shown(when)
-                ));
+                let note = format!("the source has no price for {}", shown(when));
+                self.note(place.model, &note);
                 continue;
             };
             for class in rates.keys().filter(|class| !new.contains_key(**class)) {
-                self.notes.push(format!(
-                    "{}: the source has no price for {class}{}",
-                    place.model,
-                    under(when)
-                ));
+                let note = format!("the source has no price for {class}{}", under(when));
+                self.note(place.model, &note);
             }
         }
-        self.notes.dedup();
+        self.diff.notes.dedup();
         is_outside
     }
 
@@ -257,11 +234,11 @@ impl<'a> Comparison<'a> {
         cost: Option<&Rate>,
     ) -> bool {
         if sale.is_none() && cost.is_none() {
-            self.notes.push(format!(
-                "{}: the vendor bills {class} at {new}{}, but the file has no price for it",
-                place.model,
-                under(when)
-            ));
+            let when = under(when);
+            let note = format!(
+                "the vendor bills {class} at {new}{when}, but the file has no price for it"
+            );
+            self.note(place.model, &note);
             return false;
         }
         // A price that equals the cost follows the vendor's price. A price that differs from the cost is the operator's
@@ -287,7 +264,7 @@ impl<'a> Comparison<'a> {
         let multiplier = self.tariff.multiplier(place.currency);
         let margin_percent = sold.and_then(|sold| margin_percent(sold, multiplier, new));
         let old = cost_changes.or(sale_changes).map_or(new, |it| it.value);
-        self.changes.push(PriceChange {
+        self.diff.changes.push(PriceChange {
             model: place.model.to_owned(),
             vendor: place.vendor.to_owned(),
             when: conditions(when),
@@ -318,22 +295,20 @@ impl<'a> Comparison<'a> {
         let end = own.iter().map(|(_, value)| value.span().end).max();
         let is_written = is_written || self.is_dated;
         let (Some(end), false, false) = (end, is_written, loses) else {
-            self.notes.push(format!(
-                "{id}: the prices are in a preset, and the file can only replace all of them: write usdt_mtok, \
-                 price_rules and routes by hand"
-            ));
+            let note = "the prices are in a preset, and the file can only replace all of them: write usdt_mtok, \
+                price_rules and routes by hand";
+            self.note(id, note);
             return;
         };
-        let end = self.text[end..]
-            .find('\n')
-            .map_or(self.text.len(), |line| end + line);
+        let line = self.diff.text[end..].find('\n');
+        let end = line.map_or(self.diff.text.len(), |line| end + line);
         let (_, _, first) = &routes[0];
         let mut text = fields(first, "", "price_rules", "\n");
         let routes = routes.iter().map(|(vendor, name, listed)| {
             let costs = fields(listed, "cost_", "cost_rules", ", ");
             format!("  {{ vendor = \"{vendor}\", model = \"{name}\"{costs} }},\n")
         });
-        let _ = write!(text, "\nroutes = [\n{}]", routes.collect::<String>());
+        text += &format!("\nroutes = [\n{}]", routes.collect::<String>());
         self.edits.push((end..end, text));
     }
 }
@@ -362,36 +337,30 @@ struct PricedRoute<'p> {
 fn fields(listed: &Listed, prefix: &str, rules: &str, between: &str) -> String {
     let currency = field(listed.currency);
     let table = |rates: &Rates| {
-        let classes: Vec<_> = rates
+        let classes = rates
             .iter()
-            .map(|(class, rate)| format!("{class} = \"{rate}\""))
-            .collect();
-        format!("{{ {} }}", classes.join(", "))
+            .map(|(class, rate)| format!("{class} = \"{rate}\""));
+        format!("{{ {} }}", classes.collect::<Vec<_>>().join(", "))
     };
     let mut text = format!("{between}{prefix}{currency} = {}", table(&listed.rates));
     if !listed.rules.is_empty() {
-        let rules_text = listed.rules.iter().map(|(when, rates)| {
+        let each = listed.rules.iter().map(|(when, rates)| {
             format!(
                 "  {{ {}, {currency} = {} }},\n",
                 conditions(when),
                 table(rates)
             )
         });
-        let _ = write!(
-            text,
-            "{between}{rules} = [\n{}]",
-            rules_text.collect::<String>()
-        );
+        text += &format!("{between}{rules} = [\n{}]", each.collect::<String>());
     }
     text
 }
 
 fn conditions(when: &When) -> String {
-    let fields: Vec<_> = when
+    let fields = when
         .iter()
-        .map(|(field, value)| format!("{field} = {value}"))
-        .collect();
-    fields.join(", ")
+        .map(|(field, value)| format!("{field} = {value}"));
+    fields.collect::<Vec<_>>().join(", ")
 }
 
 fn shown(when: &When) -> String {

@@ -37,7 +37,7 @@ impl PriceSource {
             Self::Presets => preset_prices(preset, name),
             Self::Map(map) => map::prices(map, preset.name, name),
         };
-        named(model).or_else(|| named(without_date(model)?))
+        named(model).or_else(|| named(without_date(model, &['-'])?))
     }
 }
 
@@ -88,17 +88,20 @@ pub(super) fn preset_of(vendor: &DeTable<'_>, name: &str) -> Option<&'static Pre
     at_url.or_else(|| Preset::named(name))
 }
 
-/// Returns a model name without the date at its end, for example `gpt-5-mini` for `gpt-5-mini-2025-08-07`. `None` if
-/// the name has no date.
-pub(super) fn without_date(name: &str) -> Option<&str> {
-    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let cut = |length: usize, is_date: &dyn Fn(&str) -> bool| {
-        let (rest, date) = name.split_at_checked(name.len().checked_sub(length)?)?;
-        is_date(date).then_some(rest)
+/// Returns a model name without the date at its end, for example `gpt-5-mini` for `gpt-5-mini-2025-08-07`. Before the
+/// date is one of the separators. `None` if the name has no such date.
+pub(crate) fn without_date<'n>(name: &'n str, separators: &[char]) -> Option<&'n str> {
+    let is_date = |text: &str, shape: &str| {
+        text.bytes()
+            .zip(shape.bytes())
+            .all(|(byte, of_shape)| match of_shape {
+                b'-' => byte == b'-',
+                _ => byte.is_ascii_digit(),
+            })
     };
-    let with_dashes = |date: &str| {
-        let parts: Vec<_> = date.split('-').collect();
-        matches!(parts[..], ["", year, month, day] if year.len() == 4 && digits(year) && digits(month) && digits(day))
-    };
-    cut(11, &with_dashes).or_else(|| cut(9, &|date| date.strip_prefix('-').is_some_and(digits)))
+    ["2025-08-07", "20250807"].into_iter().find_map(|shape| {
+        let (before, date) = name.split_at_checked(name.len().checked_sub(shape.len())?)?;
+        let before = before.strip_suffix(separators)?;
+        (is_date(date, shape) && !before.is_empty()).then_some(before)
+    })
 }

@@ -10,7 +10,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tollgate_layers::key::AccountId;
 
 use super::{Groups, PriceLists, Row, Scoped};
-use crate::config::{ModelConfig, check::Check};
+use crate::config::{
+    ModelConfig,
+    check::{Check, all},
+};
 
 /// How specifically a rule names accounts. A more specific value is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,23 +93,18 @@ impl Check<'_> {
         let matching = rules_by_account(&rules, groups);
         let of_all = rules.iter().enumerate().filter(|(_, rule)| rule.all);
         let of_all: BTreeMap<_, _> = of_all.map(|(index, _)| (index, Who::All)).collect();
-        let which: Vec<Vec<Option<Which>>> = rules
-            .iter()
-            .map(|rule| {
-                let matching = models
-                    .iter()
-                    .map(|it| Which::from_patterns(&rule.models, &it.id));
-                matching.collect()
-            })
-            .collect();
+        let which = rules.iter().map(|rule| {
+            let models = models.iter();
+            models
+                .map(|it| Which::from_patterns(&rule.models, &it.id))
+                .collect()
+        });
+        let which: Vec<Vec<Option<Which>>> = which.collect();
         let mut rows: HashMap<Vec<(usize, Who)>, Option<Row>> = HashMap::new();
         let mut warned = BTreeSet::new();
         let mut row_of = |account: Option<&AccountId>, matching: &BTreeMap<usize, Who>| {
-            let all = of_all
-                .iter()
-                .chain(matching)
-                .map(|(rule, who)| (*rule, *who));
-            let all: Vec<_> = all.collect();
+            let holding = of_all.iter().chain(matching);
+            let holding: Vec<_> = holding.map(|(rule, who)| (*rule, *who)).collect();
             let make = |all: &[(usize, Who)]| {
                 let row = (0..models.len()).map(|model| {
                     let holding = all
@@ -116,7 +114,7 @@ impl Check<'_> {
                 });
                 row.collect::<Result<Row, _>>()
             };
-            let row = rows.entry(all);
+            let row = rows.entry(holding);
             let row = row.or_insert_with_key(|all| {
                 let made = make(all);
                 if let Err((pair, model)) = made
@@ -129,16 +127,13 @@ impl Check<'_> {
             row.clone()
         };
         let others = row_of(None, &BTreeMap::new());
-        let accounts: Vec<_> = matching
-            .iter()
-            .map(|(account, matching)| Some(((*account).clone(), row_of(Some(account), matching)?)))
-            .collect();
-        let accounts = accounts.into_iter().collect::<Option<_>>()?;
-        let others = others?;
+        let accounts = all(matching.iter().map(|(account, matching)| {
+            Some(((*account).clone(), row_of(Some(account), matching)?))
+        }));
         Some(PriceLists {
+            accounts: accounts?,
+            others: others?,
             rules: rules.into_iter().map(|scoped| scoped.rule).collect(),
-            accounts,
-            others,
         })
     }
 

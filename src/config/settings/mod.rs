@@ -4,7 +4,7 @@
 
 use secrecy::ExposeSecret;
 
-use super::Config;
+use super::{Config, OidcConfig};
 
 #[cfg(test)]
 mod page;
@@ -62,7 +62,7 @@ const SETTINGS: &[(&str, OnReload)] = &[
     ("admin.hosts", differs!(admin: hosts.as_slice())),
     ("admin.metrics_key", differs!(admin: metrics_key)),
     ("admin.connections_max", Taken),
-    ("admin.oidc", Restart(oidc_differs)),
+    ("admin.oidc", Restart(|one, other| oidc(one) != oidc(other))),
     ("traces", differs!(traces)),
     ("seller", Taken),
     ("webhook", Taken),
@@ -118,10 +118,6 @@ pub fn need_restart(started: &Config, next: &Config) -> Vec<&'static str> {
     differing.map(|(path, _)| *path).collect()
 }
 
-fn oidc_differs(one: &Config, other: &Config) -> bool {
-    let oidc = |config: &Config| config.admin.as_ref()?.oidc.clone();
-    match (oidc(one), oidc(other)) {
-        (Some(one), Some(other)) => !one.is(&other),
-        (one, other) => one.is_some() != other.is_some(),
-    }
+fn oidc(config: &Config) -> Option<&OidcConfig> {
+    config.admin.as_ref()?.oidc.as_ref()
 }

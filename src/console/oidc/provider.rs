@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use jsonwebtoken::jwk::JwkSet;
-use secrecy::ExposeSecret;
+
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout};
@@ -203,10 +203,10 @@ impl Provider {
             None => fields.push(("client_id", &config.client_id)),
             Some(secret) if in_body => {
                 fields.push(("client_id", &config.client_id));
-                fields.push(("client_secret", secret.expose_secret()));
+                fields.push(("client_secret", secret.expose()));
             }
             Some(secret) => {
-                let secret = encoded(secret.expose_secret());
+                let secret = encoded(secret.expose());
                 let pair = STANDARD.encode(format!("{}:{secret}", encoded(&config.client_id)));
                 let mut value = HeaderValue::from_str(&format!("Basic {pair}")).ok();
                 value.iter_mut().for_each(|value| value.set_sensitive(true));
