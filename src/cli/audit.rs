@@ -1,7 +1,6 @@
 //! `tollgate audit`: checks the ledger of a running gateway, or an export, for which no gateway is needed.
 
 use std::{
-    fmt,
     fs::File,
     io::{self, BufRead, BufReader, Read},
     path::Path,
@@ -23,7 +22,7 @@ use super::{
     AdminArgs,
     client::Client,
     failure::Failure,
-    show::{self, Cell, counted, table},
+    show::{self, Cell, counted, rows, table},
 };
 use crate::admin::export::{FORMAT, VERSION};
 
@@ -32,11 +31,9 @@ const LINE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 /// Audits the ledger of a running gateway. The exit code is 1 only if the audit found a breach.
 pub(super) async fn live(admin: &AdminArgs) -> Result<(), Failure> {
-    let answer = Client::new(admin)?
-        .call_patiently(Method::POST, "/admin/v1/audit")
-        .await
-        .map_err(Failure::not_one)?;
-    report(admin.json, &answer)
+    let client = Client::new(admin)?;
+    let answer = client.call_patiently(Method::POST, "/admin/v1/audit").await;
+    report(admin.json, &answer.map_err(Failure::not_one)?)
 }
 
 /// Audits an export from a file, or from standard input if the path is `-`.
@@ -50,9 +47,7 @@ pub(super) fn of_export(json: bool, path: &Path) -> Result<(), Failure> {
     };
     let audit = audited.map_err(|why| match why {
         Unread::Io(error) => Failure::of_file(path, &error),
-        Unread::NotAnExport { line, problem } => {
-            Failure::Data(format!("{}: line {line}: {problem}", path.display()))
-        }
+        wrong => Failure::Data(format!("{}: {wrong}", path.display())),
     })?;
     report(json, &json!(audit))
 }
@@ -60,27 +55,19 @@ pub(super) fn of_export(json: bool, path: &Path) -> Result<(), Failure> {
 fn report(json: bool, answer: &Value) -> Result<(), Failure> {
     show::print(json, answer, audit_text)?;
     // If a response lacks the list `breaches`, it does not prove that there are no breaches.
-    match answer.get("breaches").and_then(Value::as_array) {
+    match answer["breaches"].as_array() {
         Some(breaches) if breaches.is_empty() => Ok(()),
-        _ => Err(Failure::Breach),
+        _ => Err(Failure::Found),
     }
 }
 
 fn audit_text(answer: &Value) -> String {
-    let breaches = answer
-        .get("breaches")
-        .and_then(Value::as_array)
-        .map_or(&[][..], Vec::as_slice);
-    let count = |field: &str| {
-        answer
-            .get(field)
-            .and_then(Value::as_u64)
-            .unwrap_or_default()
-    };
+    let breaches = rows(answer, "breaches");
+    let count = |field: &str, what: &str| counted(answer[field].as_u64().unwrap_or_default(), what);
     let looked_at = [
-        counted(count("accounts"), "account"),
-        counted(count("keys"), "key"),
-        counted(count("holds_open"), "open hold"),
+        count("accounts", "account"),
+        count("keys", "key"),
+        count("holds_open", "open hold"),
     ]
     .join(", ");
     if breaches.is_empty() {
@@ -98,18 +85,21 @@ fn audit_text(answer: &Value) -> String {
 }
 
 /// The reason why an export could not be audited.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum Unread {
-    Io(io::Error),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("line {line}: {problem}")]
     NotAnExport { line: u64, problem: String },
 }
 
-impl fmt::Display for Unread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(error) => error.fmt(f),
-            Self::NotAnExport { line, problem } => write!(f, "line {line}: {problem}"),
-        }
+/// Checks that this program can read an export with this header.
+pub(super) fn check_header(format: &str, version: u64) -> Result<(), String> {
+    match format == FORMAT && version == VERSION {
+        true => Ok(()),
+        false => Err(format!(
+            "the export has format {format:?}, version {version}, but this program reads only {FORMAT:?}, version {VERSION}"
+        )),
     }
 }
 
@@ -140,11 +130,8 @@ fn audit(export: &mut impl BufRead) -> Result<Audit, Unread> {
     let mut line = Vec::new();
     loop {
         line.clear();
-        export
-            .by_ref()
-            .take(LINE_BYTES_MAX)
-            .read_until(b'\n', &mut line)
-            .map_err(Unread::Io)?;
+        let mut next = export.by_ref().take(LINE_BYTES_MAX);
+        next.read_until(b'\n', &mut line)?;
         if line.is_empty() {
             break;
         }
@@ -168,7 +155,8 @@ struct Auditor {
     stage: Stage,
     lines: u64,
     audit: Audit,
-    account: Option<OneAccount>,
+    /// The account whose journal is being read.
+    account: Option<(AccountId, AccountAudit)>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,12 +165,6 @@ enum Stage {
     Header,
     Accounts,
     End,
-}
-
-#[derive(Debug)]
-struct OneAccount {
-    id: AccountId,
-    audit: AccountAudit,
 }
 
 impl Auditor {
@@ -199,12 +181,7 @@ impl Auditor {
         }
         match line {
             Line::Header { format, version } => {
-                if format != FORMAT || version != VERSION {
-                    return Err(format!(
-                        "the export has format {format:?}, version {version}, but this program reads only {FORMAT:?}, \
-                         version {VERSION}"
-                    ));
-                }
+                check_header(&format, version)?;
                 self.stage = Stage::Accounts;
             }
             Line::Account(books) => self.begin(*books)?,
@@ -212,8 +189,8 @@ impl Auditor {
                 id,
                 account,
                 amount_rub,
-            } => self.account(&account)?.audit.entry(&id, amount_rub),
-            Line::Call(receipt) => self.account(&receipt.account)?.audit.call(&receipt),
+            } => self.account(&account)?.entry(&id, amount_rub),
+            Line::Call(receipt) => self.account(&receipt.account)?.call(&receipt),
             Line::End { accounts, lines } => {
                 self.close();
                 if (accounts, lines) != (self.audit.accounts, self.lines) {
@@ -230,7 +207,7 @@ impl Auditor {
     }
 
     fn begin(&mut self, books: Snapshot) -> Result<(), String> {
-        if let Some(OneAccount { id: before, .. }) = &self.account
+        if let Some((before, _)) = &self.account
             && *before >= books.id
         {
             return Err(format!(
@@ -242,17 +219,15 @@ impl Auditor {
         self.audit.accounts += 1;
         self.audit.keys += books.keys.len() as u64;
         self.audit.holds_open += books.holds.len() as u64;
-        self.account = Some(OneAccount {
-            id: books.id.clone(),
-            audit: AccountAudit::new(books).keeping_numbers(),
-        });
+        let id = books.id.clone();
+        self.account = Some((id, AccountAudit::new(books).keeping_numbers()));
         Ok(())
     }
 
     /// Returns the account whose journal is being read; an error if `id`, which the line names, is another account.
-    fn account(&mut self, id: &AccountId) -> Result<&mut OneAccount, String> {
+    fn account(&mut self, id: &AccountId) -> Result<&mut AccountAudit, String> {
         match &mut self.account {
-            Some(account) if account.id == *id => Ok(account),
+            Some((open, audit)) if open == id => Ok(audit),
             _ => Err(format!(
                 "a line of account {id} is outside the journal of that account"
             )),
@@ -260,8 +235,8 @@ impl Auditor {
     }
 
     fn close(&mut self) {
-        if let Some(account) = self.account.take() {
-            self.audit.breaches.extend(account.audit.finish());
+        if let Some((_, audit)) = self.account.take() {
+            self.audit.breaches.extend(audit.finish());
         }
     }
 }
@@ -290,11 +265,8 @@ fn mistake(line: &[u8], error: &serde_json::Error) -> String {
     });
     let problem = match reported.split_once(", expected one of ") {
         Some((unknown, known)) if unknown.starts_with("unknown variant") => {
-            format!(
-                "{:?} is not one of {}",
-                quoted(unknown),
-                known.replace('`', "")
-            )
+            let known = known.replace('`', "");
+            format!("{:?} is not one of {known}", quoted(unknown))
         }
         _ => reported.clone(),
     };

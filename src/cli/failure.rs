@@ -7,13 +7,9 @@ use std::{io, path::Path, process::ExitCode};
 pub(super) enum Failure {
     /// Exit code 1: the gateway refused the request, or the process could not continue.
     Refused(String),
-    /// Exit code 1: the audit found breaches, which have been printed.
-    Breach,
-    /// Exit code 1: the vendor's counts differ from the books, or the vendor's prices from the configuration. The
-    /// differences have been printed.
-    Drift,
-    /// Exit code 1: a statement differs from the books. The differences have been printed.
-    Differs,
+    /// Exit code 1: the command has found and printed breaches of the books, or differences of a vendor's counts or
+    /// prices, or of a statement.
+    Found,
     /// Exit code 64: the command line or the configuration is wrong.
     Usage(String),
     /// Exit code 65: an input file has mistakes.
@@ -44,7 +40,7 @@ impl Failure {
 
     pub(super) const fn code(&self) -> u8 {
         match self {
-            Self::Refused(_) | Self::Breach | Self::Drift | Self::Differs => 1,
+            Self::Refused(_) | Self::Found => 1,
             Self::Usage(_) => USAGE,
             Self::Data(_) => 65,
             Self::OutOfReach(_) => 69,
@@ -57,7 +53,7 @@ impl Failure {
     /// Returns the text to print; empty if the command has printed the reason already.
     pub(super) fn text(&self) -> &str {
         match self {
-            Self::Breach | Self::Drift | Self::Differs => "",
+            Self::Found => "",
             Self::Refused(text)
             | Self::Usage(text)
             | Self::Data(text)
@@ -71,7 +67,7 @@ impl Failure {
     /// Prefixes the failure's text with the place at which the failure happened.
     pub(super) fn at(mut self, place: &str) -> Self {
         match &mut self {
-            Self::Breach | Self::Drift | Self::Differs => {}
+            Self::Found => {}
             Self::Refused(text)
             | Self::Usage(text)
             | Self::Data(text)

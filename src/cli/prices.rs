@@ -110,21 +110,20 @@ pub(super) fn prices(command: &PricesCommand) -> Result<(), Failure> {
         replace(file, &diff.text)?;
     }
     let rows: Vec<_> = diff.changes.iter().map(row).collect();
-    if args.json {
-        let report = json!({ "changes": rows, "notes": diff.notes, "written": is_applied });
-        show::write(&format!("{report:#}\n"))?;
-    } else if rows.is_empty() {
-        show::write("no price differs\n")?;
-    } else {
+    let report = json!({ "changes": rows, "notes": diff.notes, "written": is_applied });
+    show::print(args.json, &report, |_| {
         let count = counted(rows.len() as u64, "difference");
-        let done = match is_applied {
-            true => format!("{count} written to {}\n", file.display()),
-            false => String::new(),
+        let mut text = match rows.is_empty() {
+            true => "no price differs\n".to_owned(),
+            false => table(CHANGE, &rows),
         };
-        show::write(&(table(CHANGE, &rows) + &done))?;
-    }
+        if is_applied && !rows.is_empty() {
+            text += &format!("{count} written to {}\n", file.display());
+        }
+        text
+    })?;
     match command {
-        PricesCommand::Diff(_) if !diff.changes.is_empty() => Err(Failure::Drift),
+        PricesCommand::Diff(_) if !diff.changes.is_empty() => Err(Failure::Found),
         _ => Ok(()),
     }
 }

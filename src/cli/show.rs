@@ -11,7 +11,7 @@ use super::failure::Failure;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
     label: &'static str,
-    pointer: &'static str,
+    pub(super) pointer: &'static str,
     none: &'static str,
     right: bool,
     unit: &'static str,
@@ -85,28 +85,15 @@ pub(super) fn table(columns: &[Cell], rows: &[Value]) -> String {
         rows.iter()
             .map(|row| columns.iter().map(|column| column.show(row)).collect()),
     );
-    let widths: Vec<usize> = (0..columns.len())
-        .map(|index| {
-            lines
-                .iter()
-                .map(|line| line[index].chars().count())
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
+    let width = |index: usize| lines.iter().map(|line| line[index].chars().count()).max();
+    let widths: Vec<usize> = (0..columns.len()).filter_map(width).collect();
     let mut text = String::new();
     for line in &lines {
-        let cells = line
-            .iter()
-            .zip(columns)
-            .zip(&widths)
-            .map(|((cell, column), &width)| {
-                if column.right {
-                    format!("{cell:>width$}")
-                } else {
-                    format!("{cell:<width$}")
-                }
-            });
+        let cells = line.iter().zip(columns).zip(&widths);
+        let cells = cells.map(|((cell, column), &width)| match column.right {
+            true => format!("{cell:>width$}"),
+            false => format!("{cell:<width$}"),
+        });
         text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');
     }
@@ -115,22 +102,16 @@ pub(super) fn table(columns: &[Cell], rows: &[Value]) -> String {
 
 /// Returns one line per fact, with the values aligned. A fact is left out if the response does not have it.
 pub(super) fn facts(cells: &[Cell], value: &Value) -> String {
-    let cells: Vec<&Cell> = cells
-        .iter()
-        .filter(|cell| value.pointer(cell.pointer).is_some())
-        .collect();
-    let width = cells
-        .iter()
-        .map(|cell| cell.label.chars().count())
-        .max()
-        .unwrap_or(0);
-    let mut text = String::new();
-    for cell in cells {
+    let cells = cells.iter();
+    let cells = cells.filter(|cell| value.pointer(cell.pointer).is_some());
+    let labels = cells.clone().map(|cell| cell.label.chars().count());
+    let width = labels.max().unwrap_or(0);
+    let line = |cell: &Cell| {
         let shown = cell.show(value);
         let unit = if shown == cell.none { "" } else { cell.unit };
-        text.push_str(&format!("{:<width$}  {shown}{unit}\n", cell.label));
-    }
-    text
+        format!("{:<width$}  {shown}{unit}\n", cell.label)
+    };
+    cells.map(line).collect()
 }
 
 /// Returns a count with its noun, for example `1 key` or `2 keys`.
@@ -169,27 +150,16 @@ pub(super) fn write_bytes(bytes: &[u8]) -> Result<(), Failure> {
 }
 
 /// Returns a value as text without control characters, because a name must not control the terminal.
-fn plain(value: &Value) -> String {
+pub(super) fn plain(value: &Value) -> String {
     let text = value
         .as_str()
         .map_or_else(|| value.to_string(), str::to_owned);
-    text.chars()
-        .map(|letter| {
-            if letter.is_control() {
-                '\u{fffd}'
-            } else {
-                letter
-            }
-        })
-        .collect()
+    text.replace(char::is_control, "\u{fffd}")
 }
 
 /// Returns the list in the field `field` of a response; empty if the response has no such list.
 pub(super) fn rows<'a>(answer: &'a Value, field: &str) -> &'a [Value] {
-    answer
-        .get(field)
-        .and_then(Value::as_array)
-        .map_or(&[], Vec::as_slice)
+    answer[field].as_array().map_or(&[], Vec::as_slice)
 }
 
 #[cfg(test)]

@@ -191,15 +191,12 @@ async fn verify_kept(client: &Client, path: &str, as_json: bool) -> Result<(), F
 
 /// Returns the number and the SHA-256 of a statement; an error if the month is not closed.
 fn sealed(answer: &Value) -> Result<(&str, &str), Failure> {
-    if answer.get("closed") != Some(&Value::Bool(true)) {
+    if answer["closed"] != true {
         let problem = "the month is not closed yet: its statement can still change";
         return Err(Failure::Usage(problem.into()));
     }
-    let text = |field: &str| answer.get(field).and_then(Value::as_str);
-    Ok((
-        text("number").unwrap_or_default(),
-        text("sha256").unwrap_or_default(),
-    ))
+    let text = |field: &str| answer[field].as_str().unwrap_or_default();
+    Ok((text("number"), text("sha256")))
 }
 
 /// Compares a statement file with the statement that the ledger gives now.
@@ -212,19 +209,16 @@ async fn verify(client: &Client, path: &str, file: &Path, as_json: bool) -> Resu
     let (number, sha256) = sealed(&answer)?;
     let now = read(client, path, format).await?;
     let same = made == now;
-    let says_hash = contains(&made, sha256.as_bytes());
-    let differences = if same {
-        Vec::new()
-    } else {
-        differences(format, &made, &now)
-    };
+    let found = memchr::memmem::find(&made, sha256.as_bytes());
+    let says_hash = found.is_some() && !sha256.is_empty();
+    let differences = differences(format, &made, &now);
     let report = json!({
         "number": number, "sha256": sha256, "same": same, "same_sha256": says_hash, "differences": differences,
     });
     show::print(as_json, &report, |_| {
         verdict(number, sha256, same, says_hash, &differences)
     })?;
-    if same { Ok(()) } else { Err(Failure::Differs) }
+    if same { Ok(()) } else { Err(Failure::Found) }
 }
 
 fn verdict(
@@ -253,10 +247,8 @@ fn verdict(
         text.push('\n');
     }
     if differences.len() > DIFFERENCES_MAX {
-        text.push_str(&format!(
-            "and {} more\n",
-            differences.len() - DIFFERENCES_MAX
-        ));
+        let more = differences.len() - DIFFERENCES_MAX;
+        text.push_str(&format!("and {more} more\n"));
     }
     text
 }
@@ -307,10 +299,6 @@ fn leaves(json: &[u8]) -> Vec<String> {
         Err(_) => found.push("not JSON".to_owned()),
     }
     found
-}
-
-fn contains(bytes: &[u8], part: &[u8]) -> bool {
-    !part.is_empty() && memchr::memmem::find(bytes, part).is_some()
 }
 
 #[cfg(test)]

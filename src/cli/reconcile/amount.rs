@@ -103,15 +103,13 @@ impl FromStr for Tolerance {
             .all(|byte| byte.is_ascii_digit() || byte == b'.');
         let percent = Decimal::from_str(text).ok().filter(|_| plain);
         let parts = percent.and_then(|percent| percent.checked_mul(Self::PER_PERCENT.into()));
-        parts
+        let parts = parts
             .filter(Decimal::is_integer)
-            .and_then(|parts| parts.to_u32())
-            .filter(|parts| *parts <= 100 * Self::PER_PERCENT)
-            .map(Self)
-            .ok_or_else(|| {
-                "not a percentage from 0 to 100 with up to four digits after the point, like 0.5"
-                    .into()
-            })
+            .and_then(|parts| parts.to_u32());
+        let parts = parts.filter(|parts| *parts <= 100 * Self::PER_PERCENT);
+        let problem =
+            "not a percentage from 0 to 100 with up to four digits after the point, like 0.5";
+        parts.map(Self).ok_or_else(|| problem.into())
     }
 }
 

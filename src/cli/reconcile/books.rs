@@ -19,7 +19,7 @@ use super::{
     amount::Nano,
     names::{Costs, Names},
 };
-use crate::admin::export::{FORMAT, VERSION};
+use crate::cli::audit::check_header;
 
 /// Maximum length, in bytes, of a line of an export. Lines of accounts may be longer, because they are not parsed.
 const LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -50,86 +50,45 @@ pub(super) fn classes_of(usage: &Usage) -> impl Iterator<Item = (&'static str, u
     four.into_iter().chain(others)
 }
 
-/// Why a receipt's counts may differ from the vendor's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Reason {
-    /// The vendor reported no usage or implausible usage, so the gateway estimated the counts.
-    Estimated,
-    /// The hold did not cover the vendor's counts, so the receipt's counts are lower.
-    Bounded,
-    /// The vendor's response broke off before its end.
-    VendorCut,
-    /// The vendor sent an error in the middle of the response.
-    VendorError,
-    /// The client disconnected, so it is unknown what the vendor generated after that.
-    ClientLeft,
-    /// The gateway was killed during the call.
-    GatewayStopped,
-    /// The receipt is disputed, so neither this report nor `tollgate usage` counts it.
-    Stale,
-    /// The call began on one day and was booked on the next. The vendor may count the call on the first of these days.
-    OverMidnight,
-    /// The vendor's price changed during the call. The vendor and the gateway may have applied the prices of different
-    /// moments of the call.
-    OverHours,
-    /// The call ran in a region with its own price. The vendor may list such calls on a separate line of the bill.
-    Regional,
-}
-
-impl Reason {
-    pub(super) const ALL: [Self; 10] = [
-        Self::Estimated,
-        Self::Bounded,
-        Self::VendorCut,
-        Self::VendorError,
-        Self::ClientLeft,
-        Self::GatewayStopped,
-        Self::Stale,
-        Self::OverMidnight,
-        Self::OverHours,
-        Self::Regional,
+/// Returns the names of the reasons why a receipt's counts may differ from the vendor's. If receipts state a reason, they
+/// use the same name.
+fn reasons_for(receipt: &Receipt, costs: Option<&Costs>) -> Vec<&'static str> {
+    let item = &receipt.item;
+    let (served, times) = (served_as(item), times_of(receipt));
+    let input = item.usage.input_total();
+    let begun = receipt.number.unix_ms();
+    let ended = |end: End| (end.as_str(), item.end == end);
+    let over_midnight = begun > 0 && day_of(begun) != day_of(receipt.at_ms);
+    let over_hours = costs.is_some_and(|costs| costs.depend_on_moment(input, &served, &times));
+    let reasons = [
+        // The vendor reported no usage or implausible usage, so the gateway estimated the counts.
+        ("estimated", item.estimated),
+        // The hold did not cover the vendor's counts, so the receipt's counts are lower.
+        ("bounded", item.bounded),
+        // The vendor's response broke off before its end.
+        ended(End::VendorCut),
+        // The vendor sent an error in the middle of the response.
+        ended(End::VendorError),
+        // The client disconnected, so it is unknown what the vendor generated after that.
+        ended(End::ClientLeft),
+        // The gateway was killed during the call.
+        ended(End::GatewayStopped),
+        // The receipt is disputed, so neither this report nor `tollgate usage` counts it.
+        (Booked::Stale.as_str(), receipt.booked == Booked::Stale),
+        // The vendor may count the call on the day on which the call began.
+        (OVER_MIDNIGHT, over_midnight),
+        // The vendor's price changed during the call. The vendor and the gateway may have applied the prices of
+        // different moments of the call.
+        ("over_hours", over_hours),
+        // The call ran in a region with its own price. The vendor may list such calls on a separate line of the bill.
+        ("regional", !served.inference_geo.is_empty()),
     ];
-
-    /// Returns the reason's name. If receipts state the reason, they use the same name.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Estimated => "estimated",
-            Self::Bounded => "bounded",
-            Self::VendorCut => End::VendorCut.as_str(),
-            Self::VendorError => End::VendorError.as_str(),
-            Self::ClientLeft => End::ClientLeft.as_str(),
-            Self::GatewayStopped => End::GatewayStopped.as_str(),
-            Self::Stale => Booked::Stale.as_str(),
-            Self::OverMidnight => "over_midnight",
-            Self::OverHours => "over_hours",
-            Self::Regional => "regional",
-        }
-    }
-
-    fn for_receipt(receipt: &Receipt, costs: Option<&Costs>) -> Vec<Self> {
-        let item = &receipt.item;
-        let (served, times) = (served_as(item), times_of(receipt));
-        let input = item.usage.input_total();
-        let begun = receipt.number.unix_ms();
-        Self::ALL
-            .into_iter()
-            .filter(|reason| match reason {
-                Self::Estimated => item.estimated,
-                Self::Bounded => item.bounded,
-                Self::VendorCut => item.end == End::VendorCut,
-                Self::VendorError => item.end == End::VendorError,
-                Self::ClientLeft => item.end == End::ClientLeft,
-                Self::GatewayStopped => item.end == End::GatewayStopped,
-                Self::Stale => receipt.booked == Booked::Stale,
-                Self::OverMidnight => begun > 0 && day_of(begun) != day_of(receipt.at_ms),
-                Self::OverHours => {
-                    costs.is_some_and(|costs| costs.depend_on_moment(input, &served, &times))
-                }
-                Self::Regional => !served.inference_geo.is_empty(),
-            })
-            .collect()
-    }
+    let reasons = reasons.into_iter().filter(|(_, applies)| *applies);
+    reasons.map(|(name, _)| name).collect()
 }
+
+/// The reason that a call began on one day and was booked on the next.
+const OVER_MIDNIGHT: &str = "over_midnight";
 
 /// The sums over the receipts of one day and one model.
 #[derive(Debug, Default)]
@@ -186,8 +145,8 @@ impl ClassBooks {
 #[derive(Debug, Default)]
 pub(super) struct Suspects {
     pub(super) calls: u64,
-    /// The number of receipts that have each reason, in the order of [`Reason::ALL`].
-    pub(super) by_reason: [u64; Reason::ALL.len()],
+    /// The number of receipts that have each reason.
+    pub(super) by_reason: BTreeMap<&'static str, u64>,
     /// The receipts with the largest usage, largest first.
     pub(super) largest: Vec<Suspect>,
 }
@@ -196,15 +155,15 @@ pub(super) struct Suspects {
 pub(super) struct Suspect {
     tokens: u64,
     pub(super) number: RequestNumber,
-    pub(super) reasons: Vec<Reason>,
+    pub(super) reasons: Vec<&'static str>,
     pub(super) usage: Usage,
 }
 
 impl Suspects {
-    fn add(&mut self, receipt: &Receipt, reasons: &[Reason]) {
+    fn add(&mut self, receipt: &Receipt, reasons: &[&'static str]) {
         self.calls += 1;
-        for (count, reason) in self.by_reason.iter_mut().zip(Reason::ALL) {
-            *count += u64::from(reasons.contains(&reason));
+        for reason in reasons {
+            *self.by_reason.entry(reason).or_default() += 1;
         }
         let usage = receipt.item.usage;
         let tokens = classes_of(&usage).fold(0, |sum: u64, (_, count)| sum.saturating_add(count));
@@ -311,7 +270,8 @@ impl<'a> Books<'a> {
 
     fn line(&mut self, line: &[u8]) -> Result<(), String> {
         if self.lines.skipped {
-            self.journals_cut += u64::from(contains(line, br#""journal_complete":false"#));
+            let cut = memchr::memmem::find(line, br#""journal_complete":false"#);
+            self.journals_cut += u64::from(cut.is_some());
             return match self.stage {
                 Stage::Lines => Ok(()),
                 _ => {
@@ -322,16 +282,9 @@ impl<'a> Books<'a> {
         let line: Line = serde_json::from_slice(line)
             .map_err(|error| format!("not a line of an export: {error}"))?;
         match (self.stage, line) {
-            (Stage::Header, Line::Header { format, version })
-                if format == FORMAT && version == VERSION =>
-            {
-                self.stage = Stage::Lines;
-            }
             (Stage::Header, Line::Header { format, version }) => {
-                return Err(format!(
-                    "the export has format {format:?}, version {version}, but this program reads only {FORMAT:?}, \
-                     version {VERSION}"
-                ));
+                check_header(&format, version)?;
+                self.stage = Stage::Lines;
             }
             (Stage::Lines, Line::Call(receipt)) => return self.receipt(&receipt),
             (Stage::Lines, Line::Other) => {}
@@ -363,9 +316,9 @@ impl<'a> Books<'a> {
             return Ok(());
         }
         let costs = self.names.costs(&item.vendor, &item.model);
-        let reasons = Reason::for_receipt(receipt, costs);
+        let reasons = reasons_for(receipt, costs);
         let begun = receipt.number.unix_ms();
-        if reasons.contains(&Reason::OverMidnight) && self.time.contains(&begun) {
+        if reasons.contains(&OVER_MIDNIGHT) && self.time.contains(&begun) {
             let books = self.day(day_of(begun), receipt)?;
             books.suspects.add(receipt, &reasons);
         }
@@ -515,15 +468,12 @@ impl Lines {
     }
 }
 
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    text.windows(part.len()).any(|window| window == part)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
     use super::{super::names::Routes, *};
+    use crate::admin::export::{FORMAT, VERSION};
 
     /// The day 2026-11-20, as days since 1970. Request numbers in these tests were made on this day.
     const DAY: u64 = 20_777;
@@ -616,29 +566,26 @@ mod tests {
     #[test]
     fn receipts_that_may_differ_from_the_vendors_count_are_listed_with_the_reason() {
         type Edit = fn(&mut Value);
-        let cases: [(Edit, &[Reason]); 7] = [
-            (|call| call["estimated"] = json!(true), &[Reason::Estimated]),
-            (|call| call["bounded"] = json!(true), &[Reason::Bounded]),
-            (
-                |call| call["end"] = json!("vendor_cut"),
-                &[Reason::VendorCut],
-            ),
+        let cases: [(Edit, &[&str]); 7] = [
+            (|call| call["estimated"] = json!(true), &["estimated"]),
+            (|call| call["bounded"] = json!(true), &["bounded"]),
+            (|call| call["end"] = json!("vendor_cut"), &["vendor_cut"]),
             (
                 |call| call["end"] = json!("vendor_error"),
-                &[Reason::VendorError],
+                &["vendor_error"],
             ),
             (
                 |call| {
                     call["estimated"] = json!(true);
                     call["end"] = json!("client_left");
                 },
-                &[Reason::Estimated, Reason::ClientLeft],
+                &["estimated", "client_left"],
             ),
             (
                 |call| call["end"] = json!("gateway_stopped"),
-                &[Reason::GatewayStopped],
+                &["gateway_stopped"],
             ),
-            (|call| call["booked"] = json!("stale"), &[Reason::Stale]),
+            (|call| call["booked"] = json!("stale"), &["stale"]),
         ];
         let (names, vendors) = (names(), vendors());
         for (edit, reasons) in cases {
@@ -692,7 +639,7 @@ mod tests {
             day.suspects
                 .largest
                 .iter()
-                .all(|suspect| suspect.reasons == [Reason::OverMidnight])
+                .all(|suspect| suspect.reasons == [OVER_MIDNIGHT])
         );
     }
 

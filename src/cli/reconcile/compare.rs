@@ -108,12 +108,10 @@ impl Theirs {
 
     /// Adds two numbers of the vendor. If one of them is unknown, the sum is unknown.
     fn plus(self, other: Self) -> Self {
+        let counts = self.count.zip(other.count);
         let costs = self.cost.zip(other.cost);
         Self {
-            count: self
-                .count
-                .zip(other.count)
-                .map(|(one, other)| one.saturating_add(other)),
+            count: counts.map(|(one, other)| one.saturating_add(other)),
             cost: costs.map(|(mut sum, other)| {
                 sum += other;
                 sum
@@ -257,10 +255,8 @@ const ROUNDED_NANO: u128 = 1_000;
 fn calls_are_billed_here(ours: &DayBooks, theirs: &Classes) -> bool {
     let calls = Class::ALL.iter().filter(|class| class.kind() == Kind::Call);
     calls.map(|class| class.name()).all(|class| {
-        !ours.classes.contains_key(class)
-            || theirs
-                .get(class)
-                .is_some_and(|it| it.cost != Some(Nano::ZERO))
+        let is_billed = |it: &Theirs| it.cost != Some(Nano::ZERO);
+        !ours.classes.contains_key(class) || theirs.get(class).is_some_and(is_billed)
     })
 }
 

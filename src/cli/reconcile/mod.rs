@@ -140,7 +140,7 @@ pub(super) async fn reconcile(admin: &AdminArgs, args: &ReconcileArgs) -> Result
     show::print(admin.json, &compared.as_json(&books), report::text)?;
     match compared.drifts() {
         0 => Ok(()),
-        _ => Err(Failure::Drift),
+        _ => Err(Failure::Found),
     }
 }
 
@@ -261,13 +261,7 @@ fn warn(vendor: &VendorUsage, books: &Books<'_>, vendors: &BTreeSet<String>) {
         );
     }
     if books.calls == 0 {
-        let list = |names: &BTreeSet<String>| {
-            names
-                .iter()
-                .map(String::as_str)
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
+        let list = |names: &BTreeSet<String>| Vec::from_iter(names.iter().cloned()).join(", ");
         let seen = match books.vendors_seen.is_empty() {
             true => "none".into(),
             false => list(&books.vendors_seen),

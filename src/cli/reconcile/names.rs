@@ -10,7 +10,7 @@ use toml::Value;
 
 use super::amount::Nano;
 use crate::{
-    config::read_part,
+    config::{read_part, without_date},
     text::{similar::hint, time::parse_rfc3339_ms},
 };
 
@@ -182,23 +182,18 @@ impl Routes {
     pub(super) fn names(&self, vendors: &BTreeSet<String>, also: &[(String, String)]) -> Names {
         let mut names = Names::default();
         for model in &self.model {
-            for route in model
-                .routes
-                .iter()
-                .filter(|route| vendors.contains(&route.vendor))
-            {
+            let routes = model.routes.iter();
+            for route in routes.filter(|route| vendors.contains(&route.vendor)) {
                 let called = route.model.as_ref().unwrap_or(&model.id);
                 let known = names.add(&route.vendor, &model.id, called);
                 if known.costs.usual.is_empty() {
                     let reported = given(&route.cost_usdt_mtok, &route.cost_rub_mtok);
                     let sold = given(&model.usdt_mtok, &model.rub_mtok);
-                    let of_rules = if reported.is_some() {
-                        &route.cost_rules
-                    } else {
-                        &model.price_rules
+                    let of_rules = match reported {
+                        Some(_) => &route.cost_rules,
+                        None => &model.price_rules,
                     };
-                    known.costs.currency =
-                        reported.or(sold).map_or_else(Currency::default, |it| it.0);
+                    known.costs.currency = reported.or(sold).map(|it| it.0).unwrap_or_default();
                     let tables = [sold, reported].into_iter().flatten();
                     let tables = tables.filter(|(currency, _)| *currency == known.costs.currency);
                     let usual: Rates = tables.flat_map(|(_, table)| rates(table)).collect();
@@ -231,10 +226,8 @@ impl Rule {
             valid_from_ms: parse_rfc3339_ms(&self.valid_from),
         };
         let table = given(&self.usdt_mtok, &self.rub_mtok);
-        (
-            condition,
-            table.map(|(_, table)| rates(table)).unwrap_or_default(),
-        )
+        let rates = table.map(|(_, table)| rates(table));
+        (condition, rates.unwrap_or_default())
     }
 }
 
@@ -274,13 +267,10 @@ impl Names {
                 // If there are several dated versions, it is unknown which of them the alias means.
                 of_versions.next().filter(|_| of_versions.next().is_none())
             });
-        group.map_or_else(
-            || called.to_owned(),
-            |group| {
-                let names: Vec<&str> = group.iter().map(String::as_str).collect();
-                names.join(" + ")
-            },
-        )
+        match group {
+            Some(group) => Vec::from_iter(group.iter().cloned()).join(" + "),
+            None => called.to_owned(),
+        }
     }
 
     /// Returns the currency in which the vendors bill.
@@ -359,21 +349,7 @@ impl Names {
 /// Returns the model's name without its date suffix (`-2025-08-07`, `-20250514`, `@20250514`); `None` if there is no
 /// such suffix.
 fn undated(name: &str) -> Option<&str> {
-    let date = |tail: &str, dashes: bool| {
-        tail.bytes()
-            .enumerate()
-            .all(|(index, byte)| match dashes && matches!(index, 4 | 7) {
-                true => byte == b'-',
-                false => byte.is_ascii_digit(),
-            })
-    };
-    [(10, true), (8, false)]
-        .iter()
-        .find_map(|(digits, dashes)| {
-            let (before, tail) = name.split_at_checked(name.len().checked_sub(*digits)?)?;
-            let before = before.strip_suffix(['-', '@'])?;
-            (date(tail, *dashes) && !before.is_empty()).then_some(before)
-        })
+    without_date(name, &['-', '@'])
 }
 
 #[cfg(test)]

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tollgate_layers::price::Currency;
 
 use super::{
     amount::{Tolerance, percent_apart},
-    books::{Books, Reason, Suspects, classes_of},
+    books::{Books, Suspects, classes_of},
     compare::Row,
     vendor_files::CALLS,
 };
 use crate::{
-    cli::show::{Cell, counted, table},
+    cli::show::{self, Cell, counted, plain, table},
     text::time::rfc3339,
 };
 
@@ -69,12 +69,8 @@ impl Compared<'_> {
         let none = Suspects::default();
         let explained = drifted.iter().map(|((day, model), classes)| {
             let books = books.days.get(&(*day, (*model).to_owned()));
-            explained(
-                *day,
-                model,
-                classes,
-                books.map_or(&none, |books| &books.suspects),
-            )
+            let suspects = books.map_or(&none, |books| &books.suspects);
+            explained(*day, model, classes, suspects)
         });
         json!({
             "vendors": self.vendors, "since": rfc3339(self.since_ms), "until": rfc3339(self.until_ms),
@@ -91,12 +87,10 @@ fn row(row: &Row, currency: Currency) -> Value {
         Currency::Usdt => ["our_cost_usdt", "vendors_cost_usd"],
         Currency::Rub => ["our_cost_rub", "vendors_cost_rub"],
     };
-    let apart = |ours: i128, vendors: Option<i128>| {
-        let percent = vendors.map(|vendors| percent_apart(ours, vendors));
+    let apart = |ours: i128, vendors: i128| {
         // If the vendor's number is zero, no percentage can be computed.
-        percent.map(|percent| {
-            percent.unwrap_or_else(|| if ours == 0 { "0.00" } else { "all" }.to_owned())
-        })
+        let whole = || if ours == 0 { "0.00" } else { "all" }.to_owned();
+        percent_apart(ours, vendors).unwrap_or_else(whole)
     };
     let costs = row.our_cost.zip(row.vendors_cost);
     let counts = row.ours.zip(row.vendors);
@@ -104,11 +98,11 @@ fn row(row: &Row, currency: Currency) -> Value {
         "day": day(row.day), "model": row.model, "class": row.class,
         "ours": row.ours, "vendors": row.vendors,
         "difference": counts.map(|(ours, vendors)| signed(i128::from(ours) - i128::from(vendors))),
-        "difference_percent": counts.and_then(|(ours, vendors)| apart(ours.into(), Some(vendors.into()))),
+        "difference_percent": counts.map(|(ours, vendors)| apart(ours.into(), vendors.into())),
         our_cost: row.our_cost.map(|cost| cost.to_string()),
         vendors_cost: row.vendors_cost.map(|cost| cost.to_string()),
         "cost_difference": costs.map(|(ours, vendors)| ours.minus(vendors).to_string()),
-        "cost_difference_percent": costs.and_then(|(ours, vendors)| apart(ours.nano(), Some(vendors.nano()))),
+        "cost_difference_percent": costs.map(|(ours, vendors)| apart(ours.nano(), vendors.nano())),
         "drift": row.is_drift,
     })
 }
@@ -119,31 +113,15 @@ fn signed(difference: i128) -> i64 {
 }
 
 fn explained(of_day: u64, model: &str, classes: &[&str], suspects: &Suspects) -> Value {
-    let reasons = Reason::ALL
-        .iter()
-        .zip(suspects.by_reason)
-        .filter(|(_, count)| *count > 0);
-    let by_reason: Map<String, Value> = reasons
-        .map(|(reason, count)| (reason.as_str().to_owned(), count.into()))
-        .collect();
-    let receipts: Vec<Value> = suspects
-        .largest
-        .iter()
-        .map(|suspect| {
-            let usage: Map<String, Value> = classes_of(&suspect.usage)
-                .map(|(class, count)| (class.to_owned(), count.into()))
-                .collect();
-            let reasons: Vec<&str> = suspect
-                .reasons
-                .iter()
-                .map(|reason| reason.as_str())
-                .collect();
-            json!({"number": suspect.number, "reasons": reasons, "usage": usage})
-        })
-        .collect();
+    let receipts = suspects.largest.iter().map(|suspect| {
+        let usage: BTreeMap<_, _> = classes_of(&suspect.usage).collect();
+        json!({"number": suspect.number, "reasons": suspect.reasons, "usage": usage})
+    });
+    let receipts: Vec<Value> = receipts.collect();
     let more = suspects.calls - receipts.len() as u64;
     json!({
-        "day": day(of_day), "model": model, "classes": classes, "calls": suspects.calls, "by_reason": by_reason,
+        "day": day(of_day), "model": model, "classes": classes, "calls": suspects.calls,
+        "by_reason": suspects.by_reason,
         "receipts": receipts, "more": more,
     })
 }
@@ -156,17 +134,15 @@ fn day(day: u64) -> String {
 }
 
 pub(super) fn text(answer: &Value) -> String {
-    let rows = list(answer, "rows");
+    let rows = show::rows(answer, "rows");
     let tolerance = answer["tolerance_percent"].as_str().unwrap_or_default();
     let drifts = answer["drifts"].as_u64().unwrap_or_default();
     if rows.is_empty() {
         return "neither the books nor the vendor's files have usage in the compared time\n".into();
     }
     let mut columns = COLUMNS.to_vec();
-    for (field, cells) in ["vendors_cost_usd", "vendors_cost_rub"]
-        .into_iter()
-        .zip(COST_COLUMNS)
-    {
+    let costs = ["vendors_cost_usd", "vendors_cost_rub"];
+    for (field, cells) in costs.into_iter().zip(COST_COLUMNS) {
         if rows.iter().any(|row| !row[field].is_null()) {
             columns.extend(cells.iter().chain(COST_DIFFERENCE));
         }
@@ -177,7 +153,7 @@ pub(super) fn text(answer: &Value) -> String {
         row["verdict"] = if row["drift"] == true { "drift" } else { "" }.into();
     }
     let mut text = table(&columns, &marked);
-    let explained = list(answer, "explained");
+    let explained = show::rows(answer, "explained");
     for one in explained.iter().take(EXPLAINED_MAX) {
         text.push('\n');
         text.push_str(&explanation(one));
@@ -188,33 +164,22 @@ pub(super) fn text(answer: &Value) -> String {
     }
     text.push('\n');
     let compared = rows.iter().filter(|row| row["class"] != CALLS).count() as u64;
-    text.push_str(&match drifts {
-        0 => format!(
-            "ok: {}, no difference above {tolerance} %\n",
-            counted(compared, "row")
-        ),
-        _ => format!(
-            "{drifts} of {} differ by more than {tolerance} %\n",
-            counted(compared, "row")
-        ),
-    });
-    text
+    let compared = counted(compared, "row");
+    text + &match drifts {
+        0 => format!("ok: {compared}, no difference above {tolerance} %\n"),
+        _ => format!("{drifts} of {compared} differ by more than {tolerance} %\n"),
+    }
 }
 
 fn explanation(one: &Value) -> String {
     let words = |value: &Value| {
-        let words = value
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str);
-        words.collect::<Vec<_>>().join(", ")
+        let words = value.as_array().into_iter().flatten();
+        words
+            .filter_map(Value::as_str)
+            .collect::<Vec<_>>()
+            .join(", ")
     };
-    let (day, model) = (one["day"].as_str().unwrap_or_default(), &one["model"]);
-    let model: String = model
-        .as_str()
-        .unwrap_or_default()
-        .replace(char::is_control, "\u{fffd}");
+    let (day, model) = (plain(&one["day"]), plain(&one["model"]));
     let mut text = format!("{day} {model} ({}): ", words(&one["classes"]));
     let calls = one["calls"].as_u64().unwrap_or_default();
     if calls == 0 {
@@ -224,34 +189,23 @@ fn explanation(one: &Value) -> String {
         return text;
     }
     let by_reason = one["by_reason"].as_object().into_iter().flatten();
-    let by_reason: Vec<String> = by_reason
-        .map(|(reason, count)| format!("{count} {reason}"))
-        .collect();
-    text.push_str(&format!(
-        "{} may explain the drift: {}\n",
-        counted(calls, "receipt"),
-        by_reason.join(", ")
-    ));
-    for receipt in list(one, "receipts") {
+    let by_reason = by_reason.map(|(reason, count)| format!("{count} {reason}"));
+    let by_reason = by_reason.collect::<Vec<_>>().join(", ");
+    let receipts = counted(calls, "receipt");
+    text.push_str(&format!("{receipts} may explain the drift: {by_reason}\n"));
+    for receipt in show::rows(one, "receipts") {
         let usage = receipt["usage"].as_object().into_iter().flatten();
-        let usage: Vec<String> = usage
-            .filter(|(_, count)| count.as_u64() != Some(0))
+        let usage = usage.filter(|(_, count)| count.as_u64() != Some(0));
+        let usage: Vec<_> = usage
             .map(|(class, count)| format!("{class} {count}"))
             .collect();
-        text.push_str(&format!(
-            "  {}  {}: {}\n",
-            receipt["number"].as_str().unwrap_or_default(),
-            words(&receipt["reasons"]),
-            usage.join(", "),
-        ));
+        let number = receipt["number"].as_str().unwrap_or_default();
+        let (reasons, usage) = (words(&receipt["reasons"]), usage.join(", "));
+        text.push_str(&format!("  {number}  {reasons}: {usage}\n"));
     }
     match one["more"].as_u64() {
         None | Some(0) => {}
         Some(more) => text.push_str(&format!("  and {more} more receipts\n")),
     }
     text
-}
-
-fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
-    value[field].as_array().map_or(&[], Vec::as_slice)
 }

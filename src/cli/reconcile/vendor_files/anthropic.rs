@@ -15,7 +15,7 @@ const KNOWN: &[&str] = &[
     "cache_read_input_tokens",
     "output_tokens",
 ];
-const KNOWN_WRITES: &[&str] = &["ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"];
+const KNOWN_WRITES: [&str; 2] = ["ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"];
 const KNOWN_TOOLS: &[&str] = &["web_search_requests"];
 
 /// Returns the begin and end of a bucket, in Unix milliseconds.
@@ -23,12 +23,8 @@ pub(super) fn bucket(bucket: &Object<'_>) -> Result<Range<u64>, String> {
     let ms = |field: &str| {
         bucket.required(field)?;
         let text = bucket.text(field)?.unwrap_or_default();
-        parse_rfc3339_ms(text).ok_or_else(|| {
-            bucket.wrong(
-                field,
-                format!("must be a time like 2026-11-20T00:00:00Z, but is {text:?}"),
-            )
-        })
+        let problem = || format!("must be a time like 2026-11-20T00:00:00Z, but is {text:?}");
+        parse_rfc3339_ms(text).ok_or_else(|| bucket.wrong(field, problem()))
     };
     Ok(ms("starting_at")?..ms("ending_at")?)
 }
@@ -46,24 +42,17 @@ pub(super) fn result(
 
 fn usage(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind, String> {
     let model = result.model()?;
+    let input = result.required_count("uncached_input_tokens")?;
+    let cached = result.required_count("cache_read_input_tokens")?;
     let mut counts = vec![
-        ("input", result.required_count("uncached_input_tokens")?),
-        (
-            "cached_input",
-            result.required_count("cache_read_input_tokens")?,
-        ),
+        ("input", input),
+        ("cached_input", cached),
         ("output", result.required_count("output_tokens")?),
     ];
     if let Some(writes) = result.object("cache_creation")? {
-        counts.push((
-            "cache_write",
-            writes.required_count("ephemeral_5m_input_tokens")?,
-        ));
-        counts.push((
-            "cache_write_1h",
-            writes.required_count("ephemeral_1h_input_tokens")?,
-        ));
-        writes.report_unknown(KNOWN_WRITES, vendor);
+        let [short, long] = KNOWN_WRITES.map(|field| writes.required_count(field));
+        counts.extend([("cache_write", short?), ("cache_write_1h", long?)]);
+        writes.report_unknown(&KNOWN_WRITES, vendor);
     }
     if let Some(tools) = result.object("server_tool_use")? {
         let searches = tools.count("web_search_requests")?;
@@ -71,7 +60,7 @@ fn usage(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
         tools.report_unknown(KNOWN_TOOLS, vendor);
     }
     for (class, count) in counts {
-        vendor.count(day, model, class, count)?;
+        vendor.count((day, model.to_owned(), class), count)?;
     }
     result.report_unknown(KNOWN, vendor);
     Ok(Kind::AnthropicUsage)
@@ -101,7 +90,7 @@ fn costs(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
         Some(model) => model,
         None => result.text("description")?.or(kind).unwrap_or(OTHER),
     };
-    vendor.cost(day, model, class, cost)?;
+    vendor.cost((day, model.to_owned(), class), cost)?;
     Ok(Kind::AnthropicCosts)
 }
 

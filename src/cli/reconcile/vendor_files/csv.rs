@@ -79,16 +79,13 @@ fn line(
     if record.cells.len() > columns.iter().flatten().count() {
         return Err("the line has more cells than the header has columns".into());
     }
-    let cell = |column: usize| {
-        let place = columns[column]?;
-        record.cells.get(place).map(String::as_str)
-    };
-    let text = |column: usize| cell(column).unwrap_or_default();
+    let cell = |column: usize| record.cells.get(columns[column]?);
+    let text = |column: usize| cell(column).map_or("", String::as_str);
     let day = day(text(0))?;
-    let model = Some(text(1))
-        .filter(|model| !model.is_empty())
-        .ok_or("model: the cell is empty")?;
+    let model = Some(text(1)).filter(|model| !model.is_empty());
+    let model = model.ok_or("model: the cell is empty")?;
     let class = class(text(2))?;
+    let row = || (day, model.to_owned(), class);
     vendor.cover_day(day)?;
     let (count, cost) = (text(3), text(4));
     if count.is_empty() && cost.is_empty() {
@@ -97,22 +94,22 @@ fn line(
     // An empty cell is recorded only if the file has its column: a file may have counts only, or costs only.
     let (has_counts, has_costs) = (columns[3].is_some(), columns[4].is_some());
     if count.is_empty() && has_counts {
-        vendor.cost_alone(day, model, class)?;
+        vendor.cost_alone(row())?;
     }
     if cost.is_empty() && has_costs {
-        vendor.count_alone(day, model, class)?;
+        vendor.count_alone(row())?;
     }
     if !count.is_empty() {
         let count = count
             .parse()
             .map_err(|_| format!("count: must be a whole number, at least 0, but is {count:?}"))?;
-        vendor.count(day, model, class, count)?;
+        vendor.count(row(), count)?;
     }
     if !cost.is_empty() {
         let cost = cost
             .parse()
             .map_err(|()| format!("cost: must be a decimal number, but is {cost:?}"))?;
-        vendor.cost(day, model, class, cost)?;
+        vendor.cost(row(), cost)?;
     }
     Ok(())
 }

@@ -225,73 +225,52 @@ impl VendorUsage {
         self.cover(&(day_begins_ms(day)..day_begins_ms(day) + DAY_MS))
     }
 
-    fn count(
-        &mut self,
-        day: u64,
-        model: &str,
-        class: &'static str,
-        count: u64,
-    ) -> Result<(), String> {
+    fn count(&mut self, line: Line, count: u64) -> Result<(), String> {
         self.has_counts = true;
-        self.counted.insert(class);
+        self.counted.insert(line.2);
         if count > 0 {
-            let line = self.line(day, model, class)?;
-            line.count = line.count.saturating_add(count);
+            let billed = self.billed(line)?;
+            billed.count = billed.count.saturating_add(count);
         }
         Ok(())
     }
 
-    fn cost(
-        &mut self,
-        day: u64,
-        model: &str,
-        class: &'static str,
-        cost: Nano,
-    ) -> Result<(), String> {
+    fn cost(&mut self, line: Line, cost: Nano) -> Result<(), String> {
         self.has_costs = true;
-        self.costed.insert(class);
+        self.costed.insert(line.2);
         if cost != Nano::ZERO {
-            self.line(day, model, class)?.cost += cost;
+            self.billed(line)?.cost += cost;
         }
         Ok(())
     }
 
     /// Records that a line of a CSV file has a count, but an empty cost cell.
-    fn count_alone(&mut self, day: u64, model: &str, class: &'static str) -> Result<(), String> {
+    fn count_alone(&mut self, line: Line) -> Result<(), String> {
         // The class is marked as listed, so that its unknown cost is not looked for in another class.
-        self.costed.insert(class);
-        self.empty_cell(day, model, class)?.has_count_alone = true;
+        self.costed.insert(line.2);
+        self.empty_cell(line)?.has_count_alone = true;
         Ok(())
     }
 
     /// Records that a line of a CSV file has a cost, but an empty count cell.
-    fn cost_alone(&mut self, day: u64, model: &str, class: &'static str) -> Result<(), String> {
-        self.counted.insert(class);
-        self.empty_cell(day, model, class)?.has_cost_alone = true;
+    fn cost_alone(&mut self, line: Line) -> Result<(), String> {
+        self.counted.insert(line.2);
+        self.empty_cell(line)?.has_cost_alone = true;
         Ok(())
     }
 
-    fn empty_cell(
-        &mut self,
-        day: u64,
-        model: &str,
-        class: &'static str,
-    ) -> Result<&mut Empty, String> {
-        self.line(day, model, class)?;
-        let line = (day, model.to_owned(), class);
+    fn empty_cell(&mut self, line: Line) -> Result<&mut Empty, String> {
+        self.billed(line.clone())?;
         Ok(self.empty.entry(line).or_default())
     }
 
-    fn line(&mut self, day: u64, model: &str, class: &'static str) -> Result<&mut Billed, String> {
+    fn billed(&mut self, line: Line) -> Result<&mut Billed, String> {
         if self.lines.len() >= ROWS_MAX {
             return Err(format!(
                 "more than {ROWS_MAX} rows, one for each day, model and class; give a shorter period"
             ));
         }
-        Ok(self
-            .lines
-            .entry((day, model.to_owned(), class))
-            .or_default())
+        Ok(self.lines.entry(line).or_default())
     }
 
     fn unknown(&mut self, field: &str) {
@@ -342,12 +321,8 @@ impl<'a> Object<'a> {
     }
 
     fn required(&self, field: &str) -> Result<&'a Value, String> {
-        self.get(field).ok_or_else(|| {
-            self.wrong(
-                field,
-                format!("the field is missing{}", hint_of(self, &[field])),
-            )
-        })
+        let problem = || format!("the field is missing{}", hint_of(self, &[field]));
+        self.get(field).ok_or_else(|| self.wrong(field, problem()))
     }
 
     fn list(&self, field: &str) -> Result<&'a [Value], String> {
@@ -375,13 +350,9 @@ impl<'a> Object<'a> {
         let Some(value) = self.get(field) else {
             return Ok(None);
         };
-        let count = value.as_u64().ok_or_else(|| {
-            self.wrong(
-                field,
-                format!("must be a whole number, at least 0, but is {value}"),
-            )
-        })?;
-        Ok(Some(count))
+        let problem = || format!("must be a whole number, at least 0, but is {value}");
+        let count = value.as_u64();
+        count.map(Some).ok_or_else(|| self.wrong(field, problem()))
     }
 
     fn required_count(&self, field: &str) -> Result<u64, String> {
@@ -390,12 +361,9 @@ impl<'a> Object<'a> {
     }
 
     fn model(&self) -> Result<&'a str, String> {
-        self.text("model")?.ok_or_else(|| {
-            self.wrong(
-                "model",
-                "the field is missing; request the report with group_by=model",
-            )
-        })
+        const MISSING: &str = "the field is missing; request the report with group_by=model";
+        let model = self.text("model")?;
+        model.ok_or_else(|| self.wrong("model", MISSING))
     }
 
     /// Parses an amount, which is a decimal text or a number.
@@ -423,11 +391,8 @@ impl<'a> Object<'a> {
     fn report_unknown(&self, known: &[&str], vendor: &mut VendorUsage) {
         for (field, value) in self.fields {
             let counts = field.ends_with("_tokens") || field.ends_with("_requests");
-            if counts
-                && !known.contains(&field.as_str())
-                && value.as_u64() != Some(0)
-                && !value.is_null()
-            {
+            let is_used = value.as_u64() != Some(0) && !value.is_null();
+            if counts && is_used && !known.contains(&field.as_str()) {
                 vendor.unknown(field);
             }
         }

@@ -109,7 +109,7 @@ fn usage(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
         ("output_image", image_out),
         (CALLS, count("num_model_requests")?),
     ] {
-        vendor.count(day, model, class, count)?;
+        vendor.count((day, model.to_owned(), class), count)?;
     }
     result.report_unknown(KNOWN, vendor);
     Ok(Kind::OpenAiUsage)
@@ -125,7 +125,7 @@ fn costs(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
     let amount = Object::new(result.required("amount")?, &result.path("amount"))?;
     amount.dollars("currency")?;
     let (model, class) = line_item(item);
-    vendor.cost(day, model, class, amount.amount("value")?)?;
+    vendor.cost((day, model.to_owned(), class), amount.amount("value")?)?;
     Ok(Kind::OpenAiCosts)
 }
 
