@@ -166,32 +166,50 @@ fn with_change(key: &Value) -> Value {
     key
 }
 
-pub(super) async fn top_up(
-    admin: &AdminArgs,
-    account: &AccountId,
+/// Options of `tollgate topup`: the account and the payment.
+#[derive(Debug, Args)]
+pub(super) struct TopupArgs {
+    /// Id of the account
+    account: AccountId,
+    /// Decimal rubles, more than 0
+    #[arg(allow_negative_numbers = true, value_parser = payment)]
     rubles: MicroRub,
-    id: &str,
-) -> Result<(), Failure> {
-    let path = format!("/admin/v1/accounts/{account}/topups");
-    enter(admin, &path, id, json!({"id": id, "amount_rub": rubles})).await
+    /// The payment's id
+    #[arg(long, value_name = "PAYMENT-ID")]
+    id: String,
 }
 
-pub(super) async fn adjust(
-    admin: &AdminArgs,
-    account: &AccountId,
+/// Options of `tollgate adjust`: the account and the correction.
+#[derive(Debug, Args)]
+pub(super) struct AdjustArgs {
+    /// Id of the account
+    account: AccountId,
+    /// Decimal rubles; a negative amount is taken off the balance
+    #[arg(allow_negative_numbers = true)]
     rubles: MicroRub,
-    id: &str,
-    reason: &str,
-) -> Result<(), Failure> {
-    let path = format!("/admin/v1/accounts/{account}/adjustments");
-    let body = json!({"id": id, "amount_rub": rubles, "reason": reason});
-    enter(admin, &path, id, body).await
+    /// The correction's id
+    #[arg(long)]
+    id: String,
+    /// The reason for the correction, which is stored in the journal
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+}
+
+pub(super) async fn top_up(admin: &AdminArgs, args: &TopupArgs) -> Result<(), Failure> {
+    let path = format!("/admin/v1/accounts/{}/topups", args.account);
+    let body = json!({"id": args.id, "amount_rub": args.rubles});
+    enter(admin, &path, &args.id, body).await
+}
+
+pub(super) async fn adjust(admin: &AdminArgs, args: &AdjustArgs) -> Result<(), Failure> {
+    let path = format!("/admin/v1/accounts/{}/adjustments", args.account);
+    let body = json!({"id": args.id, "amount_rub": args.rubles, "reason": args.reason});
+    enter(admin, &path, &args.id, body).await
 }
 
 async fn enter(admin: &AdminArgs, path: &str, id: &str, body: Value) -> Result<(), Failure> {
-    let answer = Client::new(admin)?
-        .call(Method::POST, path, Some(body))
-        .await?;
+    let client = Client::new(admin)?;
+    let answer = client.call(Method::POST, path, Some(body)).await?;
     show::print(admin.json, &answer, |answer| facts(ACCOUNT, answer))?;
     if !admin.json {
         match answer["repeated"] == true {
@@ -205,7 +223,7 @@ async fn enter(admin: &AdminArgs, path: &str, id: &str, body: Value) -> Result<(
 }
 
 /// Parses the amount of a payment, which must be above zero.
-pub(super) fn payment(text: &str) -> Result<MicroRub, String> {
+fn payment(text: &str) -> Result<MicroRub, String> {
     let amount = text.parse::<MicroRub>();
     let amount = amount.map_err(|error| error.to_string())?;
     if amount > MicroRub::ZERO {

@@ -17,12 +17,8 @@ pub(super) fn ask<T>(
         eprint!("{question}");
         let _ = io::stderr().flush();
         let mut line = String::new();
-        if io::stdin()
-            .lock()
-            .read_line(&mut line)
-            .map_err(unreadable)?
-            == 0
-        {
+        let read = io::stdin().lock().read_line(&mut line);
+        if read.map_err(unreadable)? == 0 {
             return Err(Failure::Usage(
                 "standard input ended before the last answer; nothing was written".into(),
             ));

@@ -66,8 +66,7 @@ pub(super) fn cells(before: &[Cell], after: &[Cell]) -> Vec<Cell> {
             Cell::rubles(spent_heading, spent),
         ]
     });
-    let before = before.iter().copied().chain(ceilings);
-    before.chain(after.iter().copied()).collect()
+    [before, &ceilings.collect::<Vec<_>>(), after].concat()
 }
 
 /// Returns the columns `before`, two narrow columns per ceiling (the amount spent, and the ceiling), and the columns
@@ -80,6 +79,5 @@ pub(super) fn columns(before: &[Cell], after: &[Cell]) -> Vec<Cell> {
             Cell::rubles("of", value).or("-"),
         ]
     });
-    let before = before.iter().copied().chain(ceilings);
-    before.chain(after.iter().copied()).collect()
+    [before, &ceilings.collect::<Vec<_>>(), after].concat()
 }

@@ -58,11 +58,10 @@ pub(super) fn check_as_json(path: &Path) -> Result<Config, Failure> {
 
 /// Returns a failure with one line per mistake, each with the file's name.
 pub(super) fn mistakes(path: &Path, errors: &ConfigErrors) -> Failure {
-    let lines: Vec<String> = errors
+    let lines = errors
         .iter()
-        .map(|error| format!("{}: {error}", path.display()))
-        .collect();
-    Failure::Usage(lines.join("\n"))
+        .map(|error| format!("{}: {error}", path.display()));
+    Failure::Usage(lines.collect::<Vec<_>>().join("\n"))
 }
 
 fn preset(preset: &Preset) -> serde_json::Value {
@@ -76,11 +75,8 @@ fn as_json(error: &ConfigError) -> serde_json::Value {
 /// Returns how many models there are, how many vendors they are routed to, and which store is configured.
 fn summary(config: &Config) -> (usize, usize, &'static str) {
     let models = &config.live.models;
-    let vendors: BTreeSet<&str> = models
-        .iter()
-        .flat_map(|model| &model.routes)
-        .map(|route| route.vendor.name.as_ref())
-        .collect();
+    let routes = models.iter().flat_map(|model| &model.routes);
+    let vendors: BTreeSet<&str> = routes.map(|route| route.vendor.name.as_ref()).collect();
     (models.len(), vendors.len(), config.ledger.url.kind())
 }
 

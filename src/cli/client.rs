@@ -18,7 +18,7 @@ use super::{
     failure::Failure,
     show::{self, Cell, rows, table},
 };
-use crate::text::percent;
+pub(super) use crate::text::percent::encoded;
 
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 const ANSWER_SECONDS_MAX: u64 = 30;
@@ -45,10 +45,8 @@ impl Client {
     /// Creates a client for the gateway that the flags or the environment name.
     pub(super) fn new(admin: &AdminArgs) -> Result<Self, Failure> {
         let mut client = Self::without_key(admin.admin_url.as_deref(), "--admin-url")?;
-        let key = admin_key(
-            admin.admin_key_file.as_deref(),
-            std::env::var("TOLLGATE_ADMIN_KEY").ok(),
-        )?;
+        let variable = std::env::var("TOLLGATE_ADMIN_KEY").ok();
+        let key = admin_key(admin.admin_key_file.as_deref(), variable)?;
         let mut authorization = HeaderValue::try_from(format!("Bearer {key}")).map_err(|_| {
             Failure::Usage(
                 "the admin key contains characters that an HTTP header cannot carry; check it for line breaks"
@@ -96,9 +94,8 @@ impl Client {
     /// Gets a resource; `None` if the response has status 404.
     pub(super) async fn find(&self, path: &str) -> Result<Option<Value>, Failure> {
         let requested = async {
-            let res = self.send(Method::GET, path, None).await?;
-            let status = res.status();
-            match self.whole(res).await? {
+            let (status, body) = self.fetch(Method::GET, path, None).await?;
+            match read_answer(status, &body, self.flag) {
                 Err(Failure::Refused(_)) if status == StatusCode::NOT_FOUND => Ok(None),
                 answer => answer.map(Some),
             }
@@ -109,15 +106,7 @@ impl Client {
 
     /// Checks whether the gateway is ready for calls. If not, the failure contains the reason.
     pub(super) async fn ready(&self) -> Result<(), Failure> {
-        let requested = async {
-            let res = self.send(Method::GET, "/readyz", None).await?;
-            let status = res.status();
-            let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX)
-                .collect()
-                .await
-                .map_err(|error| self.out_of_reach(&*error))?;
-            Ok::<_, Failure>((status, body.to_bytes()))
-        };
+        let requested = self.fetch(Method::GET, "/readyz", None);
         let (status, body) = within(READY_SECONDS_MAX, requested).await.ok_or_else(|| {
             Failure::OutOfReach(format!(
                 "no answer from {} in {READY_SECONDS_MAX} s",
@@ -172,14 +161,9 @@ impl Client {
         let res = within(PIECE_SECONDS_MAX, sent).await.ok_or_else(silent)??;
         if !res.status().is_success() {
             let read = self.whole(res);
-            let answer = within(PIECE_SECONDS_MAX, read).await.ok_or_else(silent)??;
-            // `read_answer` returns an error for every unsuccessful status, so this case does not occur.
-            return Err(match answer {
-                Ok(_) => {
-                    Failure::OutOfReach(format!("the answer from {} has an unknown form", self.url))
-                }
-                Err(failure) => failure,
-            });
+            let (status, body) = within(PIECE_SECONDS_MAX, read).await.ok_or_else(silent)??;
+            let answer = serde_json::from_slice(&body).unwrap_or_default();
+            return Err(refusal(status, &answer, self.flag));
         }
         let mut body = res.into_body();
         loop {
@@ -209,8 +193,19 @@ impl Client {
         path: &str,
         body: Option<Value>,
     ) -> Result<Value, Failure> {
+        let (status, body) = self.fetch(method, path, body).await?;
+        read_answer(status, &body, self.flag)
+    }
+
+    /// Sends a request and reads the whole response.
+    async fn fetch(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<(StatusCode, Bytes), Failure> {
         let res = self.send(method, path, body).await?;
-        self.whole(res).await?
+        self.whole(res).await
     }
 
     async fn send(
@@ -237,14 +232,14 @@ impl Client {
         sent.map_err(|error| self.out_of_reach(&error))
     }
 
-    /// Reads a whole response, and returns its JSON or the gateway's refusal.
-    async fn whole(&self, res: Response<Incoming>) -> Result<Result<Value, Failure>, Failure> {
+    /// Reads a whole response.
+    async fn whole(&self, res: Response<Incoming>) -> Result<(StatusCode, Bytes), Failure> {
         let status = res.status();
         let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX)
             .collect()
             .await;
         let body = body.map_err(|error| self.out_of_reach(&*error))?;
-        Ok(read_answer(status, &body.to_bytes(), self.flag))
+        Ok((status, body.to_bytes()))
     }
 
     fn out_of_reach(&self, error: &(dyn Error + 'static)) -> Failure {
@@ -300,9 +295,20 @@ fn root<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     cause
 }
 
-/// Percent-encodes the value of a query parameter: all characters except RFC 3986's unreserved ones.
-pub(super) fn encoded(value: &str) -> String {
-    percent::encoded(value)
+/// Returns the path with those of the query parameters that have a value. The values are percent-encoded: all characters
+/// except RFC 3986's unreserved ones.
+pub(super) fn with_query<const N: usize>(
+    path: &str,
+    parameters: [(&str, Option<String>); N],
+) -> String {
+    let mut path = path.to_owned();
+    for (name, value) in parameters {
+        if let Some(value) = value {
+            let mark = if path.contains('?') { '&' } else { '?' };
+            path.push_str(&format!("{mark}{name}={}", encoded(&value)));
+        }
+    }
+    path
 }
 
 /// Returns the admin API's address: from the flag if given, else from the environment, else the default. Clap does not
@@ -357,28 +363,27 @@ fn admin_key(file: Option<&Path>, environment: Option<String>) -> Result<String,
 
 /// Returns the JSON of a successful response, or the gateway's refusal.
 fn read_answer(status: StatusCode, body: &[u8], flag: &str) -> Result<Value, Failure> {
-    let value: Option<Value> = serde_json::from_slice(body).ok();
-    if status.is_success() {
-        return value.ok_or_else(|| not_the_admin_api(status, flag));
+    match serde_json::from_slice(body) {
+        Ok(answer) if status.is_success() => Ok(answer),
+        answer => Err(refusal(status, &answer.unwrap_or_default(), flag)),
     }
-    let message = value
-        .as_ref()
-        .and_then(|value| value.pointer("/error/message")?.as_str());
-    let code = value
-        .as_ref()
-        .and_then(|value| value.pointer("/error/code")?.as_str());
-    let Some(message) = message else {
-        return Err(not_the_admin_api(status, flag));
+}
+
+/// Returns the failure for an answer that is not the JSON of a successful response.
+fn refusal(status: StatusCode, answer: &Value, flag: &str) -> Failure {
+    let error = &answer["error"];
+    let Some(message) = error["message"].as_str() else {
+        return not_the_admin_api(status, flag);
     };
     // Only the callers' listener sends these codes. The operators' listener, where the admin API is, sends no codes.
-    if matches!(code, Some("path_not_found" | "method_not_allowed")) {
-        return Err(Failure::OutOfReach(format!(
+    if let Some("path_not_found" | "method_not_allowed") = error["code"].as_str() {
+        return Failure::OutOfReach(format!(
             "this address is the listener for callers, not the one for operators; {flag} (TOLLGATE_ADMIN_URL) must be the \
              gateway's admin.listen, by default {ADMIN_URL}"
-        )));
+        ));
     }
     let message = message.replace(char::is_control, " ");
-    Err(match status {
+    match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::Denied(
             "the gateway rejected this admin key; compare TOLLGATE_ADMIN_KEY (or --admin-key-file) with admin.key in \
              the gateway's configuration"
@@ -387,7 +392,7 @@ fn read_answer(status: StatusCode, body: &[u8], flag: &str) -> Result<Value, Fai
         StatusCode::SERVICE_UNAVAILABLE => Failure::OutOfReach(message),
         StatusCode::INTERNAL_SERVER_ERROR => Failure::Internal(message),
         _ => Failure::Refused(message),
-    })
+    }
 }
 
 /// Returns an error with the reason, unless the gateway's response to `/readyz` means that it is ready.

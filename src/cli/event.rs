@@ -14,7 +14,7 @@ use super::{
     client::{Client, encoded},
     failure::Failure,
     key_id::IdNotKey,
-    show::{self, Cell, rows, table},
+    show::{self, Cell, plain, rows, table},
 };
 
 const EVENTS: &str = "/admin/v1/events";
@@ -300,11 +300,7 @@ fn line(event: &Value) -> String {
     let known = ["number", "at", "at_ms", "kind", "account", "key"];
     for (name, value) in event.as_object().into_iter().flatten() {
         if !known.contains(&name.as_str()) {
-            let value = match value {
-                Value::String(text) => text.replace(char::is_control, "\u{fffd}"),
-                value => value.to_string(),
-            };
-            text.push_str(&format!("  {name}={value}"));
+            text.push_str(&format!("  {name}={}", plain(value)));
         }
     }
     format!("{}\n", text.trim_end())
@@ -336,11 +332,9 @@ pub(super) async fn alert(admin: &AdminArgs, args: &AlertArgs) -> Result<(), Fai
 
 fn alerts(answer: &Value) -> String {
     let levels = |levels: &Value| {
-        let levels = levels.as_array().map_or(&[][..], Vec::as_slice);
-        let levels: Vec<_> = levels
-            .iter()
-            .filter_map(|level| Some(format!("{} ₽", level.as_str()?)))
-            .collect();
+        let levels = levels.as_array().into_iter().flatten();
+        let levels = levels.filter_map(|level| Some(format!("{} ₽", level.as_str()?)));
+        let levels: Vec<_> = levels.collect();
         match levels.is_empty() {
             true => "no events".to_owned(),
             false => format!("events at {}", levels.join(", ")),

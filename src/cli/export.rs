@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use clap::Args;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
@@ -15,7 +16,7 @@ use tollgate_layers::key::AccountId;
 
 use super::{
     AdminArgs,
-    client::Client,
+    client::{Client, with_query},
     failure::Failure,
     show::{self, counted},
 };
@@ -25,16 +26,22 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// How many bytes of a line are kept. Only the first and the last line of an export are parsed, and both are shorter.
 const FRAME_BYTES_MAX: usize = 256;
 
-pub(super) async fn export(
-    admin: &AdminArgs,
-    account: Option<&AccountId>,
-    output: Option<&Path>,
-) -> Result<(), Failure> {
+/// Options of `tollgate export`: which accounts are exported, and the output file.
+#[derive(Debug, Args)]
+pub(super) struct ExportArgs {
+    /// Export only this account
+    #[arg(long)]
+    account: Option<AccountId>,
+    /// Output file; - is standard output
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+pub(super) async fn export(admin: &AdminArgs, args: &ExportArgs) -> Result<(), Failure> {
     let client = Client::new(admin)?;
-    let path = match account {
-        Some(account) => format!("/admin/v1/export?account={account}"),
-        None => "/admin/v1/export".into(),
-    };
+    let account = args.account.as_ref().map(ToString::to_string);
+    let path = with_query("/admin/v1/export", [("account", account)]);
+    let output = args.output.as_deref();
     let output = output.filter(|path| path.as_os_str() != "-");
     let mut target = match output {
         None => Target::Stdout(BufWriter::new(io::stdout())),
@@ -98,25 +105,20 @@ impl Target {
             |error: io::Error| Failure::Io(format!("--output {}: {error}", path.display()));
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true);
-        if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-            let out = BufWriter::new(options.open(path).map_err(cannot)?);
-            return Ok(Self::File {
-                path: path.to_owned(),
-                part: None,
-                out,
-            });
-        }
-        let mut part = path.as_os_str().to_owned();
-        part.push(".part");
-        let part = PathBuf::from(part);
-        // The export contains payments, which are confidential, so only the file's owner may read it.
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let out = BufWriter::new(options.open(&part).map_err(cannot)?);
+        let is_device = fs::metadata(path).is_ok_and(|there| !there.is_file());
+        let part = (!is_device).then(|| {
+            let mut part = path.as_os_str().to_owned();
+            part.push(".part");
+            // The export contains payments, which are confidential, so only the file's owner may read it.
+            #[cfg(unix)]
+            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+            PathBuf::from(part)
+        });
+        let out = options.open(part.as_deref().unwrap_or(path));
         Ok(Self::File {
             path: path.to_owned(),
-            part: Some(part),
-            out,
+            part,
+            out: BufWriter::new(out.map_err(cannot)?),
         })
     }
 
@@ -178,7 +180,7 @@ impl Target {
 }
 
 /// The lines and bytes received so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Seen {
     lines: u64,
     bytes: u64,
@@ -201,12 +203,8 @@ struct End {
 impl Seen {
     fn new(progress: bool) -> Self {
         Self {
-            lines: 0,
-            bytes: 0,
-            coming: Vec::new(),
-            last: Vec::new(),
             progress: progress.then(|| Instant::now() + PROGRESS_EVERY),
-            shown: false,
+            ..Self::default()
         }
     }
 

@@ -106,11 +106,8 @@ pub(super) async fn group(admin: &AdminArgs, command: GroupCommand) -> Result<()
             without,
         } => {
             let mut body = given(ceilings);
-            body.extend(
-                without
-                    .fields()
-                    .map(|field| (field.to_owned(), Value::Null)),
-            );
+            let removed = without.fields();
+            body.extend(removed.map(|field| (field.to_owned(), Value::Null)));
             if body.is_empty() {
                 return Err(Failure::Usage(format!(
                     "nothing to change in group {group}: give an option, for example --ceiling-day 100 (see tollgate group update --help)"

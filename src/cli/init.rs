@@ -142,9 +142,9 @@ fn questions(args: &mut InitArgs) -> Result<(&'static Preset, Option<String>), F
             preset(name).map_err(Failure::Usage)
         })?,
         None => {
+            let names = names.join(", ");
             return Err(Failure::Usage(format!(
-                "--vendor is missing: give one of {}",
-                names.join(", ")
+                "--vendor is missing: give one of {names}"
             )));
         }
     };
@@ -170,10 +170,8 @@ fn questions(args: &mut InitArgs) -> Result<(&'static Preset, Option<String>), F
         args.args.usdt_mtok = Some(ask(question, |text| prices(text).map_err(Failure::Usage))?);
     }
     if args.listen.is_none() {
-        args.listen = Some(ask(
-            &format!("Address for callers (Enter: {LISTEN}): "),
-            address,
-        )?);
+        let question = format!("Address for callers (Enter: {LISTEN}): ");
+        args.listen = Some(ask(&question, address)?);
     }
     if args.rate.is_none() {
         let question = "Rubles per USDT: a number, which stays fixed (Enter: public quotes from Rapira or, if it fails, from CoinGecko): ";
@@ -261,10 +259,8 @@ impl Drop for Made {
 fn head(args: &InitArgs, admin_key: &Path, in_rubles: bool) -> Result<String, Failure> {
     let listen = args.listen.unwrap_or(LISTEN);
     let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, listen.port().wrapping_add(1)));
-    let (admin_key, ledger) = (
-        full(admin_key).map_err(Failure::Usage)?,
-        full(&args.dir.join("tollgate.db")).map_err(Failure::Usage)?,
-    );
+    let admin_key = full(admin_key).map_err(Failure::Usage)?;
+    let ledger = full(&args.dir.join("tollgate.db")).map_err(Failure::Usage)?;
     let rate = match &args.rate {
         None | Some(Rate::Market) => MARKET.to_owned(),
         Some(Rate::Fixed(number)) => format!(
@@ -301,8 +297,8 @@ fn commands(dir: &Path, config: &Config, missing: &BTreeSet<String>) -> Result<S
     let model = cheapest.map_or_else(String::new, |model| {
         serde_json::Value::from(model.id.clone()).to_string()
     });
-    let variables: String = missing
-        .iter()
+    let variables = missing.iter();
+    let variables: String = variables
         .map(|name| format!("export {name}=...\n"))
         .collect();
     let admin = config.admin.as_ref().map(|admin| admin.listen);

@@ -7,12 +7,12 @@ use tollgate_layers::{key::AccountId, money::MicroRub};
 
 use super::{
     AdminArgs,
-    client::Client,
+    client::{Client, with_query},
     failure::Failure,
     show::Cell,
     statement::{Format, Output, write_document},
 };
-use crate::text::{percent::encoded, time::parse_rfc3339_ms};
+use crate::text::time::parse_rfc3339_ms;
 
 /// Options of `tollgate invoice`: account and amount, and where to write the invoice.
 #[derive(Debug, Args)]
@@ -51,13 +51,11 @@ fn date(text: &str) -> Result<String, String> {
 
 pub(super) async fn invoice(admin: &AdminArgs, args: &InvoiceArgs) -> Result<(), Failure> {
     let client = Client::new(admin)?;
-    let mut path = format!(
+    let path = format!(
         "/admin/v1/accounts/{}/invoice?amount_rub={}",
         args.account, args.rubles
     );
-    if let Some(date) = &args.date {
-        path += &format!("&date={}", encoded(date));
-    }
+    let path = with_query(&path, [("date", args.date.clone())]);
     let output = Output {
         format: args.format,
         file: args.output.as_deref(),

@@ -224,14 +224,17 @@ pub(super) async fn key(admin: &AdminArgs, command: KeyCommand) -> Result<(), Fa
         } => {
             let mut body = given(limits);
             body.extend(taken_away(&without).map(|field| (field.to_owned(), Value::Null)));
-            if without.no_idempotency {
-                body.insert("idempotency".into(), Value::Bool(false));
-            }
-            if without.no_growing_holds {
-                body.insert("growing_holds".into(), Value::Bool(false));
+            for (field, is_off) in [
+                ("idempotency", without.no_idempotency),
+                ("growing_holds", without.no_growing_holds),
+            ] {
+                body.extend(is_off.then(|| (field.to_owned(), Value::Bool(false))));
             }
             if body.is_empty() {
-                return Err(nothing_to_set(&key.key));
+                return Err(Failure::Usage(format!(
+                    "nothing to change in key {}: give an option, for example --ceiling 100 (see tollgate key set --help)",
+                    key.key
+                )));
             }
             (Method::PATCH, key, Some(Value::Object(body)))
         }
@@ -274,37 +277,26 @@ async fn create_key(
 
 /// Returns the name and limits that the command line gives, as fields of the API.
 fn given(limits: Limits) -> Map<String, Value> {
-    let Limits {
-        name,
-        ceilings,
-        models,
-        addresses,
-        expires,
-        requests_per_second,
-        requests_per_minute,
-        tokens_per_minute,
-        group,
-        concurrency,
-        idempotency,
-        growing_holds,
-    } = limits;
+    let text = |text: Option<String>| text.map(Value::from);
+    let number = |number: Option<u32>| number.map(Value::from);
     let list = |items: Vec<String>| (!items.is_empty()).then(|| Value::from(items));
+    let flag = |flag: bool| flag.then_some(Value::Bool(true));
     let others = [
-        ("name", name.map(Value::from)),
-        ("models", list(models)),
-        ("addresses", list(addresses)),
-        ("expires_at", expires.map(Value::from)),
-        ("requests_per_second", requests_per_second.map(Value::from)),
-        ("requests_per_minute", requests_per_minute.map(Value::from)),
-        ("tokens_per_minute", tokens_per_minute.map(Value::from)),
-        ("group", group.map(|group| Value::from(group.to_string()))),
-        ("concurrency", concurrency.map(Value::from)),
-        ("idempotency", idempotency.then_some(Value::Bool(true))),
-        ("growing_holds", growing_holds.then_some(Value::Bool(true))),
+        ("name", text(limits.name)),
+        ("models", list(limits.models)),
+        ("addresses", list(limits.addresses)),
+        ("expires_at", text(limits.expires)),
+        ("requests_per_second", number(limits.requests_per_second)),
+        ("requests_per_minute", number(limits.requests_per_minute)),
+        ("tokens_per_minute", number(limits.tokens_per_minute)),
+        ("group", text(limits.group.map(|group| group.to_string()))),
+        ("concurrency", number(limits.concurrency)),
+        ("idempotency", flag(limits.idempotency)),
+        ("growing_holds", flag(limits.growing_holds)),
     ]
     .into_iter()
     .filter_map(|(field, value)| Some((field, value?)));
-    let all = ceilings.given().chain(others);
+    let all = limits.ceilings.given().chain(others);
     all.map(|(field, value)| (field.to_owned(), value))
         .collect()
 }
@@ -324,12 +316,6 @@ fn taken_away(without: &Without) -> impl Iterator<Item = &'static str> {
     .into_iter()
     .filter_map(|(taken_away, field)| taken_away.then_some(field));
     without.ceilings.fields().chain(others)
-}
-
-fn nothing_to_set(key: &KeyId) -> Failure {
-    Failure::Usage(format!(
-        "nothing to change in key {key}: give an option, for example --ceiling 100 (see tollgate key set --help)"
-    ))
 }
 
 fn address(text: &str) -> Result<String, String> {

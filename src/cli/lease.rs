@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use tollgate_layers::key::AccountId;
 
-use super::{AdminArgs, failure::Failure, show::Cell};
+use super::{AdminArgs, client::with_query, failure::Failure, show::Cell};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum LeaseCommand {
@@ -34,10 +34,8 @@ const LEASE_ROW: &[Cell] = &[
 
 pub(super) async fn lease(admin: &AdminArgs, command: LeaseCommand) -> Result<(), Failure> {
     let LeaseCommand::List { account } = command;
-    let path = match &account {
-        Some(account) => format!("/admin/v1/leases?account={account}"),
-        None => "/admin/v1/leases".to_owned(),
-    };
+    let account = account.map(|account| account.to_string());
+    let path = with_query("/admin/v1/leases", [("account", account)]);
     let none = "no leases: the ledger itself makes the hold of each call\n";
     admin.list(&path, "leases", LEASE_ROW, none).await
 }

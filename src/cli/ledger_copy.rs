@@ -1,7 +1,7 @@
 //! `tollgate ledger copy`: copies all accounts, keys and journals from one ledger into another. No gateway may
 //! use either ledger during the copy.
 
-use std::{error::Error, path::PathBuf, time::Duration};
+use std::{error::Error, fmt::Display, path::PathBuf, time::Duration};
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -72,23 +72,14 @@ impl CopyArgs {
     /// TLS, because one of the two ledgers may not use TLS.
     fn redis(&self, url: &str) -> Result<RedisSettings, Failure> {
         let tls = url.starts_with("rediss");
-        let authorities = match self.ca_file.as_ref().filter(|_| tls) {
-            None => None,
-            Some(file) => {
-                let unusable = |problem: &dyn std::fmt::Display| {
-                    Failure::Usage(format!("--ca-file {}: {problem}", file.display()))
-                };
-                let pem = std::fs::read(file).map_err(|error| {
-                    Failure::Io(format!("--ca-file {}: {error}", file.display()))
-                })?;
-                check_authorities(&pem).map_err(|error| unusable(&error))?;
-                Some(pem.into())
-            }
-        };
-        Ok(RedisSettings {
-            authorities,
-            ..RedisSettings::default()
-        })
+        let mut settings = RedisSettings::default();
+        if let Some(file) = self.ca_file.as_ref().filter(|_| tls) {
+            let at = |problem: &dyn Display| format!("--ca-file {}: {problem}", file.display());
+            let pem = std::fs::read(file).map_err(|error| Failure::Io(at(&error)))?;
+            check_authorities(&pem).map_err(|error| Failure::Usage(at(&error)))?;
+            settings.authorities = Some(pem.into());
+        }
+        Ok(settings)
     }
 }
 
@@ -133,10 +124,8 @@ pub(super) async fn copy(args: &CopyArgs) -> Result<(), Failure> {
 }
 
 async fn into<S: Source>(from: &S, to: &LedgerUrl, args: &CopyArgs) -> Result<(), Failure> {
-    let accounts = from
-        .accounts()
-        .await
-        .map_err(|error| requested("--from", &error))?;
+    let accounts = from.accounts().await;
+    let accounts = accounts.map_err(|error| out_of_reach("--from", &error))?;
     if accounts.is_empty() {
         return Err(Failure::Refused(
             "--from: the ledger has no accounts; is it the right one?".into(),
@@ -168,21 +157,18 @@ async fn settle_holds<S: Source>(
     ids: &[AccountId],
     args: &CopyArgs,
 ) -> Result<u64, Failure> {
-    let until = args
-        .wait
-        .map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let wait = args.wait.map(Duration::from_secs);
+    let until = wait.map(|wait| Instant::now() + wait);
     loop {
-        let open = holds(from, ids)
-            .await
-            .map_err(|error| requested("--from", &error))?;
+        let open = holds(from, ids).await;
+        let open = open.map_err(|error| out_of_reach("--from", &error))?;
         if open.is_empty() {
             break;
         }
         if args.release {
             for (account, hold) in &open {
-                from.release(hold.number, account, &hold.key)
-                    .await
-                    .map_err(|error| out_of_reach("--from", &error))?;
+                let released = from.release(hold.number, account, &hold.key).await;
+                released.map_err(|error| out_of_reach("--from", &error))?;
             }
             continue;
         }
@@ -196,7 +182,7 @@ async fn settle_holds<S: Source>(
     let mut unsettled = 0;
     for id in ids {
         let of_account = from.unsettled(id).await;
-        unsettled += of_account.map_err(|error| requested("--from", &error))?;
+        unsettled += of_account.map_err(|error| out_of_reach("--from", &error))?;
     }
     Ok(unsettled)
 }
@@ -214,9 +200,8 @@ async fn holds<S: Source>(
 }
 
 fn holds_open(open: &[(AccountId, OpenHold)]) -> String {
-    let held = open.iter().fold(MicroRub::ZERO, |sum, (_, hold)| {
-        sum.plus_or_max(hold.held_rub)
-    });
+    let held = open.iter().map(|(_, hold)| hold.held_rub);
+    let held = held.fold(MicroRub::ZERO, MicroRub::plus_or_max);
     let (calls, first) = (counted(open.len() as u64, "hold"), &open[0].0);
     format!(
         "--from: {calls} still open, {held} ₽ in total, the first in account {first}. To settle the calls, start the gateways \
@@ -239,7 +224,7 @@ async fn fill<S: Source, T: Target>(
     .await;
     drop(progress);
     let copied = copied.map_err(|error| broken(&error))?;
-    let written = |error: BookError| requested("--to", &error);
+    let written = |error: BookError| out_of_reach("--to", &error);
     let ledger = target.filled().await.map_err(written)?;
     let audit = LedgerAdmin::audit(&ledger).await.map_err(written)?;
     if !audit.breaches.is_empty() {
@@ -324,6 +309,7 @@ fn refused(flag: &str, error: &(dyn Error + 'static)) -> Failure {
     Failure::Refused(format!("{flag}: {}", chain(error)))
 }
 
+/// Returns the failure for a ledger that did not respond.
 fn out_of_reach(flag: &str, error: &(dyn Error + 'static)) -> Failure {
     let text = format!("{flag}: {}", chain(error));
     let mut next = Some(error);
@@ -336,11 +322,6 @@ fn out_of_reach(flag: &str, error: &(dyn Error + 'static)) -> Failure {
         }
     }
     Failure::Refused(text)
-}
-
-/// Returns the failure for a ledger that did not respond.
-fn requested(flag: &str, error: &BookError) -> Failure {
-    out_of_reach(flag, error)
 }
 
 fn broken(error: &CopyError) -> Failure {

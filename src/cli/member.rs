@@ -1,6 +1,6 @@
 //! `tollgate member`: manages the people who may sign in to an account's cabinet.
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use http::Method;
 use serde_json::{Value, json};
 use tollgate_layers::key::AccountId;
@@ -26,8 +26,8 @@ pub(super) enum MemberCommand {
         #[arg(value_parser = mail)]
         mail: MailAddress,
         /// The role of the member
-        #[arg(long)]
-        role: RoleArg,
+        #[arg(long, value_parser = ["owner", "finance", "developer"])]
+        role: String,
     },
     /// List an account's members
     #[command(after_help = "Example:\n  tollgate member list acme")]
@@ -44,14 +44,6 @@ pub(super) enum MemberCommand {
         #[arg(value_parser = mail)]
         mail: MailAddress,
     },
-}
-
-/// A member's role, as the command line names it.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum RoleArg {
-    Owner,
-    Finance,
-    Developer,
 }
 
 fn mail(text: &str) -> Result<MailAddress, String> {
@@ -79,11 +71,6 @@ pub(super) async fn member(admin: &AdminArgs, command: MemberCommand) -> Result<
             mail,
             role,
         } => {
-            let role = match role {
-                RoleArg::Owner => "owner",
-                RoleArg::Finance => "finance",
-                RoleArg::Developer => "developer",
-            };
             let body = json!({ "mail": mail.as_str(), "role": role });
             let path = path(&account);
             admin.request(Method::POST, &path, Some(body), text).await

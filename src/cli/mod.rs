@@ -46,7 +46,7 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use tollgate_layers::{facts::RequestNumber, key::AccountId, money::MicroRub};
+use tollgate_layers::facts::RequestNumber;
 
 use self::{
     account::AccountCommand, code::CodeCommand, event::EventCommand, failure::USAGE,
@@ -200,30 +200,14 @@ enum Command {
         after_help = "Examples:\n  tollgate account create acme --name \"Acme LLC\"\n  \
                             tollgate account list\n  tollgate account suspend acme"
     )]
-    Account {
-        #[command(flatten)]
-        admin: AdminArgs,
-        #[command(subcommand)]
-        command: AccountCommand,
-    },
+    Account(Subcommands<AccountCommand>),
 
     /// Book a payment into an account
     ///
     /// Use the payment's own id, from the bank or the invoice. If the command fails, repeat it: for the same id and
     /// account, the payment is booked only once.
     #[command(after_help = "Example:\n  tollgate topup acme 1000.50 --id payment-17")]
-    Topup {
-        /// Id of the account
-        account: AccountId,
-        /// Decimal rubles, more than 0
-        #[arg(allow_negative_numbers = true, value_parser = account::payment)]
-        rubles: MicroRub,
-        /// The payment's id
-        #[arg(long, value_name = "PAYMENT-ID")]
-        id: String,
-        #[command(flatten)]
-        admin: AdminArgs,
-    },
+    Topup(WithAdmin<account::TopupArgs>),
 
     /// Correct an account's balance, up or down
     ///
@@ -233,77 +217,38 @@ enum Command {
         after_help = "Examples:\n  tollgate adjust acme -12.50 --id refund-3 --reason \"refund by contract\"\n  \
                             tollgate adjust acme 5 --id goodwill-1 --reason \"outage of 3 May\""
     )]
-    Adjust {
-        /// Id of the account
-        account: AccountId,
-        /// Decimal rubles; a negative amount is taken off the balance
-        #[arg(allow_negative_numbers = true)]
-        rubles: MicroRub,
-        /// The correction's id
-        #[arg(long)]
-        id: String,
-        /// The reason for the correction, which is stored in the journal
-        #[arg(long, value_name = "TEXT")]
-        reason: String,
-        #[command(flatten)]
-        admin: AdminArgs,
-    },
+    Adjust(WithAdmin<account::AdjustArgs>),
 
     /// Payments that customers make at a provider: create (a payment link), list, check, auto (by a saved card)
     #[command(
         after_help = "Examples:\n  tollgate payment create acme 5000\n  tollgate payment list --account acme"
     )]
-    Payment {
-        #[command(flatten)]
-        admin: AdminArgs,
-        #[command(subcommand)]
-        command: PaymentCommand,
-    },
+    Payment(Subcommands<PaymentCommand>),
 
     /// Keys: create, list, show, disable, enable, delete, set
     #[command(
         after_help = "Examples:\n  tollgate key create acme --name ci --ceiling 100\n  \
                             tollgate key list acme\n  tollgate key disable k0AbC123dEf456gH"
     )]
-    Key {
-        #[command(flatten)]
-        admin: AdminArgs,
-        #[command(subcommand)]
-        command: KeyCommand,
-    },
+    Key(Subcommands<KeyCommand>),
 
     /// Groups of keys with shared ceilings: create, list, update, remove
     #[command(
         after_help = "Examples:\n  tollgate group create acme support --ceiling-month 5000\n  \
                             tollgate key set k0AbC123dEf456gH --group support\n  tollgate group list acme"
     )]
-    Group {
-        #[command(flatten)]
-        admin: AdminArgs,
-        #[command(subcommand)]
-        command: GroupCommand,
-    },
+    Group(Subcommands<GroupCommand>),
 
     /// Promo codes and invitations: create, list, remove
     #[command(after_help = "Example:\n  tollgate code create --amount 500 --uses 20")]
-    Code {
-        #[command(flatten)]
-        admin: AdminArgs,
-        #[command(subcommand)]
-        command: CodeCommand,
-    },
+    Code(Subcommands<CodeCommand>),
 
     /// Members of an account, who may sign in to its cabinet: add, list, remove
     #[command(
         after_help = "Examples:\n  tollgate member add acme anna@acme.example --role owner\n  \
                             tollgate member list acme"
     )]
-    Member {
-        #[command(flatten)]
-        admin: AdminArgs,
-        #[command(subcommand)]
-        command: MemberCommand,
-    },
+    Member(Subcommands<MemberCommand>),
 
     /// Operators who may sign in to the console by name: create, list, delete
     ///
@@ -340,12 +285,7 @@ enum Command {
         after_help = "Examples:\n  tollgate usage --account acme --by model\n  \
                             tollgate usage --since 2026-01-01 --until 2026-02-01 --by day,account --format csv"
     )]
-    Usage {
-        #[command(flatten)]
-        args: usage::UsageQuery,
-        #[command(flatten)]
-        admin: AdminArgs,
-    },
+    Usage(WithAdmin<usage::UsageQuery>),
 
     /// An account's monthly statement for its accountant: balances, payments, corrections, spending by model
     ///
@@ -357,12 +297,7 @@ enum Command {
                             tollgate statement acme --month 2026-11 --output acme-2026-11.html\n  \
                             tollgate statement acme --month 2026-11 --verify acme-2026-11.html"
     )]
-    Statement {
-        #[command(flatten)]
-        args: statement::StatementArgs,
-        #[command(flatten)]
-        admin: AdminArgs,
-    },
+    Statement(WithAdmin<statement::StatementArgs>),
 
     /// An invoice for a company that pays by bank transfer; you book the payment when it arrives
     ///
@@ -373,12 +308,7 @@ enum Command {
         after_help = "Examples:\n  tollgate invoice acme 10000 --output invoice.pdf\n  \
                             tollgate topup acme 10000 --id acme-20261129-1000000"
     )]
-    Invoice {
-        #[command(flatten)]
-        args: invoice::InvoiceArgs,
-        #[command(flatten)]
-        admin: AdminArgs,
-    },
+    Invoice(WithAdmin<invoice::InvoiceArgs>),
 
     /// Write accounts, payments and receipts as lines of JSON
     ///
@@ -389,27 +319,13 @@ enum Command {
         after_help = "Examples:\n  tollgate export --output books.ndjson && tollgate audit --export books.ndjson\n  \
                             tollgate export --account acme | jq -r 'select(.kind == \"call\") | [.number, .charged_rub] | @csv'"
     )]
-    Export {
-        /// Export only this account
-        #[arg(long)]
-        account: Option<AccountId>,
-        /// Output file; - is standard output
-        #[arg(long, value_name = "FILE")]
-        output: Option<PathBuf>,
-        #[command(flatten)]
-        admin: AdminArgs,
-    },
+    Export(WithAdmin<export::ExportArgs>),
 
     /// Events that the ledger has emitted, and the receivers of events: list, receivers, dead, replay, stop, resume
     #[command(
         after_help = "Examples:\n  tollgate event list --account acme\n  tollgate event list --follow"
     )]
-    Event {
-        #[command(flatten)]
-        admin: AdminArgs,
-        #[command(subcommand)]
-        command: EventCommand,
-    },
+    Event(Subcommands<EventCommand>),
 
     /// Vendors and their routes: add (to a file), test, list, disable, enable
     ///
@@ -418,12 +334,7 @@ enum Command {
         after_help = "Examples:\n  tollgate vendor add deepseek --config tollgate.toml\n  tollgate vendor list\n  \
                             tollgate vendor disable openai-eu"
     )]
-    Vendor {
-        #[command(flatten)]
-        admin: AdminArgs,
-        #[command(subcommand)]
-        command: VendorCommand,
-    },
+    Vendor(Subcommands<VendorCommand>),
 
     /// Vendors and models that the binary carries, with their settings and prices: list, show
     #[command(
@@ -470,12 +381,7 @@ enum Command {
     /// they are known. For each drift, lists the receipts that may explain it, for example receipts of calls that broke
     /// off.
     #[command(after_help = reconcile::HELP)]
-    Reconcile {
-        #[command(flatten)]
-        args: reconcile::ReconcileArgs,
-        #[command(flatten)]
-        admin: AdminArgs,
-    },
+    Reconcile(WithAdmin<reconcile::ReconcileArgs>),
 
     /// Import accounts, payments and keys from a CSV file
     ///
@@ -484,21 +390,11 @@ enum Command {
     /// example because its id was booked with another amount, ends the import at its line. Accounts, payments and keys
     /// that exist already are not changed, so the same file can be imported again, also after an interrupted import.
     #[command(after_help = import::help())]
-    Import {
-        #[command(flatten)]
-        args: import::ImportArgs,
-        #[command(flatten)]
-        admin: AdminArgs,
-    },
+    Import(WithAdmin<import::ImportArgs>),
 
     /// Leases, by which gateways hold accounts' money in advance: list
     #[command(after_help = "Example:\n  tollgate lease list --account acme")]
-    Lease {
-        #[command(flatten)]
-        admin: AdminArgs,
-        #[command(subcommand)]
-        command: LeaseCommand,
-    },
+    Lease(Subcommands<LeaseCommand>),
 
     /// Copy a ledger into another ledger: copy
     #[command(
@@ -566,6 +462,24 @@ enum LedgerCommand {
     /// If the copy is interrupted, run the command again: it continues (Redis) or starts from the beginning (a file).
     #[command(after_help = ledger_copy::HELP)]
     Copy(ledger_copy::CopyArgs),
+}
+
+/// The arguments of a command that sends requests to the admin API.
+#[derive(Debug, Args)]
+struct WithAdmin<T: Args> {
+    #[command(flatten)]
+    args: T,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+/// A group of commands that send requests to the admin API.
+#[derive(Debug, Args)]
+struct Subcommands<T: Subcommand> {
+    #[command(flatten)]
+    admin: AdminArgs,
+    #[command(subcommand)]
+    command: T,
 }
 
 /// Options of the commands that use the admin API: where it is, and how to print its response. Help lists these options

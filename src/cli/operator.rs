@@ -90,35 +90,24 @@ fn create(name: &str, role: Role, from_stdin: bool, place: &FileArgs) -> Result<
     let one = Named::new(name, role, &password)
         .map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
     write(&operators.with(one), &place.file)?;
-    if place.json {
-        let mut reported = json!({ "name": name, "role": role.as_str() });
-        if let Some(password) = shown {
-            reported["password"] = password.into();
-        }
-        return show::write(&format!("{reported:#}\n"));
+    let mut reported = json!({ "name": name, "role": role.as_str() });
+    let mut text = format!("{name} may sign in as {role}\n");
+    if let Some(password) = shown {
+        text += &format!("password: {password}\nThe password is shown only this once.\n");
+        reported["password"] = password.into();
     }
-    match shown {
-        Some(password) => show::write(&format!(
-            "{name} may sign in as {role}\npassword: {password}\nThe password is shown only this once.\n"
-        )),
-        None => show::write(&format!("{name} may sign in as {role}\n")),
-    }
+    show::print(place.json, &reported, |_| text)
 }
 
 fn list(place: &FileArgs) -> Result<(), Failure> {
     let operators = read_one_that_is_there(&place.file)?;
-    if place.json {
-        let rows: Vec<_> = operators
-            .iter()
-            .map(|one| json!({ "name": one.name, "role": one.role.as_str() }))
-            .collect();
-        return show::write(&format!("{:#}\n", json!({ "operators": rows })));
-    }
-    let rows = operators.iter();
-    let lines: String = rows
-        .map(|one| format!("{}  {}\n", one.name, one.role))
-        .collect();
-    show::write(&lines)
+    let row = |one: &Named| json!({ "name": one.name, "role": one.role.as_str() });
+    let rows: Vec<_> = operators.iter().map(row).collect();
+    show::print(place.json, &json!({ "operators": rows }), |_| {
+        let rows = operators.iter();
+        rows.map(|one| format!("{}  {}\n", one.name, one.role))
+            .collect()
+    })
 }
 
 fn delete(name: &str, place: &FileArgs) -> Result<(), Failure> {
@@ -183,9 +172,6 @@ fn made() -> Result<String, Failure> {
     getrandom::fill(&mut bytes)
         .map_err(|error| Failure::Internal(format!("the system gave no random bytes: {error}")))?;
     let letters = bytes.map(|byte| char::from(LETTERS[usize::from(byte % 32)]));
-    let groups: Vec<String> = letters
-        .chunks(6)
-        .map(|group| group.iter().collect())
-        .collect();
-    Ok(groups.join("-"))
+    let groups = letters.chunks(6).map(String::from_iter);
+    Ok(groups.collect::<Vec<_>>().join("-"))
 }

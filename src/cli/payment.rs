@@ -1,13 +1,13 @@
 //! `tollgate payment`: each command sends one request to the admin API and prints the response.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Value, json};
 use tollgate_layers::{key::AccountId, money::MicroRub};
 
 use super::{
     AdminArgs,
-    client::{Client, encoded},
+    client::{Client, with_query},
     failure::Failure,
     show::{self, Cell, facts, rows, table},
 };
@@ -47,34 +47,7 @@ pub(super) enum PaymentCommand {
         after_help = "Examples:\n  tollgate payment auto acme --below 500 --amount 2000 --month-max 20000\n  \
                       tollgate payment auto acme\n  tollgate payment auto acme --remove"
     )]
-    Auto {
-        /// Id of the account
-        account: Option<AccountId>,
-        /// Charge the card when the account's free money falls below this amount, in rubles
-        #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = amount, requires = "amount", requires = "account")]
-        below: Option<MicroRub>,
-        /// Amount of each card charge, in rubles; at least --below
-        #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = amount, requires = "month_max")]
-        amount: Option<MicroRub>,
-        /// Maximum that the card is charged in a calendar month, in rubles; at least --amount
-        #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = amount, requires = "below")]
-        month_max: Option<MicroRub>,
-        /// The provider: yookassa, cloudpayments or stripe; required if several are configured
-        #[arg(long, requires = "below")]
-        provider: Option<String>,
-        /// Email address to which fiscal receipts are sent
-        #[arg(long, requires = "below")]
-        email: Option<String>,
-        /// Id of the payment that saves the card, a UUID; a repeated command with this id creates no second payment
-        #[arg(long, requires = "below")]
-        id: Option<IntentId>,
-        /// Remove the account's rule and the saved card
-        #[arg(long, conflicts_with_all = ["below", "resume"], requires = "account")]
-        remove: bool,
-        /// Resume automatic top-up after the card was declined too often
-        #[arg(long, conflicts_with = "below", requires = "account")]
-        resume: bool,
-    },
+    Auto(AutoArgs),
     /// List payments, newest first, and the money that accounts owe for refunds
     #[command(after_help = "Example:\n  tollgate payment list --account acme --state open")]
     List {
@@ -96,6 +69,37 @@ pub(super) enum PaymentCommand {
         /// The payment's id
         id: IntentId,
     },
+}
+
+/// Options of `tollgate payment auto`: the account and its rule.
+#[derive(Debug, Args)]
+pub(super) struct AutoArgs {
+    /// Id of the account
+    account: Option<AccountId>,
+    /// Charge the card when the account's free money falls below this amount, in rubles
+    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = amount, requires = "amount", requires = "account")]
+    below: Option<MicroRub>,
+    /// Amount of each card charge, in rubles; at least --below
+    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = amount, requires = "month_max")]
+    amount: Option<MicroRub>,
+    /// Maximum that the card is charged in a calendar month, in rubles; at least --amount
+    #[arg(long, value_name = "RUBLES", allow_negative_numbers = true, value_parser = amount, requires = "below")]
+    month_max: Option<MicroRub>,
+    /// The provider: yookassa, cloudpayments or stripe; required if several are configured
+    #[arg(long, requires = "below")]
+    provider: Option<String>,
+    /// Email address to which fiscal receipts are sent
+    #[arg(long, requires = "below")]
+    email: Option<String>,
+    /// Id of the payment that saves the card, a UUID; a repeated command with this id creates no second payment
+    #[arg(long, requires = "below")]
+    id: Option<IntentId>,
+    /// Remove the account's rule and the saved card
+    #[arg(long, conflicts_with_all = ["below", "resume"], requires = "account")]
+    remove: bool,
+    /// Resume automatic top-up after the card was declined too often
+    #[arg(long, conflicts_with = "below", requires = "account")]
+    resume: bool,
 }
 
 /// Parses an amount that providers accept: above zero and in whole kopecks.
@@ -168,18 +172,12 @@ pub(super) async fn payment(admin: &AdminArgs, command: PaymentCommand) -> Resul
     let client = Client::new(admin)?;
     let answer = match command {
         PaymentCommand::List { account, state } => {
-            let params = [
-                ("account", account.map(|id| id.to_string())),
-                ("state", state),
-            ];
-            let params: Vec<String> = params
-                .into_iter()
-                .filter_map(|(name, value)| Some(format!("{name}={}", encoded(&value?))))
-                .collect();
-            let path = format!("/admin/v1/payments?{}", params.join("&"));
+            let account = account.map(|id| id.to_string());
+            let parameters = [("account", account), ("state", state)];
+            let path = with_query("/admin/v1/payments", parameters);
             return admin.request(Method::GET, &path, None, list).await;
         }
-        command @ PaymentCommand::Auto { .. } => return auto(admin, &client, command).await,
+        PaymentCommand::Auto(args) => return auto(admin, &client, args).await,
         PaymentCommand::Create {
             account,
             rubles,
@@ -187,14 +185,8 @@ pub(super) async fn payment(admin: &AdminArgs, command: PaymentCommand) -> Resul
             email,
             id,
         } => {
-            // The command chooses the id, so that a repeated command can name the same payment.
-            let id = id.unwrap_or_default();
-            let mut body = json!({"id": id, "account": account, "amount_rub": rubles});
-            add(&mut body, [("provider", provider), ("email", email)]);
-            let requested = client
-                .call(Method::POST, "/admin/v1/payments", Some(body))
-                .await;
-            requested.map_err(|failure| repeatable(failure, id))?
+            let body = json!({"account": account, "amount_rub": rubles, "provider": provider, "email": email});
+            request_payment(&client, Method::POST, "/admin/v1/payments", id, body).await?
         }
         PaymentCommand::Check { id } => {
             let path = format!("/admin/v1/payments/{id}/check");
@@ -205,66 +197,57 @@ pub(super) async fn payment(admin: &AdminArgs, command: PaymentCommand) -> Resul
 }
 
 /// Shows, sets, removes or resumes the automatic top-up of an account; without an account, lists all rules.
-async fn auto(admin: &AdminArgs, client: &Client, command: PaymentCommand) -> Result<(), Failure> {
-    let PaymentCommand::Auto {
-        account: Some(account),
-        below,
-        amount,
-        month_max,
-        provider,
-        email,
-        id,
-        remove,
-        resume,
-    } = command
-    else {
+async fn auto(admin: &AdminArgs, client: &Client, args: AutoArgs) -> Result<(), Failure> {
+    let Some(account) = args.account else {
         let path = "/admin/v1/auto_topups";
         return admin.request(Method::GET, path, None, rules).await;
     };
     let path = format!("/admin/v1/accounts/{account}/auto_topup");
-    let answer = match below {
-        _ if remove => client.call(Method::DELETE, &path, None).await?,
-        _ if resume => {
+    let answer = match args.below {
+        _ if args.remove => client.call(Method::DELETE, &path, None).await?,
+        _ if args.resume => {
             let path = format!("{path}/resume");
             client.call(Method::POST, &path, None).await?
         }
         None => client.call(Method::GET, &path, None).await?,
         Some(below) => {
-            // The command chooses the id, so that a repeated command can name the same payment.
-            let id = id.unwrap_or_default();
-            let mut body = json!({
-                "id": id, "below_rub": below, "amount_rub": amount, "month_max_rub": month_max,
+            let body = json!({
+                "below_rub": below, "amount_rub": args.amount, "month_max_rub": args.month_max,
+                "provider": args.provider, "email": args.email,
             });
-            add(&mut body, [("provider", provider), ("email", email)]);
-            let requested = client.call(Method::PUT, &path, Some(body)).await;
-            requested.map_err(|failure| repeatable(failure, id))?
+            request_payment(client, Method::PUT, &path, args.id, body).await?
         }
     };
     show::print(admin.json, &answer, |answer| {
-        if remove {
+        if args.remove {
             return format!("account {account} is no longer topped up automatically\n");
         }
         facts(RULE, answer)
     })
 }
 
-/// If it is unknown whether the request took effect, adds the payment's id to the error text. The command may have
-/// generated the id, and the user needs it to repeat the request.
-fn repeatable(failure: Failure, id: IntentId) -> Failure {
-    match failure {
+/// Sends a request that creates a payment, with the fields of `body` that have a value. The command chooses the
+/// payment's id if none is given, so that a repeated command can name the same payment. If it is unknown whether the
+/// request took effect, the error text contains the id.
+async fn request_payment(
+    client: &Client,
+    method: Method,
+    path: &str,
+    id: Option<IntentId>,
+    mut body: Value,
+) -> Result<Value, Failure> {
+    let id = id.unwrap_or_default();
+    body["id"] = json!(id);
+    if let Some(fields) = body.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    let requested = client.call(method, path, Some(body)).await;
+    requested.map_err(|failure| match failure {
         Failure::OutOfReach(text) => Failure::OutOfReach(format!(
             "{text} (to repeat the same payment, add --id {id})"
         )),
         known => known,
-    }
-}
-
-fn add(body: &mut Value, fields: [(&str, Option<String>); 2]) {
-    for (name, value) in fields {
-        if let Some(value) = value {
-            body[name] = value.into();
-        }
-    }
+    })
 }
 
 fn rules(answer: &Value) -> String {
@@ -291,10 +274,8 @@ fn list(answer: &Value) -> String {
         .as_str()
         .is_some_and(|debt| debt != "0.00")
     {
-        text.push_str(&facts(
-            &[Cell::rubles("owed for refunds", "/debt_rub")],
-            answer,
-        ));
+        let owed = [Cell::rubles("owed for refunds", "/debt_rub")];
+        text.push_str(&facts(&owed, answer));
     }
     text
 }

@@ -46,9 +46,8 @@ pub(super) fn preset(command: &PresetCommand) -> Result<(), Failure> {
     match command {
         PresetCommand::List { json: as_json } => {
             let rows: Vec<_> = presets().iter().map(row).collect();
-            show::write(&match as_json {
-                true => format!("{:#}\n", json!({"presets": rows})),
-                false => table(PRESET, &rows),
+            show::print(*as_json, &json!({"presets": rows}), |_| {
+                table(PRESET, &rows)
             })
         }
         PresetCommand::Show { name } => show::write(&text(name)?),
@@ -68,16 +67,13 @@ fn text(name: &str) -> Result<String, Failure> {
     if let Some(preset) = Preset::named(name) {
         return Ok(preset.text.to_owned());
     }
-    let texts: Vec<_> = Preset::of_model(name)
+    let texts = Preset::of_model(name)
         .into_iter()
         .filter_map(|(preset, model)| {
-            let text = preset.model_text(model)?;
-            Some(format!(
-                "# {}, {}\n{text}\n",
-                preset.name, preset.about.date
-            ))
-        })
-        .collect();
+            let (text, date) = (preset.model_text(model)?, &preset.about.date);
+            Some(format!("# {}, {date}\n{text}\n", preset.name))
+        });
+    let texts: Vec<_> = texts.collect();
     if texts.is_empty() {
         let models = presets().iter().flat_map(|it| it.about.models.keys());
         let known = presets().iter().map(|it| it.name);

@@ -5,9 +5,10 @@ use std::{net::SocketAddr, path::Path, pin::Pin, process::ExitCode};
 use tokio::runtime::Runtime;
 
 use super::{
-    Cli, Command, LedgerCommand, account, audit, check, code, completions, event, export,
-    failure::Failure, group, health, import, init, invoice, key, lease, ledger_copy, load, member,
-    payment, preset, prices, receipt, reconcile, show, statement, usage, vendor, vendor_test,
+    Cli, Command, LedgerCommand, Subcommands, WithAdmin, account, audit, check, code, completions,
+    event, export, failure::Failure, group, health, import, init, invoice, key, lease, ledger_copy,
+    load, member, payment, preset, prices, receipt, reconcile, show, statement, usage, vendor,
+    vendor_test,
 };
 use crate::{
     config::{Config, Loaded},
@@ -52,46 +53,35 @@ impl Command {
             Self::Serve { config } => serve(&config).await,
             Self::Check { config, json, live } => check(&config, json, live).await,
             Self::Schema => show::write(&format!("{:#}\n", crate::config::schema())),
-            Self::Account { admin, command } => account::account(&admin, command).await,
-            Self::Topup {
-                account,
-                rubles,
-                id,
-                admin,
-            } => account::top_up(&admin, &account, rubles, &id).await,
-            Self::Adjust {
-                account,
-                rubles,
-                id,
-                reason,
-                admin,
-            } => account::adjust(&admin, &account, rubles, &id, &reason).await,
-            Self::Payment { admin, command } => payment::payment(&admin, command).await,
+            Self::Account(Subcommands { admin, command }) => {
+                account::account(&admin, command).await
+            }
+            Self::Topup(WithAdmin { args, admin }) => account::top_up(&admin, &args).await,
+            Self::Adjust(WithAdmin { args, admin }) => account::adjust(&admin, &args).await,
+            Self::Payment(Subcommands { admin, command }) => {
+                payment::payment(&admin, command).await
+            }
             Self::Operator { command } => command.run(),
-            Self::Key { admin, command } => key::key(&admin, command).await,
-            Self::Group { admin, command } => group::group(&admin, command).await,
-            Self::Code { admin, command } => code::code(&admin, command).await,
-            Self::Member { admin, command } => member::member(&admin, command).await,
+            Self::Key(Subcommands { admin, command }) => key::key(&admin, command).await,
+            Self::Group(Subcommands { admin, command }) => group::group(&admin, command).await,
+            Self::Code(Subcommands { admin, command }) => code::code(&admin, command).await,
+            Self::Member(Subcommands { admin, command }) => member::member(&admin, command).await,
             Self::Receipt { number, admin } => receipt::receipt(&admin, number).await,
-            Self::Usage { args, admin } => usage::usage(&admin, &args).await,
-            Self::Invoice { args, admin } => invoice::invoice(&admin, &args).await,
-            Self::Statement { args, admin } => statement::statement(&admin, &args).await,
-            Self::Export {
-                account,
-                output,
-                admin,
-            } => export::export(&admin, account.as_ref(), output.as_deref()).await,
+            Self::Usage(WithAdmin { args, admin }) => usage::usage(&admin, &args).await,
+            Self::Invoice(WithAdmin { args, admin }) => invoice::invoice(&admin, &args).await,
+            Self::Statement(WithAdmin { args, admin }) => statement::statement(&admin, &args).await,
+            Self::Export(WithAdmin { args, admin }) => export::export(&admin, &args).await,
             Self::Audit { export, admin } => match export {
                 Some(file) => audit::of_export(admin.json, &file),
                 None => audit::live(&admin).await,
             },
-            Self::Lease { admin, command } => lease::lease(&admin, command).await,
-            Self::Event { admin, command } => event::event(&admin, command).await,
-            Self::Vendor { admin, command } => vendor::vendor(&admin, command).await,
+            Self::Lease(Subcommands { admin, command }) => lease::lease(&admin, command).await,
+            Self::Event(Subcommands { admin, command }) => event::event(&admin, command).await,
+            Self::Vendor(Subcommands { admin, command }) => vendor::vendor(&admin, command).await,
             Self::Preset { command } => preset::preset(&command),
             Self::Prices { command } => prices::prices(&command),
-            Self::Reconcile { args, admin } => reconcile::reconcile(&admin, &args).await,
-            Self::Import { args, admin } => import::import(&admin, &args).await,
+            Self::Reconcile(WithAdmin { args, admin }) => reconcile::reconcile(&admin, &args).await,
+            Self::Import(WithAdmin { args, admin }) => import::import(&admin, &args).await,
             Self::Ledger {
                 command: LedgerCommand::Copy(args),
             } => ledger_copy::copy(&args).await,

@@ -6,17 +6,17 @@ use serde_json::Value;
 use tollgate_layers::{
     endpoint::Endpoint,
     key::{AccountId, KeyId},
-    price::Class,
+    price::{Class, Kind},
     session::SessionId,
 };
 
 use super::{
     AdminArgs,
-    client::{Client, encoded},
+    client::{Client, with_query},
     csv::shown,
     failure::Failure,
     key_id::IdNotKey,
-    show::{self, Cell, table},
+    show::{self, Cell, rows, table},
     time,
 };
 
@@ -137,81 +137,48 @@ const MARGIN: &[Column] = &[
 
 /// Returns the column of a rate class that is not one of the basic four. These columns come after all others, so that
 /// programs that read columns by position keep working.
-const fn class_column(class: Class) -> Column {
-    match class {
-        Class::CacheWrite1h => (
-            Cell::number("1 h cache write tokens", "/usage/classes/cache_write_1h"),
-            "cache_write_1h_tokens",
-        ),
-        Class::CacheWrite12h => (
-            Cell::number("12 h cache write tokens", "/usage/classes/cache_write_12h"),
-            "cache_write_12h_tokens",
-        ),
-        Class::InputAudio => (
-            Cell::number("input audio tokens", "/usage/classes/input_audio"),
-            "input_audio_tokens",
-        ),
-        Class::InputImage => (
-            Cell::number("input image tokens", "/usage/classes/input_image"),
-            "input_image_tokens",
-        ),
-        Class::CachedInputAudio => (
-            Cell::number("cached audio tokens", "/usage/classes/cached_input_audio"),
-            "cached_input_audio_tokens",
-        ),
-        Class::CachedInputImage => (
-            Cell::number("cached image tokens", "/usage/classes/cached_input_image"),
-            "cached_input_image_tokens",
-        ),
-        Class::OutputReasoning => (
-            Cell::number("reasoning tokens", "/usage/classes/output_reasoning"),
-            "output_reasoning_tokens",
-        ),
-        Class::RequestCall => (
-            Cell::number("billed requests", "/usage/classes/request_call"),
-            "request_calls",
-        ),
-        Class::OutputAudio => (
-            Cell::number("output audio tokens", "/usage/classes/output_audio"),
-            "output_audio_tokens",
-        ),
-        Class::OutputImage => (
-            Cell::number("output image tokens", "/usage/classes/output_image"),
-            "output_image_tokens",
-        ),
-        _ => (
-            Cell::number("web searches", "/usage/classes/web_search_call"),
-            "web_search_calls",
-        ),
-    }
+fn class_column(class: Class) -> Column {
+    let label = match class {
+        Class::CacheWrite1h => "1 h cache write tokens",
+        Class::CacheWrite12h => "12 h cache write tokens",
+        Class::InputAudio => "input audio tokens",
+        Class::InputImage => "input image tokens",
+        Class::CachedInputAudio => "cached audio tokens",
+        Class::CachedInputImage => "cached image tokens",
+        Class::OutputReasoning => "reasoning tokens",
+        Class::RequestCall => "billed requests",
+        Class::OutputAudio => "output audio tokens",
+        Class::OutputImage => "output image tokens",
+        _ => "web searches",
+    };
+    let name = match class.kind() {
+        Kind::Call => format!("{class}s"),
+        _ => format!("{class}_tokens"),
+    };
+    // The texts are leaked, once, because a cell borrows its texts for the whole life of the process.
+    let pointer = format!("/usage/classes/{class}").leak();
+    (Cell::number(label, pointer), name.leak())
 }
 
 pub(super) async fn usage(admin: &AdminArgs, args: &UsageQuery) -> Result<(), Failure> {
-    if args.rebuild {
-        let answer = Client::new(admin)?
-            .call_patiently(Method::POST, "/admin/v1/usage/rebuild")
-            .await?;
-        return show::print(admin.json, &answer, |_| {
-            "the roll-up is being rebuilt; until it is complete, reports read the journals\n".into()
-        });
-    }
     if let Some(by) = twice(&args.by) {
         let problem = format!("--by: {} is given twice; leave one out", by.name());
         return Err(Failure::Usage(problem));
     }
+    let client = Client::new(admin)?;
+    if args.rebuild {
+        let path = "/admin/v1/usage/rebuild";
+        let answer = client.call_patiently(Method::POST, path).await?;
+        return show::print(admin.json, &answer, |_| {
+            "the roll-up is being rebuilt; until it is complete, reports read the journals\n".into()
+        });
+    }
     let by = args.columns();
-    let answer = Client::new(admin)?
-        .call_patiently(Method::GET, &args.path(&by))
-        .await?;
-    let format = if admin.json {
-        Format::Json
-    } else {
-        args.format.unwrap_or(Format::Table)
-    };
-    show::write(&match format {
-        Format::Json => format!("{answer:#}\n"),
-        Format::Csv => csv(&by, &answer),
-        Format::Table => text(&by, &answer),
+    let answer = client.call_patiently(Method::GET, &args.path(&by)).await?;
+    let is_json = admin.json || args.format == Some(Format::Json);
+    show::print(is_json, &answer, |answer| match args.format {
+        Some(Format::Csv) => csv(&by, answer),
+        _ => text(&by, answer),
     })
 }
 
@@ -238,8 +205,7 @@ impl UsageQuery {
 
     fn path(&self, by: &[By]) -> String {
         let words: Vec<&str> = by.iter().map(|by| by.name()).collect();
-        let mut path = format!("/admin/v1/usage?group={}", words.join(","));
-        for (name, value) in [
+        let parameters = [
             ("account", self.account.as_ref().map(ToString::to_string)),
             ("key", self.key.as_ref().map(ToString::to_string)),
             ("model", self.model.clone()),
@@ -247,29 +213,18 @@ impl UsageQuery {
             ("endpoint", self.endpoint.as_ref().map(ToString::to_string)),
             ("since", self.since.clone()),
             ("until", self.until.clone()),
-        ] {
-            if let Some(value) = value {
-                path.push_str(&format!("&{name}={}", encoded(&value)));
-            }
-        }
-        path
+        ];
+        with_query(
+            &format!("/admin/v1/usage?group={}", words.join(",")),
+            parameters,
+        )
     }
 }
 
 impl By {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Account => "account",
-            Self::Key => "key",
-            Self::Group => "group",
-            Self::Model => "model",
-            Self::Vendor => "vendor",
-            Self::Session => "session",
-            Self::Endpoint => "endpoint",
-            Self::Month => "month",
-            Self::Day => "day",
-            Self::Hour => "hour",
-        }
+    /// Returns the grouping's name, which is also the name of its field in a row.
+    fn name(self) -> &'static str {
+        self.cell().pointer.trim_start_matches('/')
     }
 
     const fn cell(self) -> Cell {
@@ -302,7 +257,7 @@ fn columns(by: &[By], answer: &Value) -> Vec<Column> {
 
 /// Returns the rate classes, except the basic four, that at least one row has.
 fn classes(answer: &Value) -> impl Iterator<Item = Class> {
-    let all = rows(answer).iter().chain(answer.get("total"));
+    let all = rows(answer, "rows").iter().chain(answer.get("total"));
     let has = move |class: &Class| {
         let count = |row: &Value| row["usage"]["classes"][class.name()].as_u64();
         all.clone().any(|row| count(row).is_some_and(|it| it > 0))
@@ -326,15 +281,8 @@ fn cost_known(answer: &Value) -> u64 {
     known.and_then(Value::as_u64).unwrap_or(0)
 }
 
-fn rows(answer: &Value) -> &[Value] {
-    answer
-        .get("rows")
-        .and_then(Value::as_array)
-        .map_or(&[], Vec::as_slice)
-}
-
 fn text(by: &[By], answer: &Value) -> String {
-    let rows = rows(answer).iter().cloned();
+    let rows = rows(answer, "rows").iter().cloned();
     let mut rows: Vec<_> = rows.map(|row| with_zeros(row, answer)).collect();
     if rows.is_empty() {
         return "no call was charged in this time with these filters; --since and --until are in UTC unless they have an offset like +03:00\n"
@@ -353,7 +301,7 @@ fn text(by: &[By], answer: &Value) -> String {
     if let (Some(first), Some(total)) = (by.first(), total.as_object_mut()) {
         total.insert(first.name().into(), "total".into());
     }
-    let calls = total.get("calls").and_then(Value::as_u64).unwrap_or(0);
+    let calls = total["calls"].as_u64().unwrap_or(0);
     rows.push(with_zeros(total, answer));
     let columns = columns(by, answer).into_iter().map(|(cell, _)| cell);
     let mut text = table(&columns.collect::<Vec<_>>(), &rows);
@@ -372,7 +320,7 @@ fn csv(by: &[By], answer: &Value) -> String {
     let names = columns.iter().map(|(_, name)| *name);
     let mut text = names.collect::<Vec<_>>().join(",");
     text.push('\n');
-    for row in rows(answer) {
+    for row in rows(answer, "rows") {
         let row = with_zeros(row.clone(), answer);
         let cells = columns.iter().map(|(cell, _)| shown(&cell.raw(&row)));
         text.push_str(&cells.collect::<Vec<_>>().join(","));

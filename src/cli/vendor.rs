@@ -143,13 +143,11 @@ pub(super) async fn vendor(admin: &AdminArgs, command: VendorCommand) -> Result<
 
 /// Returns one row per route. Each row repeats the facts of the route's vendor.
 fn route_rows(answer: &Value) -> Vec<Value> {
-    let vendors = rows(answer, "vendors").iter();
-    vendors
-        .flat_map(|vendor| {
-            let routes = rows(vendor, "routes").iter();
-            routes.map(move |route| json!({"vendor": vendor, "route": route}))
-        })
-        .collect()
+    let of_vendor = |vendor| {
+        let routes = rows(vendor, "routes").iter();
+        routes.map(move |route| json!({"vendor": vendor, "route": route}))
+    };
+    rows(answer, "vendors").iter().flat_map(of_vendor).collect()
 }
 
 #[cfg(test)]

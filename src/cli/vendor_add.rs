@@ -66,14 +66,13 @@ pub(super) fn vendor_add(
         eprintln!("{}: warning: {warning}", file.display());
     }
     replace(file, &text)?;
-    if as_json {
-        let written = json!({
-            "vendor": name, "models": sections.models, "models_present": sections.present,
-            "variables_missing": missing, "notes": preset.about.notes,
-        });
-        return show::write(&format!("{written:#}\n"));
-    }
-    show::write(&report(preset, &sections, file, &missing))
+    let written = json!({
+        "vendor": name, "models": sections.models, "models_present": sections.present,
+        "variables_missing": missing, "notes": preset.about.notes,
+    });
+    show::print(as_json, &written, |_| {
+        report(preset, &sections, file, &missing)
+    })
 }
 
 /// Returns a text about what was added, and what to do next.
@@ -109,16 +108,15 @@ fn report(preset: &Preset, sections: &Sections, file: &Path, missing: &BTreeSet<
 
 /// Returns the preset's notes, and the names of variables that must still be set for the gateway.
 pub(super) fn advice(preset: &Preset, missing: &BTreeSet<String>) -> String {
-    let (title, source, date) = (
-        &preset.about.title,
-        &preset.about.source,
-        &preset.about.date,
-    );
-    let mut text = match preset.about.models.is_empty() {
+    let about = &preset.about;
+    let mut text = match about.models.is_empty() {
         true => String::new(),
-        false => format!("the prices are those of {title} on {date}; compare them with {source}\n"),
+        false => format!(
+            "the prices are those of {} on {}; compare them with {}\n",
+            about.title, about.date, about.source
+        ),
     };
-    for note in &preset.about.notes {
+    for note in &about.notes {
         let _ = writeln!(text, "note: {note}");
     }
     for name in missing {

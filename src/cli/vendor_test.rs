@@ -63,25 +63,16 @@ pub(super) async fn all(config: &Config, as_json: bool) -> Result<(), Failure> {
 }
 
 fn report(calls: &[Value], as_json: bool) -> Result<(), Failure> {
-    show::write(&match as_json {
-        true => format!("{:#}\n", json!({ "calls": calls })),
-        false => table(CALL, calls),
-    })?;
-    let failed: Vec<_> = calls.iter().filter(|call| call["result"] != "ok").collect();
-    if failed.is_empty() {
-        return Ok(());
-    }
-    let lines = failed.iter().map(|call| {
-        let text = |field: &str| call[field].as_str().unwrap_or_default().to_owned();
-        format!(
-            "{}: {}: {}: {}",
-            text("vendor"),
-            text("call"),
-            text("problem"),
-            text("advice")
-        )
+    show::print(as_json, &json!({ "calls": calls }), |_| table(CALL, calls))?;
+    let failed = calls.iter().filter(|call| call["result"] != "ok");
+    let lines = failed.map(|call| {
+        let text = |field: &str| call[field].as_str().unwrap_or_default();
+        ["vendor", "call", "problem", "advice"].map(text).join(": ")
     });
-    Err(Failure::Refused(lines.collect::<Vec<_>>().join("\n")))
+    match lines.collect::<Vec<_>>() {
+        failed if failed.is_empty() => Ok(()),
+        failed => Err(Failure::Refused(failed.join("\n"))),
+    }
 }
 
 #[cfg(test)]

@@ -97,14 +97,10 @@ pub(super) fn rows(text: &str, now_ms: u64) -> Result<Vec<Row>, Vec<Mistake>> {
     let mut before = Before::default();
     for record in records {
         if record.cells.len() > head.cells.len() {
-            mistakes.push((
-                record.line,
-                format!(
-                    "the line has {}, but the header has {}",
-                    counted(record.cells.len() as u64, "cell"),
-                    counted(head.cells.len() as u64, "column")
-                ),
-            ));
+            let cells = counted(record.cells.len() as u64, "cell");
+            let columns = counted(head.cells.len() as u64, "column");
+            let mistake = format!("the line has {cells}, but the header has {columns}");
+            mistakes.push((record.line, mistake));
             continue;
         }
         let mut line = Line::new(&head, &record);
@@ -125,12 +121,8 @@ pub(super) fn rows(text: &str, now_ms: u64) -> Result<Vec<Row>, Vec<Mistake>> {
 /// Returns the mistakes in the header line.
 fn wrong_columns(head: &csv::Record) -> Vec<Mistake> {
     let mut mistakes = Vec::new();
-    let known = || {
-        COLUMNS
-            .iter()
-            .copied()
-            .chain(limits().map(|(name, _)| name))
-    };
+    let limits = || limits().map(|(name, _)| name);
+    let known = || COLUMNS.iter().copied().chain(limits());
     for (index, name) in head.cells.iter().enumerate() {
         if !known().any(|column| column == name) {
             let hint = hint(name, known());
@@ -178,15 +170,13 @@ impl<'a> Line<'a> {
     }
 
     fn account(&mut self) -> Option<AccountId> {
-        let problem = match self.cells.get("account") {
-            None => "account: the cell is empty".into(),
-            Some(cell) => match cell.parse() {
-                Ok(account) => return Some(account),
-                Err(error) => format!("account: {error}"),
-            },
+        let account: Result<AccountId, String> = match self.cells.get("account") {
+            None => Err("account: the cell is empty".into()),
+            Some(cell) => cell
+                .parse::<AccountId>()
+                .map_err(|error| format!("account: {error}")),
         };
-        self.problems.push(problem);
-        None
+        account.map_err(|problem| self.problems.push(problem)).ok()
     }
 
     fn payment(&mut self) -> Option<Payment> {
@@ -319,11 +309,7 @@ impl Before {
             None => self.made.insert((account(), key.name.clone()), row.line),
         };
         if let Some(line) = earlier {
-            let column = if key.sha256.is_some() {
-                "key_sha256"
-            } else {
-                "key_name"
-            };
+            let column = key.sha256.as_ref().map_or("key_name", |_| "key_sha256");
             problems.push(format!("{column}: line {line} already has this value"));
         }
     }

@@ -8,7 +8,7 @@ mod keys;
 mod lines;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
     path::{Path, PathBuf},
 };
 
@@ -61,12 +61,7 @@ pub(super) fn help() -> String {
         let (field, help) = (ceiling.field(), ceiling.import_help);
         format!("\n  {field:<21}{help}")
     });
-    [
-        HELP_BEGIN.to_owned(),
-        ceilings.collect(),
-        HELP_END.to_owned(),
-    ]
-    .concat()
+    format!("{HELP_BEGIN}{}{HELP_END}", ceilings.collect::<String>())
 }
 
 /// Options of `tollgate import`: the file to import, and the file for new keys.
@@ -170,16 +165,14 @@ fn report(json: bool, dry_run: bool, done: &BTreeMap<AccountId, Done>) -> Result
         Cell::number("taken over", "/keys_taken_over"),
         Cell::number("there already", "/keys_there"),
     ];
-    let rows: Vec<Value> = done
-        .iter()
-        .map(|(account, done)| {
-            json!({
-                "account": account, "opened": done.opened, "payments": done.payments,
-                "payments_there": done.payments_there, "keys_made": done.made, "keys_taken_over": done.taken_over,
-                "keys_there": done.there,
-            })
+    let rows = done.iter().map(|(account, done)| {
+        json!({
+            "account": account, "opened": done.opened, "payments": done.payments,
+            "payments_there": done.payments_there, "keys_made": done.made, "keys_taken_over": done.taken_over,
+            "keys_there": done.there,
         })
-        .collect();
+    });
+    let rows: Vec<Value> = rows.collect();
     let answer = json!({ "dry_run": dry_run, "accounts": rows });
     show::print(json, &answer, |_| {
         let mut text = table(ROW, &rows);
@@ -220,16 +213,14 @@ async fn apply(client: &Client, step: &Step, keys: &mut Keys) -> Result<Option<P
     let path = format!("/admin/v1/accounts/{account}");
     if step.opens_account {
         let body = json!({ "id": account, "name": name });
-        client
-            .call(Method::POST, "/admin/v1/accounts", Some(body))
-            .await?;
+        let path = "/admin/v1/accounts";
+        client.call(Method::POST, path, Some(body)).await?;
     }
     let mut paid = None;
     if let Some(Payment { id, amount }) = payment {
         let body = json!({ "id": id, "amount_rub": amount });
-        let answer = client
-            .call(Method::POST, &format!("{path}/topups"), Some(body))
-            .await?;
+        let path = format!("{path}/topups");
+        let answer = client.call(Method::POST, &path, Some(body)).await?;
         paid = Some(match answer["repeated"] == true {
             true => Paid::Before,
             false => Paid::Now,
@@ -246,14 +237,11 @@ async fn apply(client: &Client, step: &Step, keys: &mut Keys) -> Result<Option<P
     };
     let mut body = key.limits.clone();
     body.insert("name".into(), key.name.clone().into());
-    body.extend(
-        [("sha256", sha256), ("prefix", prefix)]
-            .into_iter()
-            .filter_map(|(field, value)| Some((field.to_owned(), Value::from(value?)))),
-    );
-    client
-        .call(Method::POST, &format!("{path}/keys"), Some(body.into()))
-        .await?;
+    for (field, value) in [("sha256", sha256), ("prefix", prefix)] {
+        body.extend(value.map(|value| (field.to_owned(), value.into())));
+    }
+    let path = format!("{path}/keys");
+    client.call(Method::POST, &path, Some(body.into())).await?;
     Ok(paid)
 }
 
@@ -264,10 +252,8 @@ async fn plan(
     keys: &Keys,
 ) -> Result<Result<Vec<Step>, Vec<Mistake>>, Failure> {
     let there = client.call(Method::GET, "/admin/v1/accounts", None).await?;
-    let mut names: HashMap<String, Option<String>> = each(&there, "accounts", "id", "name")
-        .into_iter()
-        .map(|(id, name)| (id, Some(name)))
-        .collect();
+    let names = each(&there, "accounts", "id", "name").into_iter();
+    let mut names: HashMap<_, _> = names.map(|(id, name)| (id, Some(name))).collect();
     let mut of_account: HashMap<AccountId, HashSet<String>> = HashMap::new();
     let (mut steps, mut mistakes) = (Vec::with_capacity(rows.len()), Vec::new());
     let mut progress = Progress::new("lines checked", Some(rows.len() as u64));
@@ -277,13 +263,9 @@ async fn plan(
             && !row.name.is_empty()
             && *known != row.name
         {
-            mistakes.push((
-                row.line,
-                format!(
-                    "name: account {} already exists with the name {known:?}",
-                    row.account
-                ),
-            ));
+            let account = &row.account;
+            let mistake = format!("name: account {account} already exists with the name {known:?}");
+            mistakes.push((row.line, mistake));
         }
         let opens_account = known.is_none();
         if opens_account {
@@ -308,10 +290,9 @@ async fn plan(
         });
         progress.at(index as u64 + 1);
     }
-    Ok(if mistakes.is_empty() {
-        Ok(steps)
-    } else {
-        Err(mistakes)
+    Ok(match mistakes.is_empty() {
+        true => Ok(steps),
+        false => Err(mistakes),
     })
 }
 
@@ -325,12 +306,8 @@ async fn todo(
     of_account: &mut HashMap<AccountId, HashSet<String>>,
 ) -> Result<Result<Todo, String>, Failure> {
     let made_before = keys.known(account, &key.name);
-    let digest = match (&key.sha256, made_before) {
-        (Some(sha256), _) => Some(sha256.clone()),
-        (None, Some(secret)) => Some(secret.digest().to_string()),
-        (None, None) => None,
-    };
-    if let Some(digest) = digest {
+    let digest = || made_before.map(|secret| secret.digest().to_string());
+    if let Some(digest) = key.sha256.clone().or_else(digest) {
         let found = client
             .find(&format!("/admin/v1/keys/sha256-{digest}"))
             .await?;
@@ -357,15 +334,11 @@ async fn todo(
     if !account_there {
         return Ok(Ok(Todo::Make));
     }
-    let there = match of_account.get(account) {
-        Some(names) => names.contains(&key.name),
-        None => {
-            let names = key_names(client, account).await?;
-            let there = names.contains(&key.name);
-            of_account.insert(account.clone(), names);
-            there
-        }
+    let names = match of_account.entry(account.clone()) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(unknown) => unknown.insert(key_names(client, account).await?),
     };
+    let there = names.contains(&key.name);
     Ok(Ok(if there { Todo::There } else { Todo::Make }))
 }
 
@@ -374,28 +347,23 @@ async fn key_names(client: &Client, account: &AccountId) -> Result<HashSet<Strin
     let path = format!("/admin/v1/accounts/{account}/keys");
     let listed = client.call(Method::GET, &path, None).await?;
     let names = each(&listed, "keys", "name", "status").into_iter();
-    Ok(names
-        .filter(|(_, status)| status != "deleted")
-        .map(|(name, _)| name)
-        .collect())
+    let names = names.filter(|(_, status)| status != "deleted");
+    Ok(names.map(|(name, _)| name).collect())
 }
 
 /// Returns the text fields `one` and `other` of each item in the list.
 fn each(answer: &Value, list: &str, one: &str, other: &str) -> Vec<(String, String)> {
     let text = |item: &Value, name: &str| item[name].as_str().unwrap_or_default().to_owned();
-    let items = answer[list].as_array().map_or(&[][..], Vec::as_slice);
+    let items = show::rows(answer, list).iter();
     items
-        .iter()
         .map(|item| (text(item, one), text(item, other)))
         .collect()
 }
 
 fn reported(file: &str, mistakes: &[Mistake]) -> Failure {
-    let mut lines: Vec<String> = mistakes
-        .iter()
-        .take(MISTAKES_MAX)
-        .map(|(line, problem)| format!("{file}: line {line}: {problem}"))
-        .collect();
+    let lines = mistakes.iter().take(MISTAKES_MAX);
+    let lines = lines.map(|(line, problem)| format!("{file}: line {line}: {problem}"));
+    let mut lines: Vec<String> = lines.collect();
     if mistakes.len() > MISTAKES_MAX {
         lines.push(format!("{file}: {} more", mistakes.len() - MISTAKES_MAX));
     }

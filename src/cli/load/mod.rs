@@ -170,20 +170,13 @@ pub(super) async fn load(args: &LoadArgs) -> Result<(), Failure> {
     let endpoint = Endpoint::new(&args.url);
     let prepared = match &args.request {
         Some(file) => requests(file)?,
-        None => vec![
-            args.operation
-                .body(args, &model(args, &endpoint).await?)
-                .to_string(),
-        ],
+        None => {
+            let model = model(args, &endpoint).await?;
+            vec![args.operation.body(args, &model).to_string()]
+        }
     };
-    let post = |body| {
-        endpoint.post(
-            args.operation.path(),
-            args.operation.format(),
-            &args.key,
-            body,
-        )
-    };
+    let (path, format) = (args.operation.path(), args.operation.format());
+    let post = |body| endpoint.post(path, format, &args.key, body);
     let prepared: Vec<_> = prepared.into_iter().map(post).collect::<Result<_, _>>()?;
     // The first call is sent alone. If the address, the key or the request is wrong, the mistake is thus reported only
     // once.
@@ -209,14 +202,8 @@ pub(super) async fn load(args: &LoadArgs) -> Result<(), Failure> {
         _ = tokio::signal::ctrl_c() => {}
     }
     let (results, elapsed) = (record.results(), began.elapsed());
-    if args.json {
-        show::write(&format!(
-            "{:#}\n",
-            report::json(&args.url, &results, elapsed)
-        ))?;
-    } else {
-        show::write(&report::text(&results, elapsed))?;
-    }
+    let report = report::json(&args.url, &results, elapsed);
+    show::print(args.json, &report, |_| report::text(&results, elapsed))?;
     let calls = results.answered + results.failed;
     if args.failed_max.allows(results.failed, calls) && results.answered > 0 {
         return Ok(());
@@ -297,6 +284,12 @@ impl Endpoint {
         }
     }
 
+    fn host(&self) -> &str {
+        self.url
+            .authority()
+            .map_or("", |authority| authority.as_str())
+    }
+
     fn post(
         &self,
         path: &str,
@@ -304,10 +297,7 @@ impl Endpoint {
         key: &str,
         body: String,
     ) -> Result<Prepared, Failure> {
-        let host = self
-            .url
-            .authority()
-            .map_or("", |authority| authority.as_str());
+        let host = self.host();
         let path = format!("{}{path}", self.prefix);
         Prepared::post(host, &path, format, key, body.into())
             .map_err(|error| Failure::Usage(format!("--url or --key: {error}")))
@@ -317,11 +307,7 @@ impl Endpoint {
     async fn send(&self, call: &Prepared, each: impl FnMut(&Bytes)) -> Result<(), Failure> {
         let sent = async { Connection::open(&self.origin).await?.send(call, each).await };
         sent.await.map_err(|error| {
-            let text = format!(
-                "{}{}: {error}",
-                self.url.authority().map_or("", |a| a.as_str()),
-                call.uri
-            );
+            let text = format!("{}{}: {error}", self.host(), call.uri);
             match error {
                 CallError::Status(..) | CallError::Event(_) => Failure::Refused(text),
                 _ => Failure::OutOfReach(text),
