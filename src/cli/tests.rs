@@ -216,7 +216,7 @@ fn connection_flags_may_be_before_or_after_a_subcommand() {
         "tollgate account --json --admin-url http://h list",
         "tollgate account list --json --admin-url http://h",
     ] {
-        let Ok(Command::Account { admin, .. }) = parsed(line) else {
+        let Ok(Command::Account(Subcommands { admin, .. })) = parsed(line) else {
             panic!("{line}")
         };
         let url = admin.admin_url.as_deref();
