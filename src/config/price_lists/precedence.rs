@@ -17,7 +17,7 @@ use crate::config::{
 
 /// How specifically a rule names accounts. A more specific value is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Who {
+pub(super) enum Who {
     All,
     Group,
     Account,
@@ -48,7 +48,7 @@ impl Which {
 
 /// Returns the most specific of the matching rules, by account and then by model. `Ok(None)` if no rule matches. If two
 /// rules are equally specific, returns both as an error.
-fn deciding(
+pub(super) fn deciding(
     holding: impl Iterator<Item = (usize, Who, Which)> + Clone,
 ) -> Result<Option<usize>, (usize, usize)> {
     let Some((rule, who, which)) = holding.clone().max_by_key(|(_, who, which)| (*who, *which))

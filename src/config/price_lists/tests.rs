@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::precedence::{Who, deciding};
 use super::*;
 use crate::config::testing::{SMALL, parse};
 
