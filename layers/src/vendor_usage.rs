@@ -129,10 +129,8 @@ impl Count {
         // Some vendors write whole numbers with a fraction, for example 5.0.
         let text = number.to_string();
         let tokens = text.strip_suffix(".0").unwrap_or(&text).parse().ok();
-        Self {
-            tokens,
-            suspect: tokens.is_none(),
-        }
+        let suspect = tokens.is_none();
+        Self { tokens, suspect }
     }
 }
 
@@ -219,7 +217,7 @@ impl Tools {
 mod class_tests;
 #[cfg(test)]
 #[cfg(feature = "passthrough")]
-mod published_prices;
+mod published_prices_tests;
 
 #[cfg(test)]
 mod tests {

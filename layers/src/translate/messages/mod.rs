@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod answer_tests;
 #[cfg(test)]
-mod recorded;
+mod recorded_tests;
 #[cfg(test)]
 mod request_tests;
 #[cfg(test)]
@@ -29,8 +29,8 @@ pub fn estimate_input_tokens(call: &Call) -> u64 {
     (text + around + input.usual_images).saturating_add(input.usual_documents)
 }
 
-#[cfg(test)]
 #[cfg(feature = "parse")]
+#[cfg(test)]
 mod tests {
     use bytes::Bytes;
 
