@@ -3,7 +3,7 @@
 //! Only the `respond` layer turns an [`Error`] into an HTTP response. [`std::fmt::Display`] gives the English message
 //! for the log, with the cause in `source`; `respond` writes the message for the caller.
 
-use std::{any::Any, borrow::Cow, fmt, net::IpAddr, time::Duration};
+use std::{any::Any, borrow::Cow, net::IpAddr, time::Duration};
 
 use http::StatusCode;
 
@@ -262,10 +262,8 @@ impl Error {
     /// Creates a 400 error that names a field of the request and what is wrong with it.
     #[must_use]
     pub fn invalid(field: impl Into<Cow<'static, str>>, problem: Problem) -> Self {
-        Self::Invalid {
-            field: field.into(),
-            problem,
-        }
+        let field = field.into();
+        Self::Invalid { field, problem }
     }
 
     /// Returns whether the vendor caused the error, and not the request or this gateway. A vendor's rate limit and a
@@ -381,124 +379,100 @@ pub struct VendorAnswered {
 pub struct VendorUnreached(pub String);
 
 /// A reason for which a field of a request is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
     /// The body is not JSON. Contains the error's position, for example `1:14` (line and column), or a message.
+    #[error("not JSON, {0}")]
     NotJson(String),
     /// The field is required, but is missing.
+    #[error("missing")]
     Missing,
     /// The header is required, but is missing.
+    #[error("the header is missing")]
     HeaderMissing,
     /// The idempotency key is invalid: it must be one header of 1 to 255 visible ASCII characters.
+    #[error("the value is not 1 to 255 visible ASCII characters")]
     NotAnIdempotencyKey,
     /// The value is not of the named type.
+    #[error("the value is not of type {0}")]
     WrongType(&'static str),
     /// The value is not one of the values that this text lists.
+    #[error("the value is not one of {0}")]
     NotOneOf(&'static str),
     /// The number is below this minimum.
+    #[error("below {0}")]
     BelowMin(u64),
     /// The number, or the count of elements, is above this maximum.
+    #[error("above {0}")]
     AboveMax(u64),
     /// The field or header occurs twice.
+    #[error("it occurs twice")]
     Duplicate,
     /// The value is nested deeper than this many levels.
+    #[error("nested deeper than {0} levels")]
     TooDeep(usize),
     /// The value must not be empty.
+    #[error("empty")]
     Empty,
     /// The conversation has instructions but no message, which the model's vendor does not accept.
+    #[error("no message in the conversation has content")]
     NothingSaid,
     /// The value is not a positive amount of rubles in whole kopecks.
+    #[error("not an amount of rubles above 0 in whole kopecks")]
     NotKopecks,
     /// The value is less than that of the named field.
+    #[error("the value is less than that of {0}")]
     LessThan(&'static str),
     /// The value contradicts the named field.
+    #[error("contradicts {0}")]
     Contradicts(&'static str),
     /// The value is not a host, optionally with a port.
+    #[error("not a host")]
     NotAHost,
     /// The field requests something that this gateway cannot count or forward.
+    #[error("unsupported")]
     Unsupported,
     /// The field refers to a conversation that the vendor stores; the client must send the conversation itself.
+    #[error("refers to a conversation that the vendor stores")]
     ThreadUnsupported,
     /// The field refers to stored state, and nothing is stored between calls.
+    #[error("the gateway stores no state between calls")]
     StateUnsupported,
     /// The field requests that the response be stored, which this gateway does not do.
+    #[error("the gateway does not store responses")]
     StoreUnsupported,
     /// The field refers to a part of the conversation that is stored elsewhere.
+    #[error("the gateway does not store items")]
     ReferenceUnsupported,
     /// The field requests a tool that the vendor runs and that has no price.
+    #[error("the vendor runs this tool, and the tool has no price")]
     ToolUnsupported,
     /// The field requests a web search that the vendor runs and that has no price.
+    #[error("the vendor runs this tool, and the tool has no price")]
     SearchUnsupported,
     /// The size of the input cannot be determined before the call, so no hold can cover its cost.
+    #[error("the size of this input is unknown before the call")]
     SizeUnseen,
     /// The field has no equivalent in the format of the model's vendor.
+    #[error("the vendor's format has no equivalent")]
     NotTranslated,
     /// The field requests something that has no price for this model.
+    #[error("the model has no price for this")]
     Unpriced,
     /// The model is of this kind, which is called at other paths than the request's: see [`ModelKind::surfaces`].
     #[cfg(feature = "model-calls")]
+    #[error("the model can only be called at {}", .0.surfaces().join(", "))]
     ModelOfKind(ModelKind),
     /// The request's cache marks have different lifetimes, but a price is valid for only one lifetime.
+    #[error("cache marks have different lifetimes")]
     MixedLifetimes,
     /// The input may have more tokens than the largest input for which the model has a price.
+    #[error("the input may have {tokens} tokens, but the model has a price only up to {max}")]
     InputUnpriced {
         /// The upper bound of the input tokens that the hold assumes.
         tokens: u64,
         /// The largest number of input tokens for which the model has a price.
         max: u64,
     },
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotJson(why) => write!(f, "not JSON, {why}"),
-            Self::Missing => f.write_str("missing"),
-            Self::HeaderMissing => f.write_str("the header is missing"),
-            Self::NotAnIdempotencyKey => {
-                f.write_str("the value is not 1 to 255 visible ASCII characters")
-            }
-            Self::WrongType(wanted) => write!(f, "the value is not of type {wanted}"),
-            Self::NotOneOf(wanted) => write!(f, "the value is not one of {wanted}"),
-            Self::BelowMin(min) => write!(f, "below {min}"),
-            Self::AboveMax(max) => write!(f, "above {max}"),
-            Self::Duplicate => f.write_str("it occurs twice"),
-            Self::TooDeep(levels) => write!(f, "nested deeper than {levels} levels"),
-            Self::Empty => f.write_str("empty"),
-            Self::NothingSaid => f.write_str("no message in the conversation has content"),
-            Self::NotKopecks => f.write_str("not an amount of rubles above 0 in whole kopecks"),
-            Self::LessThan(other) => write!(f, "the value is less than that of {other}"),
-            Self::Contradicts(other) => write!(f, "contradicts {other}"),
-            Self::NotAHost => f.write_str("not a host"),
-            Self::Unsupported => f.write_str("unsupported"),
-            Self::ThreadUnsupported => {
-                f.write_str("refers to a conversation that the vendor stores")
-            }
-            Self::StateUnsupported => f.write_str("the gateway stores no state between calls"),
-            Self::StoreUnsupported => f.write_str("the gateway does not store responses"),
-            Self::ReferenceUnsupported => f.write_str("the gateway does not store items"),
-            Self::ToolUnsupported | Self::SearchUnsupported => {
-                f.write_str("the vendor runs this tool, and the tool has no price")
-            }
-            Self::SizeUnseen => f.write_str("the size of this input is unknown before the call"),
-            Self::NotTranslated => f.write_str("the vendor's format has no equivalent"),
-            Self::Unpriced => f.write_str("the model has no price for this"),
-            #[cfg(feature = "model-calls")]
-            Self::ModelOfKind(kind) => {
-                write!(
-                    f,
-                    "the model can only be called at {}",
-                    kind.surfaces().join(", ")
-                )
-            }
-            Self::MixedLifetimes => f.write_str("cache marks have different lifetimes"),
-            Self::InputUnpriced { tokens, max } => {
-                write!(
-                    f,
-                    "the input may have {tokens} tokens, but the model has a price only up to {max}"
-                )
-            }
-        }
-    }
 }
