@@ -135,17 +135,13 @@ pub(crate) fn shrinks(older: &VendorUsage, newer: &VendorUsage) -> (bool, bool) 
 /// is `None`, the field is added at the end.
 pub(crate) fn with_member(object: &[u8], old: Option<&Range<usize>>, usage: &str) -> Bytes {
     if let Some(&Range { start, end }) = old {
-        return [&object[..start], usage.as_bytes(), &object[end..]]
-            .concat()
-            .into();
+        return Bytes::from([&object[..start], usage.as_bytes(), &object[end..]].concat());
     }
     let end = object.trim_ascii_end().len().saturating_sub(1);
     let members = object[..end].trim_ascii_end();
     let comma: &[u8] = if members.ends_with(b"{") { b"" } else { b"," };
     let rest = &object[members.len()..];
-    [members, comma, b"\"usage\":", usage.as_bytes(), rest]
-        .concat()
-        .into()
+    Bytes::from([members, comma, b"\"usage\":", usage.as_bytes(), rest].concat())
 }
 
 /// Returns the bytes as text of the same length, with invalid UTF-8 replaced. Invalid UTF-8, for example a character

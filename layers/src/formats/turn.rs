@@ -173,10 +173,8 @@ impl Translator {
             Format::Messages => Box::<messages::Reader>::default(),
             Format::Responses => Box::<responses::Reader>::default(),
         };
-        Self {
-            reader,
-            writer: Box::new(writer),
-        }
+        let writer = Box::new(writer);
+        Self { reader, writer }
     }
 
     /// Translates a response for a caller of the Chat Completions format. `origin` has the names of tools. If `plain`,

@@ -239,9 +239,8 @@ impl Read for Reader {
             return Err(broken("the stream has no choice with content"));
         }
         if !self.stop.is_some_and(Stop::was_cut) && !self.calls.whole() {
-            return Err(broken(
-                "the stream ended within the arguments of a tool call",
-            ));
+            let why = "the stream ended within the arguments of a tool call";
+            return Err(broken(why));
         }
         if !self.calls.named() {
             return Err(broken("a tool call has no function name"));

@@ -202,11 +202,8 @@ impl<'a, W: RequestWriter<'a>> Messages<'_, W> {
         let arguments = if custom {
             Arguments::Free(called.need_literal("input")?)
         } else {
-            let text = called
-                .get("arguments")?
-                .map(|it| Text::read(&it))
-                .transpose()?;
-            let text = text.filter(|text| !text.is_empty());
+            let text = called.get("arguments")?.map(|it| Text::read(&it));
+            let text = text.transpose()?.filter(|text| !text.is_empty());
             text.map_or(Arguments::None, Arguments::Encoded)
         };
         let mark = match mark {

@@ -254,10 +254,8 @@ impl<'a> Reasoning<'a> {
 
     /// Returns the reasoning's text for this field. `None` if the message has no such field.
     pub(crate) fn text(&self, field: Field) -> Option<Literal<'a>> {
-        let pieces: Vec<&str> = self.texts[field as usize]
-            .iter()
-            .filter_map(|text| inner(text))
-            .collect();
+        let texts = self.texts[field as usize].iter();
+        let pieces: Vec<&str> = texts.filter_map(|text| inner(text)).collect();
         let text = quoted(&pieces);
         (inner(&text) != Some("")).then_some(text)
     }

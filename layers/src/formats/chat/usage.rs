@@ -31,10 +31,8 @@ pub fn chat_usage(json: &str) -> Option<VendorUsage> {
 /// and the details of the completion. `None` if the text is not a usage object or counts nothing.
 pub(crate) fn read(json: &str, totals: [&str; 5]) -> Option<VendorUsage> {
     let usage = ChatUsage::of(json, totals)?;
-    let counted = usage
-        .prompt_tokens
-        .tokens
-        .or(usage.completion_tokens.tokens);
+    let (prompt, completion) = (usage.prompt_tokens, usage.completion_tokens);
+    let counted = prompt.tokens.or(completion.tokens);
     counted.map(|_| usage.read())
 }
 

@@ -78,9 +78,8 @@ impl Writer {
             return Ok(());
         }
         if id.len().max(model.len()) > NAME_BYTES_MAX {
-            return Err(broken(
-                "the id or the model name of the response is too long",
-            ));
+            let why = "the id or the model name of the response is too long";
+            return Err(broken(why));
         }
         self.head = format!(
             "data: {{\"id\":{id},\"object\":\"chat.completion.chunk\",\"created\":{created},\

@@ -148,9 +148,8 @@ impl Reader {
         // The Messages format never interleaves blocks. A delta of a block that is not open is an error, because it
         // would be added to the wrong tool call.
         if matches!((self.index, index), (Some(open), Some(index)) if open != index) {
-            return Err(broken(
-                "a content_block_delta belongs to a block that is not open",
-            ));
+            let why = "a content_block_delta belongs to a block that is not open";
+            return Err(broken(why));
         }
         match (&mut self.open, &*delta.kind) {
             (Open::Dropped, _) => Ok(()),
@@ -208,9 +207,8 @@ impl Reader {
         // If the event with the stop reason was lost, the stream is an error, because the gateway must not invent a
         // reason.
         if self.stop.is_none() {
-            return Err(broken(
-                "the stream reported no stop_reason before message_stop",
-            ));
+            let why = "the stream reported no stop_reason before message_stop";
+            return Err(broken(why));
         }
         self.ended = true;
         let usage = self.usage.counts().unwrap_or_default().usage;

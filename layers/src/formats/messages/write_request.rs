@@ -381,11 +381,8 @@ impl<'a> Conversation<'a> {
 
     /// Returns whether the last turn of the assistant begins with thinking that the vendor wrote.
     fn thought(&self) -> bool {
-        let last = self
-            .turns
-            .iter()
-            .rev()
-            .find(|turn| turn.role == Role::Assistant);
+        let mut turns = self.turns.iter().rev();
+        let last = turns.find(|turn| turn.role == Role::Assistant);
         last.is_some_and(|turn| matches!(turn.content.first(), Some(Block::Raw(_))))
     }
 
@@ -430,11 +427,8 @@ impl<'a> Conversation<'a> {
         if self.open_calls.is_empty() {
             self.say_late();
         }
-        if self
-            .turns
-            .last()
-            .is_none_or(|turn| turn.role != Role::Assistant)
-        {
+        let last = self.turns.last();
+        if last.is_none_or(|turn| turn.role != Role::Assistant) {
             self.open_calls.clear();
         }
         self.open_calls.extend(call);
@@ -445,9 +439,8 @@ impl<'a> Conversation<'a> {
     /// the caller wrote for the model. Vendors reject thinking in such a response if the turn began without thinking.
     /// The Chat Completions format cannot carry thinking, so all turns of its callers begin without it.
     fn within_a_turn(&self) -> bool {
-        self.turns
-            .last()
-            .is_some_and(|turn| turn.role == Role::Assistant || turn.has_results)
+        let last = self.turns.last();
+        last.is_some_and(|turn| turn.role == Role::Assistant || turn.has_results)
     }
 
     /// Adds a tool result. If the turn before the result lacks its tool call, the result becomes a text of the user,
@@ -492,9 +485,8 @@ impl<'a> Conversation<'a> {
                 has_results: false,
             });
         }
-        self.turns
-            .last_mut()
-            .expect("the conversation has at least one turn")
+        let last = self.turns.last_mut();
+        last.expect("the conversation has at least one turn")
     }
 }
 

@@ -118,10 +118,8 @@ impl Pixels {
     /// Returns the estimated tokens: one per patch of 28 pixels, up to the number of a full-size image, because vendors
     /// scale larger images down.
     pub(crate) fn tokens_usual(self) -> u64 {
-        let patches = self
-            .width
-            .div_ceil(28)
-            .saturating_mul(self.height.div_ceil(28));
+        let (columns, rows) = (self.width.div_ceil(28), self.height.div_ceil(28));
+        let patches = columns.saturating_mul(rows);
         patches.clamp(85, WHOLE_IMAGE_TOKENS_USUAL)
     }
 }

@@ -128,10 +128,8 @@ impl Scan {
                 self.page_objects += u64::from(!is_name_byte(rest.first()));
             }
             // A name with `#` escapes may mean a page, so pages may be missing from the count.
-            let end = name
-                .iter()
-                .skip(1)
-                .position(|byte| !is_name_byte(Some(byte)));
+            let mut after_slash = name.iter().skip(1);
+            let end = after_slash.position(|byte| !is_name_byte(Some(byte)));
             self.hides_pages |= name[..end.map_or(0, |end| end + 1)].contains(&b'#');
         }
         self.hides_pages |= starts(b"/ObjStm").next().is_some();
@@ -201,12 +199,12 @@ fn number(text: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
     use crate::formats::reading::base64::encode;
 
     /// Returns a PDF with this number of pages. Each page has text and an image of these sizes.
-    pub(crate) fn pdf(pages: usize, text_bytes: usize, image_bytes: usize) -> Vec<u8> {
+    fn pdf(pages: usize, text_bytes: usize, image_bytes: usize) -> Vec<u8> {
         let mut file = b"%PDF-1.7\n".to_vec();
         let stream = |file: &mut Vec<u8>, dictionary: &str, bytes: usize| {
             file.extend(format!("9 0 obj\n<< {dictionary} /Length {bytes} >>\nstream\n").bytes());

@@ -176,10 +176,8 @@ pub(crate) struct OnlyDefault {
 impl OnlyDefault {
     /// Accepts the strings in `allowed`. Any other value is unsupported.
     pub(crate) const fn of(allowed: &'static [&'static str]) -> Self {
-        Self {
-            allowed,
-            otherwise: Problem::Unsupported,
-        }
+        let otherwise = Problem::Unsupported;
+        Self { allowed, otherwise }
     }
 }
 

@@ -207,7 +207,9 @@ impl ResponsesStream {
                 return Seen::Failure(failure(data));
             }
             // Some vendors send errors without a type.
-            "" if event.has_error() => return Seen::Failure(failure(data)),
+            "" if event.error.is_some_and(|error| is_error(error.get())) => {
+                return Seen::Failure(failure(data));
+            }
             kind if kind.ends_with(".delta") => self.piece(kind, data),
             _ => {}
         }
@@ -377,17 +379,9 @@ fn failure(data: &[u8]) -> Error {
     let of_response = response
         .and_then(|response| members(response, &["error"]).ok())
         .and_then(|[error]| error);
-    let error = [error, of_response]
-        .into_iter()
-        .flatten()
-        .find(|error| is_error(error));
+    let mut errors = [error, of_response].into_iter().flatten();
+    let error = errors.find(|error| is_error(error));
     vendor_error(error.unwrap_or(&whole))
-}
-
-impl Typed<'_> {
-    fn has_error(&self) -> bool {
-        self.error.is_some_and(|error| is_error(error.get()))
-    }
 }
 
 /// A string that is borrowed from the JSON if it has no escapes.

@@ -258,10 +258,8 @@ struct Outputs<'a, 'i> {
 
 impl<'a, 'i> Outputs<'a, 'i> {
     const fn of(items: &'i [&'a RawValue]) -> Self {
-        Self {
-            items,
-            ids: OnceCell::new(),
-        }
+        let ids = OnceCell::new();
+        Self { items, ids }
     }
 
     /// Returns whether this tool call was truncated and must be left out: vendors reject incomplete arguments, and tool
@@ -280,14 +278,10 @@ impl<'a, 'i> Outputs<'a, 'i> {
     }
 
     fn ids(&self) -> HashSet<Cow<'a, str>> {
-        let outputs = self
-            .items
-            .iter()
-            .filter_map(|raw| serde_json::from_str::<Output<'a>>(raw.get()).ok());
-        outputs
-            .filter(|item| item.kind.ends_with("_call_output"))
-            .map(|item| item.call_id)
-            .collect()
+        let items = self.items.iter();
+        let outputs = items.filter_map(|raw| serde_json::from_str::<Output<'a>>(raw.get()).ok());
+        let outputs = outputs.filter(|item| item.kind.ends_with("_call_output"));
+        outputs.map(|item| item.call_id).collect()
     }
 }
 

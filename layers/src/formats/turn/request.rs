@@ -410,11 +410,8 @@ pub(crate) fn with_members<'a>(schema: Json<'a>, required: &[(&str, &str)]) -> J
         return schema;
     };
     let has = |name: &str| fields.iter().any(|(field, _)| field == name);
-    let missing: Vec<&str> = required
-        .iter()
-        .filter(|member| !has(member.0))
-        .map(|member| member.1)
-        .collect();
+    let missing = required.iter().filter(|member| !has(member.0));
+    let missing: Vec<&str> = missing.map(|member| member.1).collect();
     if missing.is_empty() {
         return schema;
     }
