@@ -1,15 +1,19 @@
 //! The type of response bodies above the layers that are generic over the body type.
 
-use std::any::Any;
+use std::{any::Any, task::Poll};
 
 use bytes::Bytes;
-use http_body::Body;
+use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 
 use crate::error::{BoxError, Error};
 
 /// A boxed response body. Its error type is concrete, so that a spawned task can serve it.
 pub type AnswerBody = UnsyncBoxBody<Bytes, Error>;
+
+/// The result of [`Body::poll_frame`] for a body of bytes.
+#[allow(dead_code, reason = "not every feature wraps bodies")]
+pub(crate) type PolledFrame<E = Error> = Poll<Option<Result<Frame<Bytes>, E>>>;
 
 /// Boxes a body, and converts its errors by [`Error::from_below`]. A body that is already boxed is returned unchanged.
 pub fn boxed<B>(body: B) -> AnswerBody

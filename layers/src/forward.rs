@@ -2,11 +2,11 @@
 //! it forwards the call. If the layer refuses the call, the future fails at once.
 
 use std::{
-    fmt,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
+use http::Response;
 use pin_project_lite::pin_project;
 
 use crate::error::{BoxError, Error};
@@ -36,12 +36,11 @@ pin_project! {
 impl<F: Future> ResponseFuture<F> {
     /// Creates a future that polls the inner service's future directly, without a box.
     pub(crate) const fn forwarded(call: F) -> Self {
-        Self {
-            inner: Inner::Forwarded { call },
-        }
+        let inner = Inner::Forwarded { call };
+        Self { inner }
     }
 
-    /// Creates a future that must wait before it calls the inner service. It is boxed.
+    /// Creates a future that does more than forward a call, for example waits before it does. It is boxed.
     pub(crate) fn boxed(call: impl Future<Output = F::Output> + Send + 'static) -> Self {
         Self {
             inner: Inner::Boxed {
@@ -99,8 +98,34 @@ impl<F: Future> Future for ResponseFuture<F> {
     }
 }
 
-impl<F: Future> fmt::Debug for ResponseFuture<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+debug_fields!(impl[F: Future] ResponseFuture<F> {});
+
+pin_project! {
+    /// The future of the service below a layer that converts the response's body, and errors by [`Error::from_below`].
+    #[derive(Debug)]
+    pub struct Mapped<F, A, B> {
+        #[pin]
+        call: F,
+        map: fn(A) -> B,
+    }
+}
+
+impl<F, A, B> Mapped<F, A, B> {
+    pub(crate) const fn new(call: F, map: fn(A) -> B) -> Self {
+        Self { call, map }
+    }
+}
+
+impl<F, A, B, E> Future for Mapped<F, A, B>
+where
+    F: Future<Output = Result<Response<A>, E>>,
+    E: Into<BoxError> + 'static,
+{
+    type Output = Result<Response<B>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let res = ready!(this.call.poll(cx)).map_err(Error::from_below)?;
+        Poll::Ready(Ok(res.map(*this.map)))
     }
 }

@@ -38,12 +38,13 @@ use std::{
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, SizeHint};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{
+    body::PolledFrame,
     error::{BoxError, Error},
     setting::Setting,
 };
@@ -99,10 +100,8 @@ impl<S> Layer<S> for InFlightLayer {
     type Service = InFlight<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        InFlight {
-            inner,
-            permits: Arc::clone(&self.permits),
-        }
+        let permits = Arc::clone(&self.permits);
+        InFlight { inner, permits }
     }
 }
 
@@ -126,16 +125,9 @@ where
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        match self.permits.take() {
-            Some(permit) => ResponseFuture {
-                inner: Some(self.inner.call(req)),
-                permit: Some(permit),
-            },
-            None => ResponseFuture {
-                inner: None,
-                permit: None,
-            },
-        }
+        let permit = self.permits.take();
+        let inner = permit.is_some().then(|| self.inner.call(req));
+        ResponseFuture { inner, permit }
     }
 }
 
@@ -181,10 +173,8 @@ impl<A> ResponseBody<A> {
     /// Wraps a response body that needs no permit. It then has the same type as a body with a permit.
     #[must_use]
     pub const fn without_permit(inner: A) -> Self {
-        Self {
-            inner,
-            permit: None,
-        }
+        let permit = None;
+        Self { inner, permit }
     }
 }
 
@@ -192,10 +182,7 @@ impl<A: Body<Data = Bytes>> Body for ResponseBody<A> {
     type Data = Bytes;
     type Error = A::Error;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, A::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame<A::Error> {
         self.project().inner.poll_frame(cx)
     }
 

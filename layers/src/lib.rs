@@ -115,6 +115,13 @@
     )
 )]
 
+#[macro_use]
+#[allow(
+    unused_macros,
+    reason = "not every set of features has a type that uses it"
+)]
+mod debug;
+
 pub mod body;
 #[cfg(any(feature = "parse", feature = "passthrough"))]
 mod body_budget;
@@ -130,7 +137,14 @@ pub mod facts;
 mod format;
 #[cfg(feature = "model-calls")]
 mod formats;
-#[cfg(any(feature = "auth", feature = "rate-limit", feature = "select"))]
+#[cfg(any(
+    feature = "auth",
+    feature = "rate-limit",
+    feature = "select",
+    feature = "idempotency",
+    feature = "translate"
+))]
+#[allow(dead_code, reason = "each of these layers uses a part of it")]
 mod forward;
 #[cfg(any(feature = "passthrough", feature = "upstream"))]
 mod heads;
@@ -139,6 +153,8 @@ mod heads;
 pub mod json;
 #[cfg(feature = "accounts")]
 pub mod key;
+#[cfg(any(feature = "failover", feature = "upstream"))]
+mod lock;
 #[cfg(feature = "model-calls")]
 pub mod login;
 #[cfg(feature = "model-calls")]

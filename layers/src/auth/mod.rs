@@ -105,30 +105,20 @@ pub struct AuthLayer<K, T = KeyHeaders> {
 impl<K> AuthLayer<K> {
     /// Creates a layer that looks up keys in `keys`. Requests must present them as [`KeyHeaders`] describes.
     pub const fn new(keys: K) -> Self {
-        Self {
-            keys,
-            take: KeyHeaders,
-        }
+        let take = KeyHeaders;
+        Self { keys, take }
     }
 }
 
 impl<K, T> AuthLayer<K, T> {
     /// Replaces the rule by which the layer finds the key in a request's headers.
     pub fn taking<U: TakeKey>(self, take: U) -> AuthLayer<K, U> {
-        AuthLayer {
-            keys: self.keys,
-            take,
-        }
+        let keys = self.keys;
+        AuthLayer { keys, take }
     }
 }
 
-impl<K: fmt::Debug, T> fmt::Debug for AuthLayer<K, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AuthLayer")
-            .field("keys", &self.keys)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[K: fmt::Debug, T] AuthLayer<K, T> { keys: keys });
 
 /// Finds the caller's key in the headers of a request. A closure that takes the headers implements this trait.
 pub trait TakeKey: Clone + Send + Sync + 'static {
@@ -203,10 +193,8 @@ impl<S, K: Clone, T: Clone> Layer<S> for AuthLayer<K, T> {
     type Service = Auth<S, K, T>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Auth {
-            inner,
-            layer: Arc::new(self.clone()),
-        }
+        let layer = Arc::new(self.clone());
+        Auth { inner, layer }
     }
 }
 
@@ -218,14 +206,7 @@ pub struct Auth<S, K, T = KeyHeaders> {
     layer: Arc<AuthLayer<K, T>>,
 }
 
-impl<S: fmt::Debug, K: fmt::Debug, T> fmt::Debug for Auth<S, K, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Auth")
-            .field("inner", &self.inner)
-            .field("keys", &self.layer.keys)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[S: fmt::Debug, K: fmt::Debug, T] Auth<S, K, T> { inner: inner, keys: layer.keys });
 
 impl<S, K, T, B> Service<Request<B>> for Auth<S, K, T>
 where
@@ -351,12 +332,8 @@ fn check(record: &KeyRecord, address: Option<IpAddr>) -> Result<(), Error> {
         return Err(Error::KeyExpired);
     }
     // A key that is bound to addresses is refused if the client's address is unknown.
-    let allowed = |address: IpAddr| {
-        record
-            .addresses
-            .iter()
-            .any(|net| net.contains(&address.to_canonical()))
-    };
+    let mut nets = record.addresses.iter();
+    let allowed = |address: IpAddr| nets.any(|net| net.contains(&address.to_canonical()));
     if !record.addresses.is_empty() && !address.is_some_and(allowed) {
         return Err(Error::AddressNotAllowed { address });
     }

@@ -27,16 +27,14 @@ mod work;
 use std::{
     collections::{HashMap, hash_map::Entry},
     fmt,
-    pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, ready},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::Body;
-use pin_project_lite::pin_project;
 use tokio::{sync::oneshot, task::JoinSet};
 use tollgate_ledger::idempotency::{AnswerStore, Claim, Digest};
 use tower_layer::Layer;
@@ -45,9 +43,8 @@ use tower_service::Service;
 use self::{
     run::{Buffered, Reader, Run},
     seal::Seal,
-    work::Work,
+    work::{Entered, Work},
 };
-pub use crate::facts::{AnswerKey, IDEMPOTENCY_KEY};
 use crate::{
     body::{AnswerBody, boxed},
     call::Call,
@@ -55,6 +52,10 @@ use crate::{
     facts::{Caller, RequestNumber},
     key::{AccountId, KeyId, KeyRecord},
     undecided,
+};
+pub use crate::{
+    facts::{AnswerKey, IDEMPOTENCY_KEY},
+    forward::{Mapped, ResponseFuture},
 };
 
 /// Header of a response to a repeated call; its value is `true`.
@@ -197,19 +198,12 @@ impl<K, M> IdempotencyLayer<K, M> {
 
 impl<K, M> Clone for IdempotencyLayer<K, M> {
     fn clone(&self) -> Self {
-        Self {
-            shared: Arc::clone(&self.shared),
-        }
+        let shared = Arc::clone(&self.shared);
+        Self { shared }
     }
 }
 
-impl<K, M> fmt::Debug for IdempotencyLayer<K, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotencyLayer")
-            .field("settings", &self.shared.settings)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[K, M] IdempotencyLayer<K, M> { settings: shared.settings });
 
 impl<K, M> Shared<K, M> {
     fn running(&self) -> MutexGuard<'_, HashMap<Name, Arc<Run<AnswerBody>>>> {
@@ -263,10 +257,8 @@ impl<S, K, M> Layer<S> for IdempotencyLayer<K, M> {
     type Service = Idempotency<S, K, M>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Idempotency {
-            inner,
-            shared: Arc::clone(&self.shared),
-        }
+        let shared = Arc::clone(&self.shared);
+        Idempotency { inner, shared }
     }
 }
 
@@ -285,13 +277,7 @@ impl<S: Clone, K, M> Clone for Idempotency<S, K, M> {
     }
 }
 
-impl<S: fmt::Debug, K, M> fmt::Debug for Idempotency<S, K, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Idempotency")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[S: fmt::Debug, K, M] Idempotency<S, K, M> { inner: inner });
 
 impl<S, A, K, M> Service<Request<Call>> for Idempotency<S, K, M>
 where
@@ -306,7 +292,7 @@ where
 {
     type Response = Response<AnswerBody>;
     type Error = Error;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<Mapped<S::Future, A, AnswerBody>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx).map_err(Error::from_below)
@@ -314,12 +300,12 @@ where
 
     fn call(&mut self, req: Request<Call>) -> Self::Future {
         let Some((caller, answer_key)) = key_of_request(&req) else {
-            return ResponseFuture::below(self.inner.call(req));
+            return ResponseFuture::forwarded(Mapped::new(self.inner.call(req), boxed));
         };
         let next = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, next);
         let shared = Arc::clone(&self.shared);
-        ResponseFuture::keyed(Box::pin(keyed(inner, shared, req, caller, answer_key)))
+        ResponseFuture::boxed(keyed(inner, shared, req, caller, answer_key))
     }
 }
 
@@ -396,7 +382,19 @@ where
     };
     let (to_client, send_answer) = oneshot::channel();
     let tasks = Arc::clone(&shared);
-    tasks.spawn(Work::new(shared, name, run, claim, seal, caller, to_client).run(inner, req));
+    let work = Work {
+        entered: Entered {
+            shared,
+            name,
+            run,
+            ending: AtomicBool::new(false),
+        },
+        claim,
+        seal,
+        caller,
+        to_client,
+    };
+    tasks.spawn(work.run(inner, req));
     match send_answer.await {
         Ok(WorkMessage::Answer(answer)) => *answer,
         Ok(WorkMessage::NotStored(call)) => {
@@ -425,63 +423,5 @@ fn stamp(headers: &mut HeaderMap, number: RequestNumber) {
     headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
     if let Ok(number) = HeaderValue::from_str(&number.to_string()) {
         headers.insert(ORIGINAL_REQUEST_ID, number);
-    }
-}
-
-pin_project! {
-    /// The future of [`Idempotency`]. It forwards a call without an idempotency key, or handles a call with one.
-    pub struct ResponseFuture<F> {
-        #[pin]
-        inner: Inner<F>,
-    }
-}
-
-/// The future of a request with an idempotency key: it runs a new call, repeats a response, or refuses the request.
-type Keyed = Pin<Box<dyn Future<Output = Result<Response<AnswerBody>, Error>> + Send>>;
-
-pin_project! {
-    #[project = Projected]
-    enum Inner<F> {
-        Below { #[pin] call: F },
-        Keyed { call: Keyed },
-    }
-}
-
-impl<F> ResponseFuture<F> {
-    const fn below(call: F) -> Self {
-        Self {
-            inner: Inner::Below { call },
-        }
-    }
-
-    const fn keyed(call: Keyed) -> Self {
-        Self {
-            inner: Inner::Keyed { call },
-        }
-    }
-}
-
-impl<F> fmt::Debug for ResponseFuture<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
-
-impl<F, A, E> Future for ResponseFuture<F>
-where
-    F: Future<Output = Result<Response<A>, E>>,
-    A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + 'static,
-    E: Into<BoxError> + 'static,
-{
-    type Output = Result<Response<AnswerBody>, Error>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().inner.project() {
-            Projected::Below { call } => {
-                let res = ready!(call.poll(cx)).map_err(Error::from_below)?;
-                Poll::Ready(Ok(res.map(boxed)))
-            }
-            Projected::Keyed { call } => call.as_mut().poll(cx),
-        }
     }
 }

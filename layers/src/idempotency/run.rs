@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt,
     future::poll_fn,
     mem,
     pin::Pin,
@@ -15,7 +14,7 @@ use http::response::Parts;
 use http_body::{Body, Frame, SizeHint};
 use tollgate_ledger::idempotency::Digest;
 
-use crate::{error::Error, facts::RequestNumber, key::AccountId};
+use crate::{body::PolledFrame, error::Error, facts::RequestNumber, key::AccountId};
 
 /// One account may use at most half of the limit for buffered bytes. So clients that stop reading block only their own
 /// account.
@@ -296,10 +295,7 @@ impl<A: Body<Data = Bytes, Error = Error> + Unpin> Body for Reader<A> {
     type Data = Bytes;
     type Error = Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         let this = &mut *self;
         if this.ended {
             return Poll::Ready(None);
@@ -388,14 +384,7 @@ impl<A> Drop for Reader<A> {
     }
 }
 
-impl<A> fmt::Debug for Reader<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reader")
-            .field("number", &self.run.number)
-            .field("at", &self.at)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[A] Reader<A> { number: run.number, at: at });
 
 #[cfg(test)]
 mod tests {

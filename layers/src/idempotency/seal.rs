@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response::Parts};
 use ring::{
     aead::{self, Aad, LessSafeKey, Nonce, UnboundKey},
+    error::Unspecified,
     hkdf, hmac,
 };
 use tollgate_ledger::idempotency::Digest;
@@ -36,16 +37,15 @@ impl Seal {
         presented: &[u8],
     ) -> Result<Self, Error> {
         let secret = hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, &secret.0);
+        let underived = |_: Unspecified| {
+            Error::Internal("the key that encrypts stored responses could not be derived".into())
+        };
         let expand = |what: &[&[u8]]| -> Result<[u8; 32], Error> {
             let mut bytes = [0; 32];
             let filled = secret
                 .expand(what, hkdf::HKDF_SHA256)
                 .and_then(|okm| okm.fill(&mut bytes));
-            filled.map_err(|_| {
-                Error::Internal(
-                    "the key that encrypts stored responses could not be derived".into(),
-                )
-            })?;
+            filled.map_err(underived)?;
             Ok(bytes)
         };
         let ids = hmac::Key::new(hmac::HMAC_SHA256, &expand(&[b"id"])?);
@@ -53,9 +53,7 @@ impl Seal {
         let name = [caller.account.as_bytes(), caller.id.as_bytes(), presented].join(&b'\0');
         let id = digest(hmac::sign(&ids, &name));
         let key = expand(&[b"answer", &id.0])?;
-        let key = UnboundKey::new(&aead::CHACHA20_POLY1305, &key).map_err(|_| {
-            Error::Internal("the key that encrypts stored responses could not be derived".into())
-        })?;
+        let key = UnboundKey::new(&aead::CHACHA20_POLY1305, &key).map_err(underived)?;
         Ok(Self {
             id,
             fingerprints: hmac::Key::new(hmac::HMAC_SHA256, &expand(&[b"fingerprint"])?),

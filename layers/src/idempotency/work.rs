@@ -42,29 +42,27 @@ use crate::{
 const RENEWALS: u32 = 3;
 
 pub(super) struct Work<S, K, M> {
-    entered: Entered<K, M>,
-    claim: Claim,
-    seal: Seal,
-    caller: Arc<KeyRecord>,
-    to_client: oneshot::Sender<WorkMessage<S>>,
+    pub(super) entered: Entered<K, M>,
+    pub(super) claim: Claim,
+    pub(super) seal: Seal,
+    pub(super) caller: Arc<KeyRecord>,
+    pub(super) to_client: oneshot::Sender<WorkMessage<S>>,
 }
 
 /// Keeps an in-flight call in the map of runs. Dropping it removes the run from the map and ends the run.
-struct Entered<K, M> {
-    shared: Arc<Shared<K, M>>,
-    name: Name,
-    run: Arc<Run<AnswerBody>>,
+pub(super) struct Entered<K, M> {
+    pub(super) shared: Arc<Shared<K, M>>,
+    pub(super) name: Name,
+    pub(super) run: Arc<Run<AnswerBody>>,
     /// Whether the task has begun to record that the call has ended.
-    ending: AtomicBool,
+    pub(super) ending: AtomicBool,
 }
 
 impl<K, M> Entered<K, M> {
     fn leave(&self) {
         let mut running = self.shared.running();
-        if running
-            .get(&self.name)
-            .is_some_and(|run| Arc::ptr_eq(run, &self.run))
-        {
+        let run = running.get(&self.name);
+        if run.is_some_and(|run| Arc::ptr_eq(run, &self.run)) {
             running.remove(&self.name);
         }
     }
@@ -101,29 +99,6 @@ where
     K: AnswerStore,
     M: Money,
 {
-    pub(super) fn new(
-        shared: Arc<Shared<K, M>>,
-        name: Name,
-        run: Arc<Run<AnswerBody>>,
-        claim: Claim,
-        seal: Seal,
-        caller: Arc<KeyRecord>,
-        to_client: oneshot::Sender<WorkMessage<S>>,
-    ) -> Self {
-        Self {
-            entered: Entered {
-                shared,
-                name,
-                run,
-                ending: AtomicBool::new(false),
-            },
-            claim,
-            seal,
-            caller,
-            to_client,
-        }
-    }
-
     pub(super) async fn run(self, inner: S, mut req: Request<Call>) {
         let claimed_at = Instant::now();
         let begin = self.begin(&mut req).await;

@@ -14,6 +14,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::usage::{Reader, Seen};
 use crate::{
+    body::PolledFrame,
     error::{BoxError, Error},
     formats::errors::broken,
     pieces::Pieces,
@@ -140,10 +141,7 @@ where
     type Data = Bytes;
     type Error = Error;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         let (stream, ready) = match &mut self.get_mut().0 {
             Inner::Whole(bytes) => (None, bytes),
             Inner::Stream(stream) => {

@@ -41,7 +41,7 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use http::{Request, Response};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, SizeHint};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -51,6 +51,7 @@ use super::{
     usage::{self, Reader, Seen},
 };
 use crate::{
+    body::PolledFrame,
     call::Format,
     sse::Splitter,
     usage::{End, Meter},
@@ -79,10 +80,8 @@ impl<S> Layer<S> for MeteredLayer {
     type Service = Metered<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Metered {
-            inner,
-            layer: *self,
-        }
+        let layer = *self;
+        Metered { inner, layer }
     }
 }
 
@@ -165,10 +164,7 @@ impl<A: Body<Data = Bytes>> Body for ResponseBody<A> {
     type Data = Bytes;
     type Error = A::Error;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, A::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame<A::Error> {
         let mut this = self.project();
         let frame = ready!(this.inner.as_mut().poll_frame(cx));
         if let Some(tap) = this.tap {
@@ -298,6 +294,7 @@ mod tests {
     use std::{convert::Infallible, io};
 
     use http::{StatusCode, header::CONTENT_TYPE};
+    use http_body::Frame;
     use http_body_util::{BodyExt, StreamBody};
     use tower::ServiceExt;
 

@@ -161,10 +161,8 @@ impl<S> Layer<S> for PassthroughLayer {
     type Service = Passthrough<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Passthrough {
-            inner,
-            layer: self.clone(),
-        }
+        let layer = self.clone();
+        Passthrough { inner, layer }
     }
 }
 
@@ -340,9 +338,8 @@ where
 }
 
 fn is_packed(headers: &HeaderMap) -> bool {
-    headers
-        .get(CONTENT_ENCODING)
-        .is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"))
+    let coding = headers.get(CONTENT_ENCODING);
+    coding.is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
 fn media_type(headers: &HeaderMap) -> &[u8] {

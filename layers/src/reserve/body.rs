@@ -14,6 +14,7 @@ use tollgate_ledger::settle::{AdjustedHold, Cut, Granted, QueuePermit, RunningEn
 
 use super::{Bill, Ending, Settler, adjust::Adjuster, ledger::Hold};
 use crate::{
+    body::PolledFrame,
     error::{BoxError, Error},
     facts::{CallCost, EventStream},
     money::MicroRub,
@@ -61,13 +62,8 @@ impl<T: Bill> Guard<T> {
     }
 
     /// Returns the call that this hold pays for.
-    pub(super) fn call(&self) -> &Granted<T> {
+    pub(super) const fn call(&self) -> &Arc<Granted<T>> {
         &self.call
-    }
-
-    /// Returns the same call as [`Self::call`], for a future that must own it.
-    pub(super) fn shared_call(&self) -> Arc<Granted<T>> {
-        Arc::clone(&self.call)
     }
 
     /// Returns the hold as it is requested from the ledger.
@@ -211,13 +207,13 @@ where
 
 /// The hold of a response that is being sent, and what is needed to end it.
 #[derive(Debug)]
-struct Held<T: Bill> {
-    guard: Guard<T>,
-    settler: Settler,
-    finish_without_client: bool,
+pub(super) struct Held<T: Bill> {
+    pub(super) guard: Guard<T>,
+    pub(super) settler: Settler,
+    pub(super) finish_without_client: bool,
     /// Changes the hold while the response is sent. `None` if the response is not an event stream, or if the hold has
     /// ended.
-    adjuster: Option<Adjuster>,
+    pub(super) adjuster: Option<Adjuster>,
 }
 
 impl<T: Bill> Held<T> {
@@ -233,47 +229,19 @@ where
     A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + Unpin + 'static,
     T: Bill,
 {
-    pub(super) fn new(inner: A, guard: Guard<T>, settler: Settler) -> Self {
-        let mut body = Self::ended(inner);
-        body.held = Some(Held {
-            guard,
-            settler,
-            finish_without_client: false,
-            adjuster: None,
-        });
-        body
-    }
-
-    /// Lets `adjuster` change the hold while the response is sent.
-    pub(super) fn adjusted_by(mut self, adjuster: Adjuster) -> Self {
-        if let Some(held) = &mut self.held {
-            held.adjuster = Some(adjuster);
-        }
-        self
-    }
-
-    /// Creates the body of a call whose hold has already ended.
-    pub(super) fn ended(inner: A) -> Self {
+    /// Creates the body of a call. `held` is `None` if the hold has already ended. The stream `tells_cost` reports its
+    /// cost in a comment before its last event.
+    pub(super) const fn new(
+        inner: A,
+        held: Option<Held<T>>,
+        tells_cost: Option<EventStream>,
+    ) -> Self {
         Self {
             inner: Some(inner),
-            held: None,
-            tells_cost: None,
+            held,
+            tells_cost,
             polling: false,
         }
-    }
-
-    /// Sets whether the call continues to its end if the client disconnects.
-    pub(super) fn finish_without_client(mut self, finish: bool) -> Self {
-        if let Some(held) = &mut self.held {
-            held.finish_without_client = finish;
-        }
-        self
-    }
-
-    /// Makes this stream report its cost, in a comment before its last event.
-    pub(super) fn tell_cost(mut self, stream: Option<EventStream>) -> Self {
-        self.tells_cost = stream;
-        self
     }
 
     /// If these events include the stream's last event, ends the hold, and returns the events with the cost inserted
@@ -299,10 +267,7 @@ where
     type Data = Bytes;
     type Error = Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         let this = &mut *self;
         let Some(inner) = this.inner.as_mut().filter(|_| !this.polling) else {
             return Poll::Ready(None);
@@ -650,8 +615,14 @@ mod tests {
         guard.granted(&settler, COST, |_| {});
         meter.update(|reading| reading.end = Some(End::Finished));
         let whole = Full::new(Bytes::from(DONE)).map_err(|never| match never {});
-        let mut body =
-            ResponseBody::new(whole, guard, settler).tell_cost(Some(EventStream(Format::Chat)));
+        let held = Held {
+            guard,
+            settler,
+            finish_without_client: false,
+            adjuster: None,
+        };
+        let stream = Some(EventStream(Format::Chat));
+        let mut body = ResponseBody::new(whole, Some(held), stream);
         assert_eq!(body.size_hint().exact(), None);
         assert!(!body.is_end_stream());
         let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();

@@ -319,28 +319,19 @@ impl<L, T> ReserveLayer<L, T> {
 
 impl<L, T> Clone for ReserveLayer<L, T> {
     fn clone(&self) -> Self {
-        Self {
-            shared: Arc::clone(&self.shared),
-        }
+        let shared = Arc::clone(&self.shared);
+        Self { shared }
     }
 }
 
-impl<L, T> fmt::Debug for ReserveLayer<L, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReserveLayer")
-            .field("ttl", &self.shared.ttl)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[L, T] ReserveLayer<L, T> { ttl: shared.ttl });
 
 impl<S, L, T> Layer<S> for ReserveLayer<L, T> {
     type Service = Reserve<S, L, T>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Reserve {
-            inner,
-            shared: Arc::clone(&self.shared),
-        }
+        let shared = Arc::clone(&self.shared);
+        Reserve { inner, shared }
     }
 }
 
@@ -359,13 +350,7 @@ impl<S: Clone, L, T> Clone for Reserve<S, L, T> {
     }
 }
 
-impl<S: fmt::Debug, L, T> fmt::Debug for Reserve<S, L, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reserve")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[S: fmt::Debug, L, T] Reserve<S, L, T> { inner: inner });
 
 impl<S, L, T, B, A> Service<Request<B>> for Reserve<S, L, T>
 where
@@ -429,11 +414,8 @@ where
     let (finish_without_client, tells_cost) = (quote.finish_without_client, quote.tells_cost);
     let (least, meter, bill) = (quote.least, quote.meter, quote.bill);
     let has_output = quote.has_output;
-    let number = req
-        .extensions()
-        .get::<RequestNumber>()
-        .copied()
-        .unwrap_or_else(RequestNumber::now_v7);
+    let number = req.extensions().get::<RequestNumber>().copied();
+    let number = number.unwrap_or_else(RequestNumber::now_v7);
     let (account, key) = (quote.account, quote.key);
     let mut hold = Hold::new(number, account, key, quote.want, shared.ttl.get());
     hold.least = least;
@@ -460,7 +442,7 @@ where
         let mut res = match &mut adjuster {
             None => guard.unless_cut(inner.call(req)).await?,
             Some(adjuster) => {
-                let call = adjuster.while_growing(guard.shared_call(), inner.call(req));
+                let call = adjuster.while_growing(Arc::clone(guard.call()), inner.call(req));
                 guard.unless_cut(Box::pin(call)).await?
             }
         };
@@ -471,17 +453,17 @@ where
             let cost = HeaderValue::from_str(cost.encode(&mut [0; MicroRub::TEXT_BYTES_MAX]));
             let cost = cost.expect("a decimal number is always a valid header value");
             res.headers_mut().insert(X_COST_RUB, cost);
-            return Ok(res.map(ResponseBody::ended));
+            return Ok(res.map(|inner| ResponseBody::new(inner, None, None)));
         }
         let settler = shared.settler.clone();
         Ok(res.map(|inner| {
-            let body = ResponseBody::new(inner, guard, settler)
-                .finish_without_client(finish_without_client)
-                .tell_cost(stream.filter(|_| tells_cost));
-            match stream {
-                Some(_) => body.adjusted_by(adjuster.unwrap_or_else(|| Adjuster::new(shared))),
-                None => body,
-            }
+            let held = body::Held {
+                guard,
+                settler,
+                finish_without_client,
+                adjuster: stream.map(|_| adjuster.unwrap_or_else(|| Adjuster::new(shared))),
+            };
+            ResponseBody::new(inner, Some(held), stream.filter(|_| tells_cost))
         }))
     }
 }
@@ -542,10 +524,8 @@ impl<R: Send + 'static> Future for ResponseFuture<R> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // The call is taken out of `self` while it is polled. If the poll panics, the drop must not poll the call
         // again.
-        let mut call = self
-            .call
-            .take()
-            .expect("a future must not be polled after it has completed");
+        let call = self.call.take();
+        let mut call = call.expect("a future must not be polled after it has completed");
         let result = call.as_mut().poll(cx);
         if result.is_pending() {
             self.call = Some(call);
@@ -570,8 +550,4 @@ impl<R: Send + 'static> Drop for ResponseFuture<R> {
     }
 }
 
-impl<R: Send + 'static> fmt::Debug for ResponseFuture<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[R: Send + 'static] ResponseFuture<R> {});

@@ -10,6 +10,7 @@ use pin_project_lite::pin_project;
 
 use super::{Answering, Shape, UsualShape};
 use crate::{
+    body::PolledFrame,
     call::Format,
     error::{BoxError, Error},
     stream_progress::StreamProgress,
@@ -33,21 +34,21 @@ pin_project! {
 }
 
 impl<A, P> ResponseBody<A, P> {
-    pub(super) fn answer(inner: A, answering: Answering<P>, format: Option<Format>) -> Self {
+    /// `progress` is the position in the stream, for a format whose events have sequence numbers.
+    pub(super) fn answer(
+        inner: A,
+        answering: Answering<P>,
+        format: Option<Format>,
+        progress: Option<StreamProgress>,
+    ) -> Self {
         Self {
             inner: Some(inner),
             refusal: None,
             answering: Some(answering),
             format,
-            progress: None,
+            progress,
             ended: false,
         }
-    }
-
-    /// Sets the position in the stream, for a format whose events have sequence numbers.
-    pub(super) fn within(mut self, progress: Option<StreamProgress>) -> Self {
-        self.progress = progress;
-        self
     }
 
     pub(super) fn refusal(bytes: Bytes) -> Self {
@@ -62,14 +63,7 @@ impl<A, P> ResponseBody<A, P> {
     }
 }
 
-impl<A: fmt::Debug, P> fmt::Debug for ResponseBody<A, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseBody")
-            .field("inner", &self.inner)
-            .field("refusal", &self.refusal)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[A: fmt::Debug, P] ResponseBody<A, P> { inner: inner, refusal: refusal });
 
 impl<A, P> Body for ResponseBody<A, P>
 where
@@ -79,10 +73,7 @@ where
     type Data = Bytes;
     type Error = Error;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         let this = self.project();
         if *this.ended {
             return Poll::Ready(None);
@@ -150,6 +141,7 @@ mod tests {
             StreamBody::new(futures_util::stream::iter(frames)),
             answering,
             format,
+            None,
         )
     }
 

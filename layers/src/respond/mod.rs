@@ -189,13 +189,7 @@ impl<P> RespondLayer<P> {
     }
 }
 
-impl<P> fmt::Debug for RespondLayer<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RespondLayer")
-            .field("language", &self.language)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[P] RespondLayer<P> { language: language });
 
 /// The shape of error responses. A closure that turns a [`Refused`] into a response is a shape.
 ///
@@ -272,14 +266,7 @@ impl<S: Clone, P: Clone> Clone for Respond<S, P> {
     }
 }
 
-impl<S: fmt::Debug, P> fmt::Debug for Respond<S, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Respond")
-            .field("inner", &self.inner)
-            .field("language", &self.layer.language)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[S: fmt::Debug, P] Respond<S, P> { inner: inner, language: layer.language });
 
 impl<S, B, A, P> Service<Request<B>> for Respond<S, P>
 where
@@ -293,9 +280,8 @@ where
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         if self.unready.is_none() {
             // The readiness error is stored until the next request, which is answered with it.
-            self.unready = ready!(self.inner.poll_ready(cx))
-                .map_err(Error::from_below)
-                .err();
+            let ready = ready!(self.inner.poll_ready(cx));
+            self.unready = ready.map_err(Error::from_below).err();
         }
         Poll::Ready(Ok(()))
     }
@@ -303,11 +289,8 @@ where
     fn call(&mut self, req: Request<B>) -> Self::Future {
         // The request's number is read before the inner service takes the request, because a service that fails does
         // not return the request.
-        let number = req
-            .extensions()
-            .get::<RequestNumber>()
-            .copied()
-            .unwrap_or_else(RequestNumber::now_v7);
+        let number = req.extensions().get::<RequestNumber>().copied();
+        let number = number.unwrap_or_else(RequestNumber::now_v7);
         let inner = match self.unready.take() {
             None => Inner::Called {
                 call: self.inner.call(req),
@@ -345,11 +328,7 @@ pin_project! {
     }
 }
 
-impl<F, P> fmt::Debug for ResponseFuture<F, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[F, P] ResponseFuture<F, P> {});
 
 impl<F, A, E, P> Future for ResponseFuture<F, P>
 where
@@ -367,10 +346,8 @@ where
                 .take()
                 .expect("a future must not be polled after it has completed")),
         };
-        let answering = this
-            .answering
-            .take()
-            .expect("a future must not be polled after it has completed");
+        let answering = this.answering.take();
+        let answering = answering.expect("a future must not be polled after it has completed");
         let number = answering.number;
         Poll::Ready(Ok(match result {
             Ok(mut res) => {
@@ -380,7 +357,7 @@ where
                     Some(Format::Responses) => res.extensions_mut().remove::<StreamProgress>(),
                     _ => None,
                 };
-                res.map(|inner| ResponseBody::answer(inner, answering, format).within(progress))
+                res.map(|inner| ResponseBody::answer(inner, answering, format, progress))
             }
             Err(error) => {
                 let refused = answering.refused(&error);

@@ -9,6 +9,7 @@ use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
 use crate::{
+    body::PolledFrame,
     error::{BoxError, Error},
     formats::{turn::Translator, wire::mended},
     sse::{Event, SILENCE_MAX, Splitter},
@@ -36,15 +37,13 @@ pin_project! {
 
 impl<A> ResponseBody<A> {
     pub(super) const fn same(inner: A) -> Self {
-        Self {
-            inner: Inner::Same { inner },
-        }
+        let inner = Inner::Same { inner };
+        Self { inner }
     }
 
     pub(super) const fn whole(bytes: Bytes) -> Self {
-        Self {
-            inner: Inner::Whole { bytes: Some(bytes) },
-        }
+        let inner = Inner::Whole { bytes: Some(bytes) };
+        Self { inner }
     }
 
     /// Translates each event of the vendor's stream. If the translation fails, the meter records this as the end of the
@@ -74,10 +73,7 @@ where
     type Data = Bytes;
     type Error = Error;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         let (mut inner, stream) = match self.project().inner.project() {
             Projected::Same { inner } => {
                 let frame = ready!(inner.poll_frame(cx));

@@ -38,11 +38,8 @@ fn message(message: &str) -> Option<Cow<'_, str>> {
     let Some((content, all)) = content.and_then(|it| Some((it, blocks(it)?))) else {
         return Some(message.into());
     };
-    let left: Vec<&str> = all
-        .iter()
-        .map(|block| block.get())
-        .filter(|block| !is_capsule(block))
-        .collect();
+    let blocks = all.iter().map(|block| block.get());
+    let left: Vec<&str> = blocks.filter(|block| !is_capsule(block)).collect();
     if left.len() == all.len() {
         return Some(message.into());
     }

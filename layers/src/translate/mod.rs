@@ -90,7 +90,6 @@ mod body;
 mod capsules;
 #[cfg(test)]
 mod chat;
-mod future;
 pub mod messages;
 mod pair;
 #[cfg(test)]
@@ -113,8 +112,8 @@ use http_body_util::BodyExt;
 use tower_layer::Layer;
 use tower_service::Service;
 
+pub use self::body::ResponseBody;
 use self::pair::{Answering, Pair};
-pub use self::{body::ResponseBody, future::ResponseFuture};
 #[cfg(feature = "passthrough")]
 use crate::body_budget::AnswerRoom;
 pub use crate::formats::{
@@ -122,6 +121,7 @@ pub use crate::formats::{
     responses::requested::RequestEcho,
     turn::{Translator, request::translate as request},
 };
+pub use crate::forward::{Mapped, ResponseFuture};
 use crate::{
     call::{Attempt, Call, Format, Outbound},
     error::{BoxError, Error},
@@ -174,7 +174,7 @@ where
 {
     type Response = Response<ResponseBody<A>>;
     type Error = Error;
-    type Future = ResponseFuture<S::Future, A>;
+    type Future = ResponseFuture<Mapped<S::Future, A, ResponseBody<A>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx).map_err(Error::from_below)
@@ -189,13 +189,13 @@ where
         let made = made.and_then(|answering| Ok((answering, outbound(attempt, caller)?)));
         let (answering, outbound) = match made {
             Ok(made) => made,
-            Err(error) => return ResponseFuture::translated(async { Err(error) }),
+            Err(error) => return ResponseFuture::refused(error),
         };
         let call = self.inner.call(Request::from_parts(parts, outbound));
         let Some(answering) = answering else {
-            return ResponseFuture::same(call);
+            return ResponseFuture::forwarded(Mapped::new(call, ResponseBody::same));
         };
-        ResponseFuture::translated(async move {
+        ResponseFuture::boxed(async move {
             let res = call.await.map_err(Error::from_below)?;
             translated(res, answering, &meter)
                 .await

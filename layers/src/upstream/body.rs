@@ -15,7 +15,10 @@ use super::{
     driven::{Alarm, DrivenBody},
     functions,
 };
-use crate::error::{BoxError, Error};
+use crate::{
+    body::PolledFrame,
+    error::{BoxError, Error},
+};
 
 /// If frames are always ready, the clock is read once per 64 frames.
 const FRAMES_A_LOOK: u8 = 64;
@@ -41,37 +44,26 @@ pub struct ResponseBody {
 }
 
 impl ResponseBody {
-    pub(super) const fn new(inner: VendorBody, patience: Patience) -> Self {
+    /// Creates the body of a vendor's response. If `has_functions`, function calls are rewritten into tool calls.
+    pub(super) fn new(inner: VendorBody, patience: Patience, has_functions: bool) -> Self {
+        let answer = || Box::new(functions::Answer::new(patience.first.is_some()));
         Self {
             inner,
             wait: Wait::new(patience),
-            functions: None,
+            functions: has_functions.then(answer),
         }
     }
 
-    /// Makes this body rewrite function calls into tool calls.
-    pub(super) fn with_functions(mut self) -> Self {
-        let is_stream = self.wait.patience.first.is_some();
-        self.functions = Some(Box::new(functions::Answer::new(is_stream)));
-        self
-    }
-
-    fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    fn poll_inner(&mut self, cx: &mut Context<'_>) -> PolledFrame {
         let frame = Pin::new(&mut self.inner).poll_frame(cx);
         self.wait.in_time(frame, self.inner.alarm(), cx)
     }
 
     /// Polls for frames until an event is complete. For a plain response, polls until the response is complete.
-    fn poll_rewritten(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    fn poll_rewritten(&mut self, cx: &mut Context<'_>) -> PolledFrame {
         loop {
-            if self
-                .functions
-                .as_ref()
-                .is_some_and(|answer| answer.has_ended())
-            {
+            let answer = self.functions.as_ref();
+            if answer.is_some_and(|answer| answer.has_ended()) {
                 return Poll::Ready(None);
             }
             let frame = ready!(self.poll_inner(cx));
@@ -96,10 +88,7 @@ impl Body for ResponseBody {
     type Data = Bytes;
     type Error = Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         match self.functions {
             None => self.poll_inner(cx),
             Some(_) => self.poll_rewritten(cx),
@@ -144,10 +133,7 @@ impl Body for VendorBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame<hyper::Error> {
         match self.get_mut() {
             Self::Driven(inner) => Pin::new(inner).poll_frame(cx),
             Self::Shared(inner, _) => Pin::new(inner).poll_frame(cx),
@@ -192,10 +178,10 @@ impl Wait {
     /// Returns the result of the poll, or an error if the wait for a frame has taken too long.
     fn in_time<E: Into<BoxError>>(
         &mut self,
-        frame: Poll<Option<Result<Frame<Bytes>, E>>>,
+        frame: PolledFrame<E>,
         alarm: &mut Alarm,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    ) -> PolledFrame {
         let Patience {
             first,
             idle,

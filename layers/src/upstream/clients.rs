@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, RwLock},
     time::Duration,
 };
 
@@ -26,6 +26,7 @@ use super::{
 };
 use crate::{
     error::BoxError,
+    lock::{read, write},
     model::{Egress, Protocol},
 };
 
@@ -132,19 +133,13 @@ impl Clients {
     /// # Errors
     /// The error of [`Connector::new`], if the egress has an invalid certificate or proxy.
     pub(super) fn get(&self, egress: &Arc<Egress>) -> Result<VendorClient, BoxError> {
-        let clients = self
-            .by_egress
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let clients = read(&self.by_egress);
         if let Some(client) = clients.get(egress) {
             return Ok(client.clone());
         }
         drop(clients);
         let made = VendorClient::new(egress)?;
-        let mut clients = self
-            .by_egress
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut clients = write(&self.by_egress);
         if clients.len() >= CLIENTS_MAX {
             // Running calls have their own references to the clients, so they continue.
             clients.clear();
@@ -154,10 +149,7 @@ impl Clients {
 
     /// Drops the clients, with their idle connections, of all egresses that are not in `used`.
     pub(super) fn retain(&self, used: &[&Egress]) {
-        let mut clients = self
-            .by_egress
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut clients = write(&self.by_egress);
         clients.retain(|egress, _| used.contains(&&**egress));
     }
 

@@ -1,7 +1,7 @@
 //! Sends requests that are not model calls, for example for OAuth tokens, through a vendor's proxy and with the
 //! certificate authorities that the vendor's configuration names.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -50,8 +50,4 @@ impl EgressClient {
     }
 }
 
-impl fmt::Debug for EgressClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EgressClient").finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[] EgressClient {});

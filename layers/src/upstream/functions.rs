@@ -28,9 +28,8 @@ const BYTES_MAX: usize = 64 << 20;
 /// a function.
 pub(super) fn request(body: &[u8]) -> Result<Bytes, Error> {
     let Ok(Value::Object(mut body)) = serde_json::from_slice(body) else {
-        return Err(Error::Internal(
-            "the request body is not a JSON object".into(),
-        ));
+        let why = "the request body is not a JSON object";
+        return Err(Error::Internal(why.into()));
     };
     for removed in ["parallel_tool_calls", "stream_options"] {
         body.remove(removed);
@@ -205,9 +204,8 @@ impl Answer {
     /// [`Error::VendorBroken`] if an event or a plain response is too long.
     pub(super) fn feed(&mut self, data: &[u8]) -> Result<Bytes, Error> {
         if self.pending.len() + data.len() > BYTES_MAX {
-            return Err(Error::VendorBroken(
-                "an event of the stream is too long".into(),
-            ));
+            let why = "an event of the stream is too long";
+            return Err(Error::VendorBroken(why.into()));
         }
         let searched = self.pending.len().saturating_sub(3);
         self.pending.extend_from_slice(data);

@@ -53,7 +53,6 @@ mod refusal;
 mod request;
 
 use std::{
-    fmt,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -132,13 +131,7 @@ impl Upstream {
     }
 }
 
-impl fmt::Debug for Upstream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Upstream")
-            .field("call_time_max", &self.shared.call_time_max)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[] Upstream { call_time_max: shared.call_time_max });
 
 impl Service<Request<Outbound>> for Upstream {
     type Response = Response<ResponseBody>;
@@ -199,15 +192,11 @@ impl Upstream {
             idle: vendor.idle_timeout,
             deadline,
         };
-        let client = self
-            .shared
-            .clients
-            .get(&vendor.egress)
-            .map_err(Error::Internal)?;
+        let clients = &self.shared.clients;
+        let client = clients.get(&vendor.egress).map_err(Error::Internal)?;
         let Some(credential) = vendor.credentials.get(credential).cloned() else {
-            return Err(Error::Internal(
-                "the vendor has no credential with this index".into(),
-            ));
+            let why = "the vendor has no credential with this index";
+            return Err(Error::Internal(why.into()));
         };
         let headers = vendor_headers(parts.headers, vendor, stream, credential);
         let mut req = Request::new(RequestBody::new(body, meter.clone()));
@@ -253,13 +242,8 @@ impl Sending {
                 Ok(Some(res)) => {
                     if res.status() == http::StatusCode::OK {
                         let has_functions = route.dialect.functions;
-                        return Ok(res.map(|inner| {
-                            let body = ResponseBody::new(inner, patience);
-                            match has_functions {
-                                true => body.with_functions(),
-                                false => body,
-                            }
-                        }));
+                        let body = |inner| ResponseBody::new(inner, patience, has_functions);
+                        return Ok(res.map(body));
                     }
                     let until = patience.deadline.min(Instant::now() + patience.idle);
                     // This future is boxed because few calls are refused. Otherwise every call's future would reserve
@@ -353,10 +337,8 @@ fn begins_with(beta: &str, prefix: &str) -> bool {
 
 /// Returns the betas that the caller requests, without those that change the price.
 fn betas(client: &HeaderMap, removed: &[String]) -> Option<HeaderValue> {
-    let lines = client
-        .get_all(ANTHROPIC_BETA)
-        .iter()
-        .filter_map(|line| line.to_str().ok());
+    let lines = client.get_all(ANTHROPIC_BETA).iter();
+    let lines = lines.filter_map(|line| line.to_str().ok());
     let stored: Vec<&str> = lines
         .flat_map(|line| line.split(','))
         .map(str::trim)

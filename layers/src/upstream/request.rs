@@ -17,7 +17,7 @@ pub(super) type BoxRequest = Box<Request<RequestBody>>;
 
 /// A complete body. When a connection takes it, the meter is notified, because the vendor may work on the call from
 /// then on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RequestBody {
     /// The body is boxed, because for each connection, hyper has a channel with space for 32 requests.
     body: Option<Box<Segments>>,
@@ -29,14 +29,10 @@ const _: () = assert!(size_of::<RequestBody>() <= 2 * size_of::<usize>());
 
 impl RequestBody {
     pub(super) fn new(body: Segments, meter: Meter) -> Self {
-        Self {
-            body: Some(Box::new(body)),
-            meter,
-        }
+        let body = Some(Box::new(body));
+        Self { body, meter }
     }
-}
 
-impl RequestBody {
     /// Returns the segments of a body that was not sent yet.
     pub(super) fn segments(&self) -> Vec<Bytes> {
         let body = self.body.as_deref();
@@ -46,11 +42,7 @@ impl RequestBody {
 
 /// Returns a copy of the request. The body of the copy shares the bytes of the original body.
 pub(super) fn copy(req: &BoxRequest) -> BoxRequest {
-    let RequestBody { body, meter } = req.body();
-    let mut copy = Request::new(RequestBody {
-        body: body.clone(),
-        meter: meter.clone(),
-    });
+    let mut copy = Request::new(req.body().clone());
     copy.method_mut().clone_from(req.method());
     copy.uri_mut().clone_from(req.uri());
     copy.headers_mut().clone_from(req.headers());

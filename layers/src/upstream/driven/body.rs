@@ -1,7 +1,6 @@
 //! A response body that polls the connection on which it arrives.
 
 use std::{
-    fmt,
     pin::Pin,
     task::{Context, Poll, Waker, ready},
 };
@@ -11,15 +10,13 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::{alarm::Alarm, pool::PooledConnection};
-use crate::self_wake::suppress_wakes;
+use crate::{body::PolledFrame, self_wake::suppress_wakes};
 
 /// Ready frames are joined up to this number of bytes, because each frame causes work in the layers above and in the
 /// connection to the caller.
 const JOINED_BYTES_MAX: usize = 16 * 1024;
 
 /// The result of polling a body for a frame.
-type Polled = Poll<Option<Result<Frame<Bytes>, hyper::Error>>>;
-
 /// A response body, with the connection on which it arrives.
 pub(in crate::upstream) struct DrivenBody {
     incoming: Incoming,
@@ -49,7 +46,7 @@ impl DrivenBody {
 
     /// Returns a frame that the connection has already received. The same task reads the body and polls the connection,
     /// so they need not wake each other.
-    fn take(&mut self) -> Polled {
+    fn take(&mut self) -> PolledFrame<hyper::Error> {
         let incoming = Pin::new(&mut self.incoming);
         let nobody = &mut Context::from_waker(Waker::noop());
         let (frame, received) = suppress_wakes(|| incoming.poll_frame(nobody));
@@ -58,7 +55,7 @@ impl DrivenBody {
     }
 
     /// Polls for the next frame, without joining it with further frames.
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Polled {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> PolledFrame<hyper::Error> {
         // A frame is taken as soon as the connection has received it. So no frame can be ready before the connection is
         // polled again, except data that arrived with the head, and the end of the body.
         let looks = std::mem::take(&mut self.unread)
@@ -138,7 +135,7 @@ impl Body for DrivenBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame<hyper::Error> {
         let this = &mut *self;
         let frame = match this.next.take() {
             Some(next) => next,
@@ -178,10 +175,4 @@ impl Drop for DrivenBody {
     }
 }
 
-impl fmt::Debug for DrivenBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DrivenBody")
-            .field("incoming", &self.incoming)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[] DrivenBody { incoming: incoming });

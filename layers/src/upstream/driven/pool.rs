@@ -1,7 +1,7 @@
 //! The pool of idle connections, grouped by scheme, host and port.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
 
@@ -14,6 +14,7 @@ use hyper_util::rt::TokioExecutor;
 use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
+use crate::lock::lock;
 
 /// A pool of connections that wait for their next call.
 pub(super) struct Pool {
@@ -96,7 +97,7 @@ impl Pool {
 
     fn lock(&self) -> MutexGuard<'_, Vec<(Origin, Vec<Idle>)>> {
         // A panic cannot leave the list half written, so the lock may be used after a panic.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.idle)
     }
 }
 
