@@ -43,23 +43,15 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct EarlyRateLimitLayer<L, F> {
-    limit: RateLimitLayer<L, F>,
-}
-
-impl<L, F> EarlyRateLimitLayer<L, F> {
-    pub(super) const fn new(limit: RateLimitLayer<L, F>) -> Self {
-        Self { limit }
-    }
+    pub(super) limit: RateLimitLayer<L, F>,
 }
 
 impl<S, L: Clone, F: Clone> Layer<S> for EarlyRateLimitLayer<L, F> {
     type Service = EarlyRateLimit<S, L, F>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        EarlyRateLimit {
-            inner,
-            layer: Arc::new(self.limit.clone()),
-        }
+        let layer = Arc::new(self.limit.clone());
+        EarlyRateLimit { inner, layer }
     }
 }
 
@@ -70,13 +62,7 @@ pub struct EarlyRateLimit<S, L, F> {
     layer: Arc<RateLimitLayer<L, F>>,
 }
 
-impl<S: fmt::Debug, L, F> fmt::Debug for EarlyRateLimit<S, L, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EarlyRateLimit")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[S: fmt::Debug, L, F] EarlyRateLimit<S, L, F> { inner: inner });
 
 impl<S, L, F, K, B> Service<Request<B>> for EarlyRateLimit<S, L, F>
 where

@@ -1,6 +1,4 @@
 use std::{
-    convert::Infallible,
-    fmt,
     hash::Hash,
     sync::{
         Arc,
@@ -12,10 +10,11 @@ use std::{
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
-use super::{Limiter, Quota};
+use super::{Limiter, Quota, get_or_insert};
 
 /// Counts requests in the memory of this process, in a table of bounded size. If the table is full, it evicts the
 /// callers seen longest ago; an evicted caller may get more requests admitted, never fewer.
+#[derive(Clone)]
 pub struct Gcra<K> {
     begin: Instant,
     /// The theoretical arrival time of each caller, in nanoseconds since `begin`.
@@ -34,9 +33,7 @@ impl<K: Eq + Hash + Clone> Gcra<K> {
 
     pub(super) fn count(&self, id: &K, quota: Quota) -> Result<(), Duration> {
         let now = u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let Ok(arrival) = self
-            .arrivals
-            .get_or_insert_with(id, || Ok::<_, Infallible>(Arc::default()));
+        let arrival = get_or_insert(&self.arrivals, id, Arc::default);
         let mut wait = Duration::ZERO;
         let step = |arrival| {
             arrive(arrival, now, quota)
@@ -73,20 +70,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> Limiter<K> for Gcra<K> {
     }
 }
 
-impl<K> Clone for Gcra<K> {
-    fn clone(&self) -> Self {
-        Self {
-            begin: self.begin,
-            arrivals: Arc::clone(&self.arrivals),
-        }
-    }
-}
-
-impl<K> fmt::Debug for Gcra<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gcra").finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[K] Gcra<K> {});
 
 #[cfg(test)]
 mod tests {

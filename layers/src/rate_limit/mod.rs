@@ -47,6 +47,7 @@ mod refusals;
 pub mod shared;
 
 use std::{
+    convert::Infallible,
     fmt,
     hash::Hash,
     net::IpAddr,
@@ -59,6 +60,7 @@ use std::{
 };
 
 use http::Request;
+use quick_cache::sync::Cache;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -156,11 +158,8 @@ pub struct RateLimitLayer<L, F> {
 impl<L, F> RateLimitLayer<L, F> {
     /// Creates a layer that counts requests with `limiter`, for the caller that `by` returns.
     pub const fn new(limiter: L, by: F) -> Self {
-        Self {
-            limiter,
-            by,
-            limit: Limit::Requests,
-        }
+        let limit = Limit::Requests;
+        Self { limiter, by, limit }
     }
 
     /// Sets the limit that the error's text names to the caller.
@@ -173,26 +172,18 @@ impl<L, F> RateLimitLayer<L, F> {
     /// [`RateVerdictLayer`] further below awaits the decision and refuses requests.
     #[must_use]
     pub const fn early(self) -> EarlyRateLimitLayer<L, F> {
-        EarlyRateLimitLayer::new(self)
+        EarlyRateLimitLayer { limit: self }
     }
 }
 
-impl<L: fmt::Debug, F> fmt::Debug for RateLimitLayer<L, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer")
-            .field("limiter", &self.limiter)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[L: fmt::Debug, F] RateLimitLayer<L, F> { limiter: limiter });
 
 impl<S, L: Clone, F: Clone> Layer<S> for RateLimitLayer<L, F> {
     type Service = RateLimit<S, L, F>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit {
-            inner,
-            layer: Arc::new(self.clone()),
-        }
+        let layer = Arc::new(self.clone());
+        RateLimit { inner, layer }
     }
 }
 
@@ -204,13 +195,7 @@ pub struct RateLimit<S, L, F> {
     layer: Arc<RateLimitLayer<L, F>>,
 }
 
-impl<S: fmt::Debug, L, F> fmt::Debug for RateLimit<S, L, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[S: fmt::Debug, L, F] RateLimit<S, L, F> { inner: inner });
 
 impl<S, L, F, K, B> Service<Request<B>> for RateLimit<S, L, F>
 where
@@ -251,9 +236,18 @@ where
     }
 }
 
+/// Returns the caller's entry. A caller without an entry gets a new one, which may evict the entry of another caller.
+fn get_or_insert<K, V: Clone>(cache: &Cache<K, V>, id: &K, new: impl FnOnce() -> V) -> V
+where
+    K: Eq + Hash + Clone,
+{
+    let Ok(value) = cache.get_or_insert_with(id, || Ok::<_, Infallible>(new()));
+    value
+}
+
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, sync::atomic::AtomicU32};
+    use std::sync::atomic::AtomicU32;
 
     use http::Response;
     use tower::{ServiceBuilder, ServiceExt};

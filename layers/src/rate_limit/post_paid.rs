@@ -1,6 +1,4 @@
 use std::{
-    convert::Infallible,
-    fmt,
     hash::Hash,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -9,7 +7,7 @@ use std::{
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
-use super::{Limiter, Quota};
+use super::{Limiter, Quota, get_or_insert};
 
 /// Limits what requests use, for example tokens. The usage of a request is known only when the request has ended: then
 /// [`PostPaid::take`] takes the usage from the caller's bucket.
@@ -35,6 +33,7 @@ use super::{Limiter, Quota};
 /// assert_eq!(wait.as_secs_f64().round(), 30.0);
 /// # }
 /// ```
+#[derive(Clone)]
 pub struct PostPaid<K> {
     begin: Instant,
     buckets: Arc<Cache<K, Arc<Mutex<Bucket>>>>,
@@ -76,8 +75,8 @@ impl<K: Eq + Hash + Clone> PostPaid<K> {
 
     fn look(&self, id: &K, quota: Quota) -> Result<(), Duration> {
         let now = self.begin.elapsed().as_nanos();
-        let new = || Ok::<_, Infallible>(Arc::new(Mutex::new(Bucket::new(quota, now))));
-        let Ok(bucket) = self.buckets.get_or_insert_with(id, new);
+        let new = || Arc::new(Mutex::new(Bucket::new(quota, now)));
+        let bucket = get_or_insert(&self.buckets, id, new);
         let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
         bucket.fill(now);
         bucket.quota = quota;
@@ -141,20 +140,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> Limiter<K> for PostPaid<K> {
     }
 }
 
-impl<K> Clone for PostPaid<K> {
-    fn clone(&self) -> Self {
-        Self {
-            begin: self.begin,
-            buckets: Arc::clone(&self.buckets),
-        }
-    }
-}
-
-impl<K> fmt::Debug for PostPaid<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostPaid").finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[K] PostPaid<K> {});
 
 #[cfg(test)]
 mod tests {

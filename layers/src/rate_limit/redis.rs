@@ -1,6 +1,6 @@
 //! Counts requests in Redis. All gateways share one count, by the clock of the Redis server.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::Quota;
 use crate::{
@@ -21,11 +21,8 @@ impl RedisLimiter {
     #[must_use]
     pub fn new(conn: RedisConn, name: &str) -> Self {
         let script = Arc::new(conn.script("", include_str!("gcra.lua")));
-        Self {
-            conn,
-            script,
-            name: name.into(),
-        }
+        let name = name.into();
+        Self { conn, script, name }
     }
 
     /// Admits and counts a request of the caller `id`, or returns how long the caller should wait.
@@ -45,11 +42,4 @@ impl RedisLimiter {
     }
 }
 
-impl fmt::Debug for RedisLimiter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisLimiter")
-            .field("name", &self.name)
-            .field("conn", &self.conn)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[] RedisLimiter { name: name, conn: conn });

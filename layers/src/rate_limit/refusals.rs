@@ -66,22 +66,14 @@ impl<L, F, C> RefusalLimitLayer<L, F, C> {
     }
 }
 
-impl<L: fmt::Debug, F, C> fmt::Debug for RefusalLimitLayer<L, F, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RefusalLimitLayer")
-            .field("limiter", &self.limiter)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[L: fmt::Debug, F, C] RefusalLimitLayer<L, F, C> { limiter: limiter });
 
 impl<S, L: Clone, F: Clone, C: Clone> Layer<S> for RefusalLimitLayer<L, F, C> {
     type Service = RefusalLimit<S, L, F, C>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RefusalLimit {
-            inner,
-            layer: Arc::new(self.clone()),
-        }
+        let layer = Arc::new(self.clone());
+        RefusalLimit { inner, layer }
     }
 }
 
@@ -93,13 +85,7 @@ pub struct RefusalLimit<S, L, F, C> {
     layer: Arc<RefusalLimitLayer<L, F, C>>,
 }
 
-impl<S: fmt::Debug, L, F, C> fmt::Debug for RefusalLimit<S, L, F, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RefusalLimit")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[S: fmt::Debug, L, F, C] RefusalLimit<S, L, F, C> { inner: inner });
 
 impl<S, L, F, C, K, B> Service<Request<B>> for RefusalLimit<S, L, F, C>
 where
@@ -140,11 +126,7 @@ pin_project! {
     }
 }
 
-impl<A, L, F, C, K> fmt::Debug for RefusalFuture<A, L, F, C, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RefusalFuture").finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[A, L, F, C, K] RefusalFuture<A, L, F, C, K> {});
 
 impl<A, R, E, L, F, C, K> Future for RefusalFuture<A, L, F, C, K>
 where

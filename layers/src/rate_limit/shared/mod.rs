@@ -31,16 +31,19 @@ mod simulation_tests;
 mod tokens;
 
 use std::{
-    fmt,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time::timeout,
+};
 
 pub use self::{
     permits::{IDLE, SLICE, SharedGcra},
@@ -128,9 +131,45 @@ fn add(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }
 
+/// A caller of a limit, and the limit's state for this caller.
+struct Slot<K, T> {
+    id: K,
+    state: Mutex<T>,
+}
+
+impl<K, T> Slot<K, T> {
+    fn new(id: K, state: T) -> Arc<Self> {
+        let state = Mutex::new(state);
+        Arc::new(Self { id, state })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, T> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type Verdict = Result<(), Duration>;
+
+/// The decision on a call, or the channel on which it arrives after the store's response.
+enum Begun {
+    Decided(Verdict),
+    Sent(oneshot::Receiver<Verdict>),
+}
+
+impl Begun {
+    /// Waits for the decision. Returns `None` if the task that sends commands has stopped.
+    async fn verdict(self) -> Option<Verdict> {
+        match self {
+            Self::Decided(verdict) => Some(verdict),
+            Self::Sent(reported) => timeout(ANSWER_TIME_MAX, reported).await.ok()?.ok(),
+        }
+    }
+}
+
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The connection to a store. All limits that use the store share it, and so do clones.
+#[derive(Clone)]
 pub struct SharedRates<S> {
     store: S,
     node: u64,
@@ -167,21 +206,15 @@ impl<S: RateStore> SharedRates<S> {
     /// Returns the counts of commands and calls since this object was created.
     #[must_use]
     pub fn counts(&self) -> RateCounts {
-        let Counters {
-            takes,
-            permits,
-            given_back,
-            spends,
-            waited,
-            failures,
-        } = &*self.counters;
+        let counters = &*self.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         RateCounts {
-            takes: takes.load(Ordering::Relaxed),
-            permits: permits.load(Ordering::Relaxed),
-            given_back: given_back.load(Ordering::Relaxed),
-            spends: spends.load(Ordering::Relaxed),
-            waited: waited.load(Ordering::Relaxed),
-            failures: failures.load(Ordering::Relaxed),
+            takes: read(&counters.takes),
+            permits: read(&counters.permits),
+            given_back: read(&counters.given_back),
+            spends: read(&counters.spends),
+            waited: read(&counters.waited),
+            failures: read(&counters.failures),
         }
     }
 
@@ -195,25 +228,7 @@ impl<S: RateStore> SharedRates<S> {
     }
 }
 
-impl<S: Clone> Clone for SharedRates<S> {
-    fn clone(&self) -> Self {
-        Self {
-            store: self.store.clone(),
-            node: self.node,
-            jobs: self.jobs.clone(),
-            counters: Arc::clone(&self.counters),
-            batches: Arc::clone(&self.batches),
-        }
-    }
-}
-
-impl<S> fmt::Debug for SharedRates<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedRates")
-            .field("node", &self.node)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[S] SharedRates<S> { node: node });
 
 /// The task that sends commands to the store, so that calls do not wait while a command is sent.
 #[derive(Debug)]

@@ -1,20 +1,13 @@
-use std::{
-    convert::Infallible,
-    fmt::{self, Display},
-    hash::Hash,
-    mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{fmt::Display, hash::Hash, mem, sync::Arc, time::Duration};
 
 use quick_cache::sync::Cache;
 use tokio::{
     sync::oneshot,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until},
 };
 
-use super::{ANSWER_TIME_MAX, RateStore, SharedRates, Take, add};
-use crate::rate_limit::{Gcra, Limiter, Quota};
+use super::{Begun, RateStore, SharedRates, Slot, Take, Verdict, add};
+use crate::rate_limit::{Gcra, Limiter, Quota, get_or_insert};
 
 /// A gateway takes permits in advance for the calls that it expects within this time.
 pub const SLICE: Duration = Duration::from_millis(200);
@@ -34,23 +27,17 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// permits should be available.
 const WORTH_ASKING: u32 = 16;
 
-type Verdict = Result<(), Duration>;
-
 /// Limits requests over all gateways (see [the module](super)). The number of callers in this process's memory is
 /// bounded. The next request of an evicted caller queries the store again.
+#[derive(Clone)]
 pub struct SharedGcra<K, S>(Arc<Inner<K, S>>);
 
 struct Inner<K, S> {
     rates: SharedRates<S>,
     name: Box<str>,
-    slots: Cache<K, Arc<Slot<K>>>,
+    slots: Cache<K, Arc<Slot<K, State>>>,
     /// Counts the calls that this gateway admits, and decides alone while the store cannot be reached.
     alone: Gcra<K>,
-}
-
-struct Slot<K> {
-    id: K,
-    state: Mutex<State>,
 }
 
 struct State {
@@ -85,11 +72,6 @@ struct Demand {
     since: Instant,
 }
 
-enum Begun {
-    Decided(Verdict),
-    SentRequest(oneshot::Receiver<Verdict>),
-}
-
 impl<K, S> SharedGcra<K, S>
 where
     K: Eq + Hash + Clone + Display + Send + Sync + 'static,
@@ -107,20 +89,14 @@ where
         }))
     }
 
-    fn slot(&self, id: &K, quota: Quota) -> Arc<Slot<K>> {
-        let new = || {
-            let state = Mutex::new(State::new(quota));
-            Ok::<_, Infallible>(Arc::new(Slot {
-                id: id.clone(),
-                state,
-            }))
-        };
-        let Ok(slot) = self.0.slots.get_or_insert_with(id, new);
-        slot
+    fn slot(&self, id: &K, quota: Quota) -> Arc<Slot<K, State>> {
+        get_or_insert(&self.0.slots, id, || {
+            Slot::new(id.clone(), State::new(quota))
+        })
     }
 
     /// Decides from memory. Returns `None` if the store must be queried.
-    fn look(&self, slot: &Arc<Slot<K>>, quota: Quota) -> Option<Verdict> {
+    fn look(&self, slot: &Arc<Slot<K, State>>, quota: Quota) -> Option<Verdict> {
         let mut state = slot.lock();
         let now = Instant::now();
         state.follow(quota, now);
@@ -168,10 +144,10 @@ where
                 return Begun::Decided(self.0.alone.count(id, quota));
             }
         }
-        Begun::SentRequest(reported)
+        Begun::Sent(reported)
     }
 
-    fn ask(&self, slot: &Arc<Slot<K>>) -> bool {
+    fn ask(&self, slot: &Arc<Slot<K, State>>) -> bool {
         let (limiter, slot) = (self.clone(), Arc::clone(slot));
         self.0.rates.begin(async move {
             limiter.take(&slot).await;
@@ -179,7 +155,7 @@ where
         })
     }
 
-    async fn take(&self, slot: &Slot<K>) {
+    async fn take(&self, slot: &Slot<K, State>) {
         let Inner { rates, name, .. } = &*self.0;
         let began = Instant::now();
         let (number, quota, take) = {
@@ -237,7 +213,7 @@ where
     }
 
     /// Returns unused permits to the store after they were not used for a while.
-    async fn tend(&self, slot: &Slot<K>) {
+    async fn tend(&self, slot: &Slot<K, State>) {
         let Inner { rates, name, .. } = &*self.0;
         {
             let mut state = slot.lock();
@@ -247,10 +223,7 @@ where
             state.is_tended = true;
         }
         loop {
-            let due = {
-                let state = slot.lock();
-                state.due()
-            };
+            let due = slot.lock().due();
             sleep_until(due).await;
             let (quota, back) = {
                 let mut state = slot.lock();
@@ -275,12 +248,6 @@ where
             let _ = rates.store.take(rates.node, &id, quota, take, NOTED).await;
             return;
         }
-    }
-}
-
-impl<K> Slot<K> {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -350,11 +317,8 @@ impl State {
     ) -> (u64, Quota, Take) {
         self.expire(now);
         let calls = waiting.len() as u64;
-        let under_way: u64 = self
-            .sent
-            .iter()
-            .map(|sent| sent.permits - (sent.waiting.len() as u64).min(sent.permits))
-            .sum();
+        let spare = |sent: &SentRequest| sent.permits.saturating_sub(sent.waiting.len() as u64);
+        let under_way: u64 = self.sent.iter().map(spare).sum();
         let take = Take {
             calls,
             spare: self.target(now).saturating_sub(self.permits + under_way),
@@ -405,20 +369,15 @@ where
     S: RateStore,
 {
     async fn admit(&self, id: K, quota: Quota) -> Result<(), Duration> {
-        match self.begin(&id, quota) {
-            Begun::Decided(verdict) => verdict,
-            Begun::SentRequest(reported) => match timeout(ANSWER_TIME_MAX, reported).await {
-                Ok(Ok(verdict)) => verdict,
-                // The task that sends commands has stopped, so its unsent commands are dropped.
-                Ok(Err(_)) | Err(_) => {
-                    let slot = self.slot(&id, quota);
-                    let mut state = slot.lock();
-                    (state.next, state.sent) = (None, Vec::new());
-                    drop(state);
-                    self.0.alone.count(&id, quota)
-                }
-            },
+        if let Some(verdict) = self.begin(&id, quota).verdict().await {
+            return verdict;
         }
+        // The task that sends commands has stopped, so its unsent commands are dropped.
+        let slot = self.slot(&id, quota);
+        let mut state = slot.lock();
+        (state.next, state.sent) = (None, Vec::new());
+        drop(state);
+        self.0.alone.count(&id, quota)
     }
 
     fn admit_now(&self, id: &K, quota: Quota) -> Option<Result<(), Duration>> {
@@ -426,16 +385,4 @@ where
     }
 }
 
-impl<K, S> Clone for SharedGcra<K, S> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<K, S> fmt::Debug for SharedGcra<K, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedGcra")
-            .field("name", &self.0.name)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[K, S] SharedGcra<K, S> { name: 0.name });

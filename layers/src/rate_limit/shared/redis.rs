@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::{Batch, RateStore, Take};
 use crate::{
@@ -80,10 +80,4 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1)
 }
 
-impl fmt::Debug for RedisRates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisRates")
-            .field("conn", &self.conn)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[] RedisRates { conn: conn });

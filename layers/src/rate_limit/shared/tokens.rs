@@ -1,21 +1,14 @@
-use std::{
-    convert::Infallible,
-    fmt::{self, Display},
-    hash::Hash,
-    mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{fmt::Display, hash::Hash, mem, sync::Arc, time::Duration};
 
 use quick_cache::sync::Cache;
 use tokio::{
     sync::oneshot,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until},
 };
 
-use super::{ANSWER_TIME_MAX, Batch, RateStore, SharedRates, add};
+use super::{Batch, Begun, RateStore, SharedRates, Slot, Verdict, add};
 use crate::rate_limit::{
-    Limiter, Quota,
+    Limiter, Quota, get_or_insert,
     post_paid::{Bucket, UNIT},
 };
 
@@ -32,22 +25,16 @@ const FEW: u128 = 16;
 /// response only if the age of the last one is at least this many times the maximum age.
 const STALE: u32 = 4;
 
-type Verdict = Result<(), Duration>;
-
 /// Limits usage over all gateways as [`PostPaid`](crate::rate_limit::PostPaid) limits it at one gateway; see [the
 /// module](super).
+#[derive(Clone)]
 pub struct SharedPostPaid<K, S>(Arc<Inner<K, S>>);
 
 struct Inner<K, S> {
     rates: SharedRates<S>,
     name: Box<str>,
     begin: Instant,
-    slots: Cache<K, Arc<Slot<K>>>,
-}
-
-struct Slot<K> {
-    id: K,
-    state: Mutex<State>,
+    slots: Cache<K, Arc<Slot<K, State>>>,
 }
 
 struct State {
@@ -74,11 +61,6 @@ enum ReportState {
     Soon,
     /// A report to the store is due now, or was sent and is not answered yet.
     Now,
-}
-
-enum Begun {
-    Decided(Verdict),
-    Sent(oneshot::Receiver<Verdict>),
 }
 
 impl<K, S> SharedPostPaid<K, S>
@@ -124,20 +106,13 @@ where
         }
     }
 
-    fn slot(&self, id: &K, quota: Quota) -> Arc<Slot<K>> {
-        let new = || {
-            let state = Mutex::new(State::new(quota, self.0.nanos()));
-            Ok::<_, Infallible>(Arc::new(Slot {
-                id: id.clone(),
-                state,
-            }))
-        };
-        let Ok(slot) = self.0.slots.get_or_insert_with(id, new);
-        slot
+    fn slot(&self, id: &K, quota: Quota) -> Arc<Slot<K, State>> {
+        let new = || Slot::new(id.clone(), State::new(quota, self.0.nanos()));
+        get_or_insert(&self.0.slots, id, new)
     }
 
     /// Decides from memory. Returns `None` if the store must be queried and the call must wait for its response.
-    fn look(&self, slot: &Arc<Slot<K>>, quota: Quota) -> Option<Verdict> {
+    fn look(&self, slot: &Arc<Slot<K, State>>, quota: Quota) -> Option<Verdict> {
         let now = Instant::now();
         let mut state = slot.lock();
         state.bucket.fill(self.0.nanos());
@@ -157,7 +132,7 @@ where
 
     /// Sends a report to the store now, unless one is already being sent. The response contains the usage over all
     /// gateways.
-    fn ask(&self, slot: &Arc<Slot<K>>) {
+    fn ask(&self, slot: &Arc<Slot<K, State>>) {
         if mem::replace(&mut slot.lock().report_state, ReportState::Now) == ReportState::Now {
             return;
         }
@@ -189,8 +164,8 @@ where
 
     /// Reports the usage of calls that have ended, and then of calls that end during the report, unless another task
     /// already does so.
-    async fn report_if_due(&self, slot: &Slot<K>) {
-        while slot.is_due() {
+    async fn report_if_due(&self, slot: &Slot<K, State>) {
+        while slot.lock().take_due() {
             match self.report(slot).await {
                 Some(due) => sleep_until(due).await,
                 None => break,
@@ -200,7 +175,7 @@ where
 
     /// Sends a report to the store. If more calls have ended meanwhile, returns the time at which the next report is
     /// due.
-    async fn report(&self, slot: &Slot<K>) -> Option<Instant> {
+    async fn report(&self, slot: &Slot<K, State>) -> Option<Instant> {
         let Inner { rates, name, .. } = &*self.0;
         let began = Instant::now();
         let (quota, batch) = {
@@ -253,32 +228,12 @@ impl<K, S> Inner<K, S> {
     }
 }
 
-impl<K> Slot<K> {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns whether a report is scheduled that no task has started yet. If so, marks it as started by the calling
-    /// task.
-    fn is_due(&self) -> bool {
-        let mut state = self.lock();
-        let is_due = state.report_state == ReportState::Soon;
-        if is_due {
-            state.report_state = ReportState::Now;
-        }
-        is_due
-    }
-}
-
 impl State {
-    const fn new(quota: Quota, now: u128) -> Self {
+    fn new(quota: Quota, now: u128) -> Self {
         Self {
             bucket: Bucket::new(quota, now),
             unreported: 0,
-            batch: Batch {
-                number: 0,
-                units: 0,
-            },
+            batch: Batch::default(),
             known: None,
             sent_at: None,
             largest: 0,
@@ -306,6 +261,16 @@ impl State {
             .map_or(now, |sent_at| sent_at + self.fresh() * 4 / 5)
     }
 
+    /// Returns whether a report is scheduled that no task has started yet. If so, marks it as started by the calling
+    /// task.
+    fn take_due(&mut self) -> bool {
+        let is_due = self.report_state == ReportState::Soon;
+        if is_due {
+            self.report_state = ReportState::Now;
+        }
+        is_due
+    }
+
     fn decide_all(&mut self) {
         let verdict = self.bucket.debt_paid_in();
         for waits in self.waiting.drain(..) {
@@ -320,21 +285,16 @@ where
     S: RateStore,
 {
     async fn admit(&self, id: K, quota: Quota) -> Result<(), Duration> {
-        match self.begin(&id, quota) {
-            Begun::Decided(verdict) => verdict,
-            Begun::Sent(reported) => match timeout(ANSWER_TIME_MAX, reported).await {
-                Ok(Ok(verdict)) => verdict,
-                // The task that sends commands has stopped, so this gateway decides alone.
-                Ok(Err(_)) | Err(_) => {
-                    let slot = self.slot(&id, quota);
-                    let mut state = slot.lock();
-                    state.report_state = ReportState::No;
-                    state.bucket.fill(self.0.nanos());
-                    state.decide_all();
-                    state.bucket.debt_paid_in()
-                }
-            },
+        if let Some(verdict) = self.begin(&id, quota).verdict().await {
+            return verdict;
         }
+        // The task that sends commands has stopped, so this gateway decides alone.
+        let slot = self.slot(&id, quota);
+        let mut state = slot.lock();
+        state.report_state = ReportState::No;
+        state.bucket.fill(self.0.nanos());
+        state.decide_all();
+        state.bucket.debt_paid_in()
     }
 
     fn admit_now(&self, id: &K, quota: Quota) -> Option<Result<(), Duration>> {
@@ -342,16 +302,4 @@ where
     }
 }
 
-impl<K, S> Clone for SharedPostPaid<K, S> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<K, S> fmt::Debug for SharedPostPaid<K, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedPostPaid")
-            .field("name", &self.0.name)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[K, S] SharedPostPaid<K, S> { name: 0.name });
