@@ -45,7 +45,7 @@ const PROBE_WAIT: Duration = Duration::from_secs(1);
 const LACKING_REST: Duration = Duration::from_secs(30);
 
 /// The circuit breaker of a route: decides whether the route admits calls.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Breaker {
     state: State,
     failures: u32,
@@ -64,29 +64,34 @@ pub(super) struct Breaker {
     tried: Option<Instant>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
+    #[default]
     Closed,
-    Open { until: Instant },
+    Open {
+        until: Instant,
+    },
     Probing,
 }
 
 /// The kind of a route's failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Trouble {
     /// No connection was made, so the vendor received nothing.
     Away,
     /// The vendor accepted the connection, but sent no byte in time.
     Silent,
     /// The vendor's response was invalid or broke off.
+    #[default]
     Answered,
     /// The vendor answered that it does not have the model.
     Lacking,
 }
 
 /// The callers to whom the breaker applies: those whose calls failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum FailedFor {
+    #[default]
     NoCaller,
     One(u64),
     All,
@@ -115,19 +120,6 @@ pub(super) enum Shown {
 }
 
 impl Breaker {
-    pub(super) const fn new() -> Self {
-        Self {
-            state: State::Closed,
-            failures: 0,
-            failed_for: FailedFor::NoCaller,
-            trouble: Trouble::Answered,
-            opened: 0,
-            turn: 0,
-            probes: 0,
-            tried: None,
-        }
-    }
-
     /// Returns the breaker's state for callers to whom the breaker applies.
     pub(super) fn shown(&self, now: Instant) -> Shown {
         match self.state {

@@ -39,14 +39,10 @@ pub(super) fn choose(
     if let [only] = candidates {
         return Some(only.index);
     }
-    let tier = candidates
-        .iter()
-        .map(|candidate| candidate.priority)
-        .min()?;
-    let tier: Vec<&Candidate> = candidates
-        .iter()
-        .filter(|candidate| candidate.priority == tier)
-        .collect();
+    let priorities = candidates.iter().map(|candidate| candidate.priority);
+    let tier = priorities.min()?;
+    let is_in_tier = |candidate: &&Candidate| candidate.priority == tier;
+    let tier: Vec<&Candidate> = candidates.iter().filter(is_in_tier).collect();
     let chosen = match (tier.as_slice(), conversation) {
         ([only], _) => *only,
         (tier, Some(conversation)) => home(tier, conversation),
@@ -89,11 +85,8 @@ fn less_loaded<'a>(tier: &[&'a Candidate], draw: &Draw) -> &'a Candidate {
 }
 
 fn by_weight<'a>(tier: &[&'a Candidate], draw: &Draw) -> &'a Candidate {
-    let total: u64 = tier
-        .iter()
-        .map(|candidate| u64::from(candidate.weight))
-        .sum();
-    let mut place = draw.below(total.max(1));
+    let weights = tier.iter().map(|candidate| u64::from(candidate.weight));
+    let mut place = draw.below(weights.sum::<u64>().max(1));
     for candidate in tier.iter().copied() {
         match place.checked_sub(u64::from(candidate.weight)) {
             Some(rest) => place = rest,

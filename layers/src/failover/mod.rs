@@ -116,7 +116,7 @@ use std::{
     fmt,
     future::poll_fn,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     task::{Context, Poll},
     time::Duration,
 };
@@ -142,6 +142,7 @@ use crate::{
     call::{Attempt, Priced},
     error::{BoxError, Error, VendorAnswered},
     facts::{NothingSaid, RequestNumber},
+    lock::lock,
 };
 
 /// The limits on the attempts of a call.
@@ -192,22 +193,14 @@ impl FailoverLayer {
     }
 }
 
-impl fmt::Debug for FailoverLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FailoverLayer")
-            .field("settings", &self.shared.settings)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[] FailoverLayer { settings: shared.settings });
 
 impl<S> Layer<S> for FailoverLayer {
     type Service = Failover<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Failover {
-            inner,
-            shared: Arc::clone(&self.shared),
-        }
+        let shared = Arc::clone(&self.shared);
+        Failover { inner, shared }
     }
 }
 
@@ -218,13 +211,7 @@ pub struct Failover<S> {
     shared: Arc<Shared>,
 }
 
-impl<S: fmt::Debug> fmt::Debug for Failover<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Failover")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(impl[S: fmt::Debug] Failover<S> { inner: inner });
 
 impl<S, A> Service<Request<Priced>> for Failover<S>
 where
@@ -245,7 +232,7 @@ where
 
     fn call(&mut self, req: Request<Priced>) -> Self::Future {
         let began = Instant::now();
-        self.shared.budget().deposit();
+        lock(&self.shared.budget).deposit();
         let plan = RoutePlan::new(&self.shared.health, &req);
         let Some(chosen) = plan.first(began) else {
             let error = plan.refusal(began);
@@ -355,43 +342,13 @@ where
                     return Err(error);
                 }
                 Class::Unfit => {}
-                Class::Failed(..) | Class::Limited(_) => requested += 1,
-                Class::ModelUnknown => {
-                    requested += 1;
-                    let status = StatusCode::NOT_FOUND.as_u16();
-                    tracing::error!(
-                        number,
-                        vendor,
-                        model,
-                        status,
-                        error = words_of(&error).map(|answered| answered.text.as_str()),
-                        "vendor has no such model; its route is paused: check routes[].model and the vendor's url"
-                    );
-                }
-                Class::KeyRefused(status) => {
-                    requested += 1;
-                    let status = status.as_u16();
-                    tracing::error!(
-                        number,
-                        vendor,
-                        model,
-                        status,
-                        key,
-                        "vendor refused our key, which is parked: check the key and the account"
-                    );
-                }
-                Class::Forbidden => {
-                    requested += 1;
-                    let status = StatusCode::FORBIDDEN.as_u16();
-                    tracing::error!(
-                        number,
-                        vendor,
-                        model,
-                        status,
-                        key,
-                        "vendor forbade a call; its route is paused: check whether the account may use this model"
-                    );
-                }
+                _ => requested += 1,
+            }
+            if let Some((status, advice)) = advice(class) {
+                let status = status.as_u16();
+                let error = words_of(&error).map(|answered| answered.text.as_str());
+                let key = is_of_key.then_some(key);
+                tracing::error!(number, vendor, model, status, error, key, "{advice}");
             }
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             let why = error.to_string();
@@ -415,7 +372,7 @@ where
             let Some(next) = plan.next(now) else {
                 return Err(error);
             };
-            if !is_unfit && !shared.withdraw(now) {
+            if !is_unfit && !lock(&shared.budget).withdraw(now) {
                 tracing::warn!(number, vendor, model, "no retry left in the budget");
                 return Err(error);
             }
@@ -430,20 +387,28 @@ where
 }
 
 /// Returns the vendor's status and message, if the error is a vendor's response.
-fn words_of(error: &Error) -> Option<&VendorAnswered> {
-    match error {
-        Error::VendorUnavailable(cause) => cause.downcast_ref(),
+/// For a failure that persists until the operator acts: the vendor's status, and what the log advises the operator.
+const fn advice(class: Class) -> Option<(StatusCode, &'static str)> {
+    match class {
+        Class::ModelUnknown => Some((
+            StatusCode::NOT_FOUND,
+            "vendor has no such model; its route is paused: check routes[].model and the vendor's url",
+        )),
+        Class::KeyRefused(status) => Some((
+            status,
+            "vendor refused our key, which is parked: check the key and the account",
+        )),
+        Class::Forbidden => Some((
+            StatusCode::FORBIDDEN,
+            "vendor forbade a call; its route is paused: check whether the account may use this model",
+        )),
         _ => None,
     }
 }
 
-impl Shared {
-    fn withdraw(&self, now: Instant) -> bool {
-        self.budget().withdraw(now)
-    }
-
-    fn budget(&self) -> std::sync::MutexGuard<'_, Budget> {
-        // A panic cannot leave the budget half written, so the lock may be used after a panic.
-        self.budget.lock().unwrap_or_else(PoisonError::into_inner)
+fn words_of(error: &Error) -> Option<&VendorAnswered> {
+    match error {
+        Error::VendorUnavailable(cause) => cause.downcast_ref(),
+        _ => None,
     }
 }

@@ -110,10 +110,8 @@ impl RoutePlan {
         }
         let mut taken = Vec::new();
         loop {
-            let candidates: Vec<Candidate> = self
-                .candidates(now)
-                .filter(|candidate| !taken.contains(&candidate.index))
-                .collect();
+            let is_free = |candidate: &Candidate| !taken.contains(&candidate.index);
+            let candidates: Vec<Candidate> = self.candidates(now).filter(is_free).collect();
             let index = choose(&candidates, self.conversation, self.health.draw())?;
             if let Some(chosen) = self.start(index, Entry::Open, now) {
                 return Some(chosen);

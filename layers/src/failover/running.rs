@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
@@ -19,6 +19,7 @@ use super::{
     health::{Health, LastResort, RouteHandle, Why},
 };
 use crate::{
+    body::PolledFrame,
     error::{BoxError, Error},
     model::Route,
     usage::{End, Meter, Reading},
@@ -318,10 +319,7 @@ where
     type Data = Bytes;
     type Error = Error;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         let mut this = self.project();
         // The result is matched by reference, because moving a frame costs time.
         let polled = this.inner.as_mut().poll_frame(cx);

@@ -14,7 +14,7 @@ fn opened(now: Instant) -> Breaker {
 
 /// Returns a breaker that was opened by failures of calls of these callers, one caller after the other.
 fn opened_by(trouble: Trouble, callers: &[u64], now: Instant) -> Breaker {
-    let mut breaker = Breaker::new();
+    let mut breaker = Breaker::default();
     for caller in callers.iter().cycle().take(FAILURES_MAX as usize) {
         let pass = breaker.pass(*caller, now).unwrap();
         breaker.failed(pass, trouble, now, 255);
@@ -25,7 +25,7 @@ fn opened_by(trouble: Trouble, callers: &[u64], now: Instant) -> Breaker {
 #[tokio::test(start_paused = true)]
 async fn breaker_opens_after_consecutive_failures_without_a_success_in_between() {
     let now = Instant::now();
-    let mut breaker = Breaker::new();
+    let mut breaker = Breaker::default();
     for _ in 0..3 {
         for _ in 1..FAILURES_MAX {
             let pass = breaker.pass(ANN, now).unwrap();
@@ -102,7 +102,7 @@ async fn each_failed_probe_doubles_the_breakers_pause_up_to_a_minute_with_jitter
 #[tokio::test(start_paused = true)]
 async fn call_begun_before_the_breaker_opened_does_not_change_the_open_breaker() {
     let now = Instant::now();
-    let mut breaker = Breaker::new();
+    let mut breaker = Breaker::default();
     let old = breaker.pass(ANN, now).unwrap();
     for _ in 0..FAILURES_MAX {
         let pass = breaker.pass(ANN, now).unwrap();
@@ -129,7 +129,7 @@ async fn call_begun_before_the_breaker_opened_does_not_change_the_open_breaker()
 #[tokio::test(start_paused = true)]
 async fn call_begun_before_the_breaker_opened_does_not_count_after_the_breaker_has_closed() {
     let now = Instant::now();
-    let mut breaker = Breaker::new();
+    let mut breaker = Breaker::default();
     let old: Vec<Pass> = (0..FAILURES_MAX)
         .map(|_| breaker.pass(ANN, now).unwrap())
         .collect();
@@ -247,7 +247,7 @@ async fn unreachable_vendor_is_tried_as_a_last_resort_four_times_a_second() {
 #[tokio::test(start_paused = true)]
 async fn vendor_that_lacks_the_model_is_paused_for_the_caller_and_no_failure_is_counted() {
     let now = Instant::now();
-    let mut breaker = Breaker::new();
+    let mut breaker = Breaker::default();
     let pass = breaker.pass(ANN, now).unwrap();
     breaker.lacks(pass, now);
     assert!(breaker.is_lacking());

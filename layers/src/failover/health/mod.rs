@@ -5,7 +5,6 @@
 //! model. So routes that remain in the config keep their state when the config is reloaded. [`Health::follow`] removes
 //! the state of other routes, so the config bounds its size. Each node has its own state, which a restart clears.
 
-mod lock;
 mod mark;
 mod route;
 mod state;
@@ -23,16 +22,12 @@ use http::HeaderValue;
 use tokio::time::Instant;
 
 pub use self::state::{BreakerState, LastError, RouteState, VendorState};
-use self::{
-    lock::{read, write},
-    mark::Mark,
-    route::RouteRecord,
-    vendor::VendorRecord,
-};
+use self::{mark::Mark, route::RouteRecord, vendor::VendorRecord};
 pub(super) use self::{mark::Why, route::LastResort};
 use super::{breaker::Shown, choice::Draw};
 use crate::{
     key::KeyId,
+    lock::{read, write},
     model::{Route, Vendor},
 };
 
@@ -79,10 +74,8 @@ impl Health {
         for route in routes {
             let place = self.place(route);
             place.vendor.note(&route.vendor);
-            stored
-                .entry(Arc::clone(&place.vendor.name))
-                .or_default()
-                .push(route.model.clone());
+            let models = stored.entry(Arc::clone(&place.vendor.name)).or_default();
+            models.push(route.model.clone());
         }
         let mut vendors = write(&self.shared.vendors);
         vendors.retain(|name, vendor| match stored.get(name) {
@@ -128,22 +121,16 @@ impl Health {
         let vendor = found.unwrap_or_else(|| {
             let mut vendors = write(&self.shared.vendors);
             let made = || Arc::new(VendorRecord::new(&route.vendor));
-            Arc::clone(
-                vendors
-                    .entry(Arc::clone(&route.vendor.name))
-                    .or_insert_with(made),
-            )
+            let name = Arc::clone(&route.vendor.name);
+            Arc::clone(vendors.entry(name).or_insert_with(made))
         });
         let found = read(&vendor.routes).get(&route.model).map(Arc::clone);
-        let record = found.unwrap_or_else(|| {
+        let route = found.unwrap_or_else(|| {
             let mut routes = write(&vendor.routes);
             let made = || Arc::new(RouteRecord::new(route));
             Arc::clone(routes.entry(route.model.clone()).or_insert_with(made))
         });
-        RouteHandle {
-            vendor,
-            route: record,
-        }
+        RouteHandle { vendor, route }
     }
 
     pub(super) fn digest(&self, credential: &HeaderValue) -> u64 {

@@ -13,7 +13,6 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use super::{
-    lock::lock,
     mark::{Mark, Why},
     state::{BreakerState, LastError, RouteState},
 };
@@ -22,6 +21,7 @@ use crate::{
         breaker::{Breaker, Pass, Shown},
         load::PeakEwma,
     },
+    lock::lock,
     model::Route,
     usage::Meter,
 };
@@ -30,7 +30,7 @@ use crate::{
 const REST_MAX: Duration = Duration::from_secs(300);
 
 /// The state of one route, a model at a vendor. All calls share it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::failover) struct RouteRecord {
     model: String,
     pub(in crate::failover) identity: u64,
@@ -40,7 +40,7 @@ pub(in crate::failover) struct RouteRecord {
     inner: Mutex<Inner>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::failover) struct Inner {
     pub(in crate::failover) breaker: Breaker,
     pub(in crate::failover) load: PeakEwma,
@@ -80,15 +80,7 @@ impl RouteRecord {
         Self {
             model: route.model.clone(),
             identity: identity.finish(),
-            in_flight: AtomicUsize::new(0),
-            trying: AtomicBool::new(false),
-            inner: Mutex::new(Inner {
-                breaker: Breaker::new(),
-                load: PeakEwma::default(),
-                tried: None,
-                rests: Vec::new(),
-                last_error: None,
-            }),
+            ..Self::default()
         }
     }
 

@@ -13,19 +13,21 @@ use foldhash::fast;
 use tokio::time::Instant;
 
 use super::{
-    lock::{lock, read},
     mark::{Mark, Why},
     route::RouteRecord,
     state::{RouteState, VendorState},
 };
-use crate::model::Vendor;
+use crate::{
+    lock::{lock, read},
+    model::Vendor,
+};
 
 /// How long the gateway does not use an API key that the vendor rejected. The operator must act, and may have acted
 /// after this time.
 const KEY_PARKED: Duration = Duration::from_secs(300);
 
 /// The state of one vendor, shared by all calls.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::failover) struct VendorRecord {
     pub(super) name: Arc<str>,
     disabled: AtomicBool,
@@ -42,19 +44,15 @@ pub(in crate::failover) struct VendorRecord {
 
 impl VendorRecord {
     pub(super) fn new(vendor: &Vendor) -> Self {
-        Self {
+        let record = Self {
             name: Arc::clone(&vendor.name),
-            disabled: AtomicBool::new(false),
-            in_flight: AtomicUsize::new(0),
-            turn: AtomicUsize::new(0),
-            parked: Mutex::default(),
-            routes: RwLock::default(),
-            connections_max: AtomicUsize::new(vendor.connections_max),
-            keys: AtomicUsize::new(vendor.credentials.len()),
-        }
+            ..Self::default()
+        };
+        record.note(vendor);
+        record
     }
 
-    /// Stores the vendor's new limit after the config was reloaded.
+    /// Stores the vendor's limit and its number of API keys, which may change when the config is reloaded.
     pub(super) fn note(&self, vendor: &Vendor) {
         self.connections_max
             .store(vendor.connections_max, Ordering::Relaxed);
