@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use tollgate_layers::{
     call::Format,
     error::BoxError,
-    sse::{Event, Splitter},
+    sse::Splitter,
     translate::{Origin, Translator, wire::AnswerCx},
 };
 
@@ -33,35 +33,17 @@ fn main() -> Result<(), BoxError> {
     events.extend(splitter.finish());
 
     // Events of a Messages stream have names; those of a Chat Completions stream do not.
-    let converted = if events.iter().any(|event| !event.name().is_empty()) {
-        to_chat(&events)?
+    let origin = Origin::default();
+    let mut translator = if events.iter().any(|event| !event.name().is_empty()) {
+        Translator::to_chat(Format::Messages, origin, CX, false)
     } else {
-        to_messages(&events)?
+        Translator::to_messages(Format::Chat, origin, CX, false)
     };
+    let mut converted = BytesMut::new();
+    for event in &events {
+        translator.event(event, &mut converted)?;
+    }
+    translator.end(&mut converted)?;
     std::io::stdout().write_all(&converted)?;
     Ok(())
-}
-
-fn to_chat(recorded: &[Event]) -> Result<BytesMut, BoxError> {
-    let (mut events, mut out) = (
-        Translator::to_chat(Format::Messages, Origin::default(), CX, false),
-        BytesMut::new(),
-    );
-    for event in recorded {
-        events.event(event, &mut out)?;
-    }
-    events.end(&mut out)?;
-    Ok(out)
-}
-
-fn to_messages(recorded: &[Event]) -> Result<BytesMut, BoxError> {
-    let (mut events, mut out) = (
-        Translator::to_messages(Format::Chat, Origin::default(), CX, false),
-        BytesMut::new(),
-    );
-    for event in recorded {
-        events.event(event, &mut out)?;
-    }
-    events.end(&mut out)?;
-    Ok(out)
 }

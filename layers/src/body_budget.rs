@@ -18,7 +18,7 @@ use std::{
 
 use bytes::Bytes;
 #[cfg(feature = "passthrough")]
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedMutexGuard};
 
 use crate::{
     error::Error,
@@ -29,7 +29,7 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BodyBudget(Arc<Shared>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     bodies: Mutex<Bodies>,
     /// Notifies waiting bodies that a body has returned bytes to the budget.
@@ -37,19 +37,7 @@ struct Shared {
     freed: Notify,
     /// The single permit to exceed the budget. At most one body has it at a time.
     #[cfg(feature = "passthrough")]
-    lane: Arc<Semaphore>,
-}
-
-impl Default for Shared {
-    fn default() -> Self {
-        Self {
-            bodies: Mutex::default(),
-            #[cfg(feature = "passthrough")]
-            freed: Notify::new(),
-            #[cfg(feature = "passthrough")]
-            lane: Arc::new(Semaphore::new(1)),
-        }
-    }
+    lane: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -84,7 +72,7 @@ pub(crate) struct ReservedBytes {
     bytes: u64,
     /// The permit to exceed the budget, if this body has it. Only one body at a time can have it.
     #[cfg(feature = "passthrough")]
-    lane: Option<OwnedSemaphorePermit>,
+    lane: Option<OwnedMutexGuard<()>>,
 }
 
 impl ReservedBytes {
@@ -152,7 +140,7 @@ impl ReservedBytes {
                     return;
                 }
                 tokio::select! {
-                    lane = Arc::clone(&all.0.lane).acquire_owned() => self.lane = lane.ok(),
+                    lane = Arc::clone(&all.0.lane).lock_owned() => self.lane = Some(lane),
                     () = freed => {}
                 }
             }
@@ -177,12 +165,9 @@ impl ReservedBytes {
         let Some(key) = &self.key else {
             return Ok(());
         };
-        let of_account = bodies
-            .accounts
-            .get(&key.account)
-            .copied()
-            .unwrap_or_default();
-        let of_key = bodies.keys.get(&key.id).copied().unwrap_or_default();
+        let Bodies { accounts, keys, .. } = bodies;
+        let of_account = accounts.get(&key.account).copied().unwrap_or_default();
+        let of_key = keys.get(&key.id).copied().unwrap_or_default();
         let fits = |taken: u64, share: u64| taken.saturating_add(more) <= share.max(self.share_min);
         if fits(of_account, free) && fits(of_key, free / 2) {
             Ok(())
@@ -264,7 +249,8 @@ impl<R> AsRef<[u8]> for Kept<R> {
     }
 }
 
-#[cfg(all(test, feature = "parse"))]
+#[cfg(feature = "parse")]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::key::KeyDigest;

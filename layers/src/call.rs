@@ -205,18 +205,9 @@ impl Asks {
                 served.inference_geo = label;
                 Unpriced::InferenceGeo
             }
-            Ask::UnknownLifetime => {
-                self.unknown.get_or_insert_with(|| field().into());
-                return;
-            }
-            Ask::UnmeasuredSound => {
-                self.unmeasured.get_or_insert_with(|| field().into());
-                return;
-            }
-            Ask::UnseenDocument => {
-                self.unseen.get_or_insert_with(|| field().into());
-                return;
-            }
+            Ask::UnknownLifetime => return keep_first(&mut self.unknown, field),
+            Ask::UnmeasuredSound => return keep_first(&mut self.unmeasured, field),
+            Ask::UnseenDocument => return keep_first(&mut self.unseen, field),
         };
         if self.field(kind).is_none() {
             self.fields.push((kind, field().into()));
@@ -291,6 +282,11 @@ impl Asks {
             .into_iter()
             .find(|class| self.extras.classes.get(*class) > 0)
     }
+}
+
+/// Stores the name of the field, unless an earlier field is stored.
+fn keep_first(place: &mut Option<Box<str>>, field: impl FnOnce() -> String) {
+    place.get_or_insert_with(|| field().into());
 }
 
 /// Byte ranges of fields in [`Call::body`]. Layers below change or remove these fields.

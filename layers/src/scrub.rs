@@ -1,6 +1,8 @@
 //! Removes secrets, and identifiers of the vendor and the operator, from a vendor's message, before the message reaches
 //! a caller or a log.
 
+use std::net::Ipv4Addr;
+
 /// Prefixes of API keys and of the ids of organisations and projects.
 const PREFIXES: [&str; 11] = [
     "sk-", "tg-", "pk-", "key-", "org-", "org_", "proj-", "proj_", "gsk_", "xai-", "req_",
@@ -47,7 +49,7 @@ fn is_secret(word: &str) -> bool {
         .split('.')
         .any(|part| part.len() >= OPAQUE_CHARS && has_digit(part) && !is_dated_name(part));
     let host = match lower.rsplit_once('.') {
-        Some((_, last)) => DOMAINS.contains(&last) || is_ip(&lower),
+        Some((_, last)) => DOMAINS.contains(&last) || lower.parse::<Ipv4Addr>().is_ok(),
         None => false,
     };
     opaque || host || PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
@@ -86,10 +88,6 @@ fn is_dated_name(word: &str) -> bool {
 
 fn has_digit(text: &str) -> bool {
     text.bytes().any(|byte| byte.is_ascii_digit())
-}
-
-fn is_ip(word: &str) -> bool {
-    word.parse::<std::net::Ipv4Addr>().is_ok()
 }
 
 #[cfg(test)]

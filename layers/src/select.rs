@@ -163,10 +163,8 @@ impl<S, M: Clone, F: Clone> Layer<S> for SelectLayer<M, F> {
     type Service = Select<S, M, F>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Select {
-            inner,
-            layer: Arc::new(self.clone()),
-        }
+        let layer = Arc::new(self.clone());
+        Select { inner, layer }
     }
 }
 

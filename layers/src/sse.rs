@@ -196,9 +196,7 @@ impl Event {
             b"event: "
         };
         let end = if name.is_empty() { &b""[..] } else { b"\n" };
-        [field, name, end, b"data: ", &data, b"\n\n"]
-            .concat()
-            .into()
+        Bytes::from([field, name, end, b"data: ", &data, b"\n\n"].concat())
     }
 
     /// Iterates over the names and values of the event's fields, without comments.

@@ -89,10 +89,8 @@ fn first_control(text: &[u8]) -> Option<usize> {
     // The compiler vectorises the minimum of a block. Blocks are counted from the end of the text, so any bytes that
     // fill no block are at the front, which was already searched.
     let (_, blocks) = text.as_rchunks::<BLOCK>();
-    let least = blocks
-        .as_flattened()
-        .iter()
-        .fold(u8::MAX, |least, byte| least.min(*byte));
+    let bytes = blocks.as_flattened().iter();
+    let least = bytes.fold(u8::MAX, |least, byte| least.min(*byte));
     if least >= b' ' {
         return None;
     }

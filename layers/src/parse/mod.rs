@@ -169,10 +169,8 @@ impl<S, F: Clone> Layer<S> for ParseLayer<F> {
     type Service = Parse<S, F>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Parse {
-            inner,
-            layer: Arc::new(self.clone()),
-        }
+        let layer = Arc::new(self.clone());
+        Parse { inner, layer }
     }
 }
 
@@ -369,10 +367,8 @@ struct Alarm {
 impl Alarm {
     fn new(patience: Duration) -> Self {
         let begin = Instant::now();
-        Self {
-            begin,
-            sleep: Box::pin(sleep_until(begin + patience)),
-        }
+        let sleep = Box::pin(sleep_until(begin + patience));
+        Self { begin, sleep }
     }
 }
 

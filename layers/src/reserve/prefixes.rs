@@ -100,12 +100,8 @@ impl Prefixes {
         let (last, all) = (turns.each.last()?, &turns.all);
         let ceiling = call.spans.max_tokens.clone().unwrap_or_default();
         let name = &call.spans.model;
-        let mut hashing = Hashing {
-            prefixes: self,
-            hash: self.hash((key, model, vendor_model)),
-            bytes: 0,
-            mark_bytes: 0,
-        };
+        let hash = self.hash((key, model, vendor_model));
+        let mut hashing = Hashing::new(self, hash);
         // All fields except the turns are hashed first, wherever they are in the body, because they apply to every
         // turn. The model's name and the output limit are left out, because they are not input. The parts that no
         // vendor gets are left out too: for example, Codex sends metadata whose fields are in another order each time.
@@ -120,17 +116,14 @@ impl Prefixes {
             at = range.end.max(at);
         }
         hashing.push(call.body.get(at..)?);
-        let ends: Vec<_> = turns
-            .each
-            .iter()
-            .map(|turn| hashing.turn(&call.body, turn.span.clone()))
-            .collect::<Option<_>>()?;
+        let end_of = |turn: &Turn| hashing.turn(&call.body, turn.span.clone());
+        let ends: Vec<_> = turns.each.iter().map(end_of).collect::<Option<_>>()?;
         let mut longest_first = std::iter::zip(&turns.each, &ends).enumerate().rev();
         let known = longest_first.find_map(|(index, (turn, end))| {
             let counted = self.counts.get(&end.prefix.hash)?;
             (counted.bytes == end.prefix.bytes).then(|| Known {
                 tokens: counted.tokens,
-                text_bytes: text_after(turn, last) + end.mark_bytes,
+                text_bytes: last.text_bytes.saturating_sub(turn.text_bytes) + end.mark_bytes,
                 turns: (turns.each.len() - index - 1) as u64,
             })
         });
@@ -160,35 +153,30 @@ fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-fn text_after(turn: &Turn, last: &Turn) -> u64 {
-    last.text_bytes.saturating_sub(turn.text_bytes)
-}
-
 /// The state of hashing a request: the hash up to the last added turn.
 struct Hashing<'a> {
     prefixes: &'a Prefixes,
-    hash: u64,
-    bytes: u64,
-    mark_bytes: u64,
+    end: TurnEnd,
 }
 
 /// The state of hashing at the end of a turn.
+#[derive(Clone, Copy)]
 struct TurnEnd {
     prefix: Prefix,
     /// The number of bytes of cache marks before the end of this turn. They were not hashed.
     mark_bytes: u64,
 }
 
-impl Hashing<'_> {
+impl<'a> Hashing<'a> {
+    const fn new(prefixes: &'a Prefixes, hash: u64) -> Self {
+        let (prefix, mark_bytes) = (Prefix { hash, bytes: 0 }, 0);
+        let end = TurnEnd { prefix, mark_bytes };
+        Self { prefixes, end }
+    }
+
     fn turn(&mut self, body: &[u8], span: Range<usize>) -> Option<TurnEnd> {
         self.push(body.get(span)?);
-        Some(TurnEnd {
-            prefix: Prefix {
-                hash: self.hash,
-                bytes: self.bytes,
-            },
-            mark_bytes: self.mark_bytes,
-        })
+        Some(self.end)
     }
 
     /// Hashes a part of the body, without the cache marks in it.
@@ -197,7 +185,7 @@ impl Hashing<'_> {
         for found in prefixes.mark.find_iter(part) {
             if let Some(mark) = mark_at(part, found).filter(|mark| mark.start >= at) {
                 self.push_blocks(&mut open, &part[at..mark.start]);
-                self.mark_bytes += mark.len() as u64;
+                self.end.mark_bytes += mark.len() as u64;
                 at = mark.end;
             }
         }
@@ -226,8 +214,9 @@ impl Hashing<'_> {
     }
 
     fn push_block(&mut self, block: &[u8]) {
-        self.hash = self.prefixes.hash((self.hash, block));
-        self.bytes += block.len() as u64;
+        let prefix = &mut self.end.prefix;
+        prefix.hash = self.prefixes.hash((prefix.hash, block));
+        prefix.bytes += block.len() as u64;
     }
 }
 
@@ -262,8 +251,8 @@ fn mark_at(part: &[u8], name: usize) -> Option<Range<usize>> {
     }
 }
 
-#[cfg(test)]
 #[cfg(feature = "parse")]
+#[cfg(test)]
 mod tests {
     use bytes::Bytes;
     use serde_json::{Value, json};
@@ -356,14 +345,10 @@ mod tests {
     fn prefix_hash_does_not_depend_on_where_cache_control_appears() {
         let prefixes = Prefixes::new(10).unwrap();
         let hash = |text: &str| {
-            let mut hashing = Hashing {
-                prefixes: &prefixes,
-                hash: 1,
-                bytes: 0,
-                mark_bytes: 0,
-            };
+            let mut hashing = Hashing::new(&prefixes, 1);
             hashing.push(text.as_bytes());
-            (hashing.hash, hashing.bytes, hashing.mark_bytes)
+            let TurnEnd { prefix, mark_bytes } = hashing.end;
+            (prefix.hash, prefix.bytes, mark_bytes)
         };
         let mark = r#","cache_control":{"type":"ephemeral"}"#;
         let text = "0123456789abcde".repeat(300);

@@ -166,10 +166,8 @@ impl Tariff<Priced> for ByTokens {
             output_tokens,
             meter,
         } = req.body();
-        let mut extras = call
-            .asks
-            .as_ref()
-            .map_or_else(Extras::default, |asks| *asks.extras());
+        let asks = call.asks.as_ref();
+        let mut extras = asks.map_or_else(Extras::default, |asks| *asks.extras());
         let times = self.possible_times(req);
         extras.times = Some(times);
         let sound = extras.classes.get(Class::InputAudio);
@@ -184,10 +182,8 @@ impl Tariff<Priced> for ByTokens {
         } = self.input_bound(&call.input, &extras.classes, model.input_tokens_max);
         // The upper bound is compared, because the actual number of tokens is not known yet. So a call that may be too
         // long is refused even if its input turns out to be short.
-        if let Some(max) = model
-            .input_tokens_priced_max
-            .filter(|max| longest_step > *max)
-        {
+        let priced_max = model.input_tokens_priced_max;
+        if let Some(max) = priced_max.filter(|max| longest_step > *max) {
             let problem = Problem::InputUnpriced {
                 tokens: longest_step,
                 max,
