@@ -50,39 +50,39 @@ pub(crate) struct Line<'a> {
 }
 
 impl Line<'_> {
-    fn each(&self, part: fn(&Round) -> f64) -> f64 {
+    fn each(&self, part: Part) -> f64 {
         median(self.rounds.iter().map(part))
     }
 
-    fn ratio(&self, part: fn(&Round) -> f64) -> f64 {
+    fn ratio(&self, part: Part) -> f64 {
         let pairs = self.rounds.iter().zip(self.base);
         median(pairs.map(|(round, base)| part(round) / part(base)))
     }
 
-    fn added(&self, part: fn(&Round) -> f64) -> f64 {
+    fn added(&self, part: Part) -> f64 {
         let pairs = self.rounds.iter().zip(self.base);
         median(pairs.map(|(round, base)| part(round) - part(base)))
     }
 
     pub(crate) fn json(&self) -> Value {
-        let rounds = |part: fn(&Round) -> f64| figures(self.rounds.iter().map(part));
+        let rounds = |part: Part| figures(self.rounds.iter().map(part));
         json!({
             "target": self.target,
-            "calls_per_second": figure(self.each(calls_per_second)),
-            "calls_ratio": figure(self.ratio(calls_per_second)),
-            "cpu_us": figure(self.each(cpu_us)),
-            "cpu_ratio": figure(self.ratio(cpu_us)),
-            "server_cpu_us": figure(self.each(server_us)),
-            "p50_us": figure(self.each(p50_us)),
-            "p50_added_us": figure(self.added(p50_us)),
-            "p99_us": figure(self.each(p99_us)),
-            "p99_added_us": figure(self.added(p99_us)),
+            "calls_per_second": figure(self.each(CALLS_PER_SECOND)),
+            "calls_ratio": figure(self.ratio(CALLS_PER_SECOND)),
+            "cpu_us": figure(self.each(CPU_US)),
+            "cpu_ratio": figure(self.ratio(CPU_US)),
+            "server_cpu_us": figure(self.each(SERVER_US)),
+            "p50_us": figure(self.each(P50_US)),
+            "p50_added_us": figure(self.added(P50_US)),
+            "p99_us": figure(self.each(P99_US)),
+            "p99_added_us": figure(self.added(P99_US)),
             "rounds": {
-                "calls_per_second": rounds(calls_per_second),
-                "cpu_us": rounds(cpu_us),
-                "server_cpu_us": rounds(server_us),
-                "p50_us": rounds(p50_us),
-                "p99_us": rounds(p99_us),
+                "calls_per_second": rounds(CALLS_PER_SECOND),
+                "cpu_us": rounds(CPU_US),
+                "server_cpu_us": rounds(SERVER_US),
+                "p50_us": rounds(P50_US),
+                "p99_us": rounds(P99_US),
             },
         })
     }
@@ -91,14 +91,14 @@ impl Line<'_> {
         format!(
             "{scenario:<12} {:<20} {:>9.0} {:>7.2} {:>8.1} {:>7.2} {:>9.0} {:>+8.0} {:>9.0} {:>+8.0}",
             self.target,
-            self.each(calls_per_second),
-            self.ratio(calls_per_second),
-            self.each(cpu_us),
-            self.ratio(cpu_us),
-            self.each(p50_us),
-            self.added(p50_us),
-            self.each(p99_us),
-            self.added(p99_us),
+            self.each(CALLS_PER_SECOND),
+            self.ratio(CALLS_PER_SECOND),
+            self.each(CPU_US),
+            self.ratio(CPU_US),
+            self.each(P50_US),
+            self.added(P50_US),
+            self.each(P99_US),
+            self.added(P99_US),
         )
     }
 }
@@ -107,25 +107,14 @@ impl Line<'_> {
 pub(crate) const HEAD: &str = "\
 scenario     target                 calls/s  × base   CPU µs  × base    p50 µs   + base    p99 µs   + base";
 
-fn calls_per_second(round: &Round) -> f64 {
-    round.calls_per_second
-}
+/// One figure of a round.
+type Part = fn(&Round) -> f64;
 
-fn cpu_us(round: &Round) -> f64 {
-    round.cpu_us
-}
-
-fn server_us(round: &Round) -> f64 {
-    round.server_us
-}
-
-fn p50_us(round: &Round) -> f64 {
-    round.p50_us
-}
-
-fn p99_us(round: &Round) -> f64 {
-    round.p99_us
-}
+const CALLS_PER_SECOND: Part = |round| round.calls_per_second;
+const CPU_US: Part = |round| round.cpu_us;
+const SERVER_US: Part = |round| round.server_us;
+const P50_US: Part = |round| round.p50_us;
+const P99_US: Part = |round| round.p99_us;
 
 /// The results of a run, by scenario and target.
 #[derive(Debug)]
@@ -140,10 +129,8 @@ impl Report {
         run["rounds"] = options.rounds.into();
         run["round_seconds"] = options.round().as_secs_f64().into();
         run["connections"] = options.connections.into();
-        Self {
-            run,
-            entries: Vec::new(),
-        }
+        let entries = Vec::new();
+        Self { run, entries }
     }
 
     /// Adds the results of one scenario.

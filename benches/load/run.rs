@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use tollgate_layers::call::Format;
 
 use crate::{
-    fixtures::{Canned, EVENTS},
+    fixtures::{Canned, EVENTS, one_thread},
     memory,
     options::Options,
     report::{HEAD, Line, Report, Round},
@@ -27,6 +27,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if cfg!(debug_assertions) {
         eprintln!("load: not an optimised build; use `cargo bench`");
     }
+    // The client has one thread, so that the other cores are free for the measured processes.
     let runtime = one_thread()?;
     let mut report = Report::new(options);
     let mut field = None;
@@ -72,14 +73,6 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     end(&mut field, &mut report)
 }
 
-/// Creates the runtime of the client. It has one thread, so that the other cores are free for the measured processes.
-fn one_thread() -> anyhow::Result<Runtime> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    Ok(runtime)
-}
-
 fn started<'f>(field: &'f mut Option<Field>, options: &Options) -> anyhow::Result<&'f mut Field> {
     if field.is_none() {
         *field = Some(Field::start(options)?);
@@ -106,11 +99,8 @@ fn compare(
     // At a fixed pace, every target answers the same number of calls. So a scenario with a fixed pace leaves out the
     // targets that only show the highest possible rate of calls.
     let all = matches!(scenario.pace, Pace::WhenAnswered);
-    let mut targets: Vec<&mut Target> = field
-        .targets
-        .iter_mut()
-        .filter(|target| all || !target.beside)
-        .collect();
+    let is_shown = |target: &&mut Target| all || !target.beside;
+    let mut targets: Vec<&mut Target> = field.targets.iter_mut().filter(is_shown).collect();
     let names: Vec<&'static str> = targets.iter().map(|target| target.name).collect();
     let time = options.round() * scenario.rounds_long;
     let rounds = in_rounds(title, &names, options.rounds, time, |index, time| {

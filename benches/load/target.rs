@@ -12,14 +12,14 @@ use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 use tempfile::TempDir;
-use tokio::{runtime::Builder, time::Instant};
+use tokio::time::Instant;
 use tollgate::load::{self, Call, Client, Failures, Histogram, Origin, Prepared, Record, Terms};
 
 use crate::{
     child::Child,
     cpu::Processes,
     fixtures::{
-        Canned, directory, gateway_path, redis_server, support::random::Random,
+        Canned, directory, gateway_path, one_thread, redis_server, support::random::Random,
         support::redis::RedisServer, vendor::unix_ns,
     },
     options::{Ledger, Options, RoleName},
@@ -205,8 +205,11 @@ impl Target {
 
     pub(crate) fn gateway(vendor: SocketAddr, ledger: Ledger) -> anyhow::Result<Self> {
         let server = if ledger.has_server() {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
-            Some(runtime.block_on(redis_server()).context("redis-server")?)
+            Some(
+                one_thread()?
+                    .block_on(redis_server())
+                    .context("redis-server")?,
+            )
         } else {
             None
         };

@@ -23,7 +23,7 @@ use tollgate::{
 use tollgate_layers::call::Format;
 
 use crate::fixtures::{
-    Canned, config, funded_key, gateway_path, messages_request, short_request,
+    Canned, config, funded_key, gateway_path, messages_request, one_thread, short_request,
     vendor::{Vendor, listen},
 };
 
@@ -97,9 +97,7 @@ fn main() -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     // Log lines are formatted, as in a running gateway, and then discarded.
     let _log = tollgate::observe::log::to(io::sink());
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = one_thread()?;
     if let Some(kind) = options.kind {
         return runtime.block_on(run(kind, options.direct, options.calls));
     }

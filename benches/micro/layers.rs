@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use criterion::{BenchmarkGroup, Criterion, measurement::WallTime};
+use criterion::{BenchmarkGroup, measurement::WallTime};
 use http::{HeaderValue, Method, Request, Response, header::CONTENT_TYPE};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
@@ -35,6 +35,7 @@ use tollgate_layers::{
     auth::AuthLayer,
     body::boxed,
     call::{Attempt, Call, Outbound, Priced},
+    error::BoxError,
     facts::{Caller, ClientAddr, RequestNumber},
     failover::{FailoverLayer, FailoverSettings, Health},
     idempotency::{
@@ -64,7 +65,8 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 use crate::fixtures::{
     Canned, Rich, answers::Answers, by_address, chat_events, chat_request, directory, funded_key,
-    messages_request, priced, redis_server, support::redis::RedisServer,
+    layer_criterion, messages_request, one_thread, priced, redis_server,
+    support::redis::RedisServer,
 };
 
 /// The number of calls between two readings of the clock. At most this number of calls waits for the settler at any
@@ -78,15 +80,8 @@ const HOLD_TTL: Duration = Duration::from_secs(960);
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 fn main() {
-    let mut criterion = Criterion::default()
-        .sample_size(50)
-        .warm_up_time(Duration::from_millis(300))
-        .measurement_time(Duration::from_secs(1))
-        .configure_from_args();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime starts");
+    let mut criterion = layer_criterion();
+    let runtime = one_thread().expect("a runtime starts");
     let desk = runtime.block_on(Desk::open());
     // The settler runs on the same runtime as the calls. It settles calls only while `settled` waits.
     let (settler, settling) = {
@@ -126,31 +121,16 @@ fn before_parsing(lines: &mut Lines<'_, '_>, desk: &Desk) {
         req
     };
     lines.time("nothing", &empty, request);
-    lines.time(
-        "request_number",
-        &RequestNumberLayer::new().layer(empty.clone()),
-        request,
-    );
-    lines.time(
-        "respond",
-        &RespondLayer::new(Language::Ru).layer(empty.clone()),
-        request,
-    );
-    lines.time(
-        "in_flight",
-        &InFlightLayer::new(10_000).layer(empty.clone()),
-        request,
-    );
-    lines.time(
-        "rate_limit",
-        &RateLimitLayer::new(Gcra::new(100_000), by_address).layer(empty.clone()),
-        request,
-    );
-    lines.time(
-        "auth",
-        &AuthLayer::new(desk.ledger.clone()).layer(empty),
-        || desk.request((), Canned::Plain),
-    );
+    let request_number = RequestNumberLayer::new().layer(empty.clone());
+    lines.time("request_number", &request_number, request);
+    let respond = RespondLayer::new(Language::Ru).layer(empty.clone());
+    lines.time("respond", &respond, request);
+    let in_flight = InFlightLayer::new(10_000).layer(empty.clone());
+    lines.time("in_flight", &in_flight, request);
+    let rate_limit = RateLimitLayer::new(Gcra::new(100_000), by_address).layer(empty.clone());
+    lines.time("rate_limit", &rate_limit, request);
+    let auth = AuthLayer::new(desk.ledger.clone()).layer(empty);
+    lines.time("auth", &auth, || desk.request((), Canned::Plain));
 }
 
 fn parsing(lines: &mut Lines<'_, '_>) {
@@ -219,10 +199,7 @@ fn idempotency(lines: &mut Lines<'_, '_>, desk: &Desk) {
     lines.time("idempotency, a new key, redis", &of_redis, new);
 }
 
-fn with_answers<A, S>(store: A, inner: S) -> Idempotency<S, A, NobodyDied>
-where
-    A: AnswerStore,
-{
+fn with_answers<A: AnswerStore, S>(store: A, inner: S) -> Idempotency<S, A, NobodyDied> {
     let settings = IdempotencySettings {
         // The responses are stored for a short time only, so that millions of them do not accumulate. About one
         // repeated call in ten thousand finds no stored response and runs as a new call.
@@ -236,20 +213,11 @@ where
 struct NobodyDied;
 
 impl Money for NobodyDied {
-    async fn abandon(
-        &self,
-        _: RequestNumber,
-        _: &AccountId,
-        _: &KeyId,
-    ) -> Result<Fate, tollgate_layers::error::BoxError> {
+    async fn abandon(&self, _: RequestNumber, _: &AccountId, _: &KeyId) -> Result<Fate, BoxError> {
         Ok(Fate::Open)
     }
 
-    async fn permits(
-        &self,
-        _: &AccountId,
-        _: &KeyId,
-    ) -> Result<bool, tollgate_layers::error::BoxError> {
+    async fn permits(&self, _: &AccountId, _: &KeyId) -> Result<bool, BoxError> {
         Ok(true)
     }
 }
@@ -258,11 +226,8 @@ impl Money for NobodyDied {
 fn after_parsing(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
     let called = desk.called(lines.runtime, Canned::Plain, false);
     let priced = desk.priced(lines.runtime, Canned::Plain, false);
-    lines.time(
-        "select",
-        &SelectLayer::new(Arc::clone(&desk.live), Rich).layer(Answers::empty()),
-        || called.clone(),
-    );
+    let select = SelectLayer::new(Arc::clone(&desk.live), Rich).layer(Answers::empty());
+    lines.time("select", &select, || called.clone());
 
     let empty = Answers::empty();
     let reserve = reserve_layer(desk, settler).layer(service_fn(move |req: Request<Priced>| {
@@ -279,11 +244,8 @@ fn after_parsing(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
     }));
     lines.time_settled("reserve", &reserve, || fresh(&priced));
 
-    lines.time(
-        "failover",
-        &failover_layer().layer(Answers::empty()),
-        || priced.clone(),
-    );
+    let failover = failover_layer().layer(Answers::empty());
+    lines.time("failover", &failover, || priced.clone());
     for (name, canned, stream) in [
         (
             "translate, the model's name in 300 bytes",
@@ -394,63 +356,59 @@ struct Lines<'a, 'c> {
 
 impl Lines<'_, '_> {
     /// Measures calls that hold no money.
-    fn time<S, B, A>(&mut self, name: &str, service: &S, request: impl Fn() -> Request<B>)
-    where
-        S: Service<Request<B>, Response = Response<A>> + Clone,
-        S::Error: Debug,
-        A: Body,
-        A::Error: Debug,
-    {
-        let runtime = self.runtime;
-        self.group.bench_function(name, |bencher| {
-            bencher.iter_custom(|calls| {
-                runtime
-                    .block_on(timed(calls, service, &request, &async |_: u64| {}))
-                    .calls
-            });
-        });
+    fn time<B>(
+        &mut self,
+        name: &str,
+        service: &impl Measured<B>,
+        request: impl Fn() -> Request<B>,
+    ) {
+        self.measure(name, service, &request, &async |_| {}, |took| took.calls);
     }
 
     /// Measures calls that hold money, with and without their settlement.
-    fn time_settled<S, B, A>(&mut self, name: &str, service: &S, request: impl Fn() -> Request<B>)
-    where
-        S: Service<Request<B>, Response = Response<A>> + Clone,
-        S::Error: Debug,
-        A: Body,
-        A::Error: Debug,
-    {
-        let (runtime, ended) = (self.runtime, self.ended);
+    fn time_settled<B>(
+        &mut self,
+        name: &str,
+        service: &impl Measured<B>,
+        request: impl Fn() -> Request<B>,
+    ) {
+        let ended = self.ended;
         let settled = async |calls: u64| {
             while ended.load(Ordering::Relaxed) < calls {
                 tokio::task::yield_now().await;
             }
             ended.store(0, Ordering::Relaxed);
         };
+        self.measure(name, service, &request, &settled, |took| took.calls);
+        let name = format!("{name}, settled");
+        let both = |took: Took| took.calls + took.settling;
+        self.measure(&name, service, &request, &settled, both);
+    }
+
+    fn measure<B>(
+        &mut self,
+        name: &str,
+        service: &impl Measured<B>,
+        request: &impl Fn() -> Request<B>,
+        settled: &impl AsyncFn(u64),
+        part: fn(Took) -> Duration,
+    ) {
+        let runtime = self.runtime;
         self.group.bench_function(name, |bencher| {
             bencher.iter_custom(|calls| {
-                runtime
-                    .block_on(timed(calls, service, &request, &settled))
-                    .calls
+                part(runtime.block_on(timed(calls, service, request, settled)))
             });
         });
-        self.group
-            .bench_function(format!("{name}, settled"), |bencher| {
-                bencher.iter_custom(|calls| {
-                    let took = runtime.block_on(timed(calls, service, &request, &settled));
-                    took.calls + took.settling
-                });
-            });
     }
 
     /// Measures calls that hold money, with their settlement. Before each call, other memory is read into the core's
     /// first and second cache, because in a gateway other work runs between two calls as well.
-    fn time_cold<S, B, A>(&mut self, name: &str, service: &S, request: impl Fn() -> Request<B>)
-    where
-        S: Service<Request<B>, Response = Response<A>> + Clone,
-        S::Error: Debug,
-        A: Body,
-        A::Error: Debug,
-    {
+    fn time_cold<B>(
+        &mut self,
+        name: &str,
+        service: &impl Measured<B>,
+        request: impl Fn() -> Request<B>,
+    ) {
         let (runtime, ended) = (self.runtime, self.ended);
         let mut others = vec![1u8; OTHERS_BYTES];
         self.group.bench_function(name, |bencher| {
@@ -479,18 +437,27 @@ impl Lines<'_, '_> {
     }
 }
 
+/// A service whose calls are measured.
+trait Measured<B>:
+    Service<Request<B>, Response = Response<Self::Answer>, Error: Debug> + Clone
+{
+    type Answer: Body<Error: Debug>;
+}
+
+impl<S, B, A> Measured<B> for S
+where
+    S: Service<Request<B>, Response = Response<A>, Error: Debug> + Clone,
+    A: Body<Error: Debug>,
+{
+    type Answer = A;
+}
+
 struct Took {
     calls: Duration,
     settling: Duration,
 }
 
-async fn answered<S, B, A>(service: &S, req: Request<B>)
-where
-    S: Service<Request<B>, Response = Response<A>> + Clone,
-    S::Error: Debug,
-    A: Body,
-    A::Error: Debug,
-{
+async fn answered<B>(service: &impl Measured<B>, req: Request<B>) {
     let res = service.clone().oneshot(req).await;
     let res = res.expect("the bench's own call is answered");
     let mut body = pin!(res.into_body());
@@ -499,18 +466,12 @@ where
     }
 }
 
-async fn timed<S, B, A>(
+async fn timed<B>(
     calls: u64,
-    service: &S,
+    service: &impl Measured<B>,
     request: &impl Fn() -> Request<B>,
     settled: &impl AsyncFn(u64),
-) -> Took
-where
-    S: Service<Request<B>, Response = Response<A>> + Clone,
-    S::Error: Debug,
-    A: Body,
-    A::Error: Debug,
-{
+) -> Took {
     let mut took = Took {
         calls: Duration::ZERO,
         settling: Duration::ZERO,

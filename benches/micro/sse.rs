@@ -14,11 +14,10 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     pin::pin,
     sync::Arc,
-    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
-use criterion::{BatchSize, BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
+use criterion::{BatchSize, BenchmarkGroup, Throughput, measurement::WallTime};
 use http::Request;
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -36,19 +35,13 @@ use tollgate_layers::{
 use tower::{Layer, ServiceExt};
 
 use crate::fixtures::{
-    Canned, EVENTS, answers::Answers, chat_events, config, messages_events, responses_events,
+    Canned, EVENTS, answers::Answers, chat_events, config, layer_criterion, messages_events,
+    one_thread, responses_events,
 };
 
 fn main() {
-    let mut criterion = Criterion::default()
-        .sample_size(50)
-        .warm_up_time(Duration::from_millis(300))
-        .measurement_time(Duration::from_secs(1))
-        .configure_from_args();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime starts");
+    let mut criterion = layer_criterion();
+    let runtime = one_thread().expect("a runtime starts");
     let mut group = criterion.benchmark_group("sse");
     group.throughput(Throughput::Elements(EVENTS as u64));
     for (name, chunks) in [
@@ -95,79 +88,61 @@ const ANSWER: AnswerCx = AnswerCx {
 
 /// Measures a stream that is translated to another format, from its first event to the events that the translation adds
 /// at its end.
-macro_rules! translation {
-    ($group:expr, $to:literal, $name:expr, $chunks:expr, $events:expr) => {
-        $group.bench_function(
-            format!("splitter and translation {}, {}", $to, $name),
-            |bencher| {
-                bencher.iter(|| {
-                    let mut events = $events;
-                    let mut out = BytesMut::new();
-                    split($chunks, |event| {
-                        events.event(&event, &mut out).expect("a good event")
-                    });
-                    events.end(&mut out).expect("a whole stream");
-                    black_box(out)
-                });
-            },
-        )
-    };
+fn translation(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    name: &str,
+    chunks: &[Bytes],
+    translator: impl Fn() -> Translator,
+) {
+    group.bench_function(format!("splitter and translation {name}"), |bencher| {
+        bencher.iter(|| {
+            let mut events = translator();
+            let mut out = BytesMut::new();
+            split(chunks, |event| {
+                events.event(&event, &mut out).expect("a good event")
+            });
+            events.end(&mut out).expect("a whole stream");
+            black_box(out)
+        });
+    });
+}
+
+fn to_chat(vendor: Format) -> Translator {
+    Translator::to_chat(vendor, Origin::default(), ANSWER, false)
+}
+
+fn to_messages(vendor: Format) -> Translator {
+    Translator::to_messages(vendor, Origin::default(), ANSWER, false)
 }
 
 /// Measures the translation of a Chat Completions vendor's chunks for callers of the other formats. In the Responses
 /// format, the last event repeats the whole response.
 fn translated(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
-    translation!(
-        group,
-        "to messages",
-        name,
-        chunks,
-        Translator::to_messages(Format::Chat, Origin::default(), ANSWER, false)
-    );
-    let requested = requested();
-    translation!(
-        group,
-        "to responses",
-        name,
-        chunks,
+    let messages = format!("to messages, {name}");
+    translation(group, &messages, chunks, || to_messages(Format::Chat));
+    let (responses, requested) = (format!("to responses, {name}"), requested());
+    translation(group, &responses, chunks, || {
         Translator::to_responses(Format::Chat, requested.clone(), false)
-    );
+    });
 }
 
 /// Measures the translation of streams whose vendors use the other formats. All streams have the same number of events.
 fn from_others(group: &mut BenchmarkGroup<'_, WallTime>) {
-    const EACH: &str = "a chunk an event";
-    let chunks = messages_events();
-    translation!(
-        group,
-        "to chat",
-        EACH,
-        &chunks,
-        Translator::to_chat(Format::Messages, Origin::default(), ANSWER, false)
-    );
-    let requested = requested();
-    translation!(
-        group,
-        "from messages to responses",
-        EACH,
-        &chunks,
+    let (chunks, requested) = (messages_events(), requested());
+    let name = |way: &str| format!("{way}, a chunk an event");
+    translation(group, &name("to chat"), &chunks, || {
+        to_chat(Format::Messages)
+    });
+    translation(group, &name("from messages to responses"), &chunks, || {
         Translator::to_responses(Format::Messages, requested.clone(), false)
-    );
+    });
     let chunks = responses_events();
-    translation!(
-        group,
-        "from responses to chat",
-        EACH,
-        &chunks,
-        Translator::to_chat(Format::Responses, Origin::default(), ANSWER, false)
-    );
-    translation!(
-        group,
-        "from responses to messages",
-        EACH,
-        &chunks,
-        Translator::to_messages(Format::Responses, Origin::default(), ANSWER, false)
-    );
+    translation(group, &name("from responses to chat"), &chunks, || {
+        to_chat(Format::Responses)
+    });
+    translation(group, &name("from responses to messages"), &chunks, || {
+        to_messages(Format::Responses)
+    });
 }
 
 fn requested() -> RequestEcho {

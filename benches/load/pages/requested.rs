@@ -48,6 +48,16 @@ pub(crate) struct Page {
     header: (header::HeaderName, String),
 }
 
+impl Page {
+    fn new(path: String, origin: &str, header: header::HeaderName, value: &str) -> Self {
+        Self {
+            path,
+            origin: origin.to_owned(),
+            header: (header, value.to_owned()),
+        }
+    }
+}
+
 impl Visitor {
     pub(crate) async fn sign_in(
         gateway: &Gateway,
@@ -185,16 +195,10 @@ impl Visitor {
             "/v1/tollgate/receipts?limit=25&session=none".into(),
             format!("/v1/tollgate/receipts/{number}"),
         ];
-        let console = console.map(|path| Page {
-            path,
-            origin: self.admin.clone(),
-            header: (header::COOKIE, self.cookie.clone()),
-        });
-        let own = own.into_iter().map(|path| Page {
-            path,
-            origin: self.public.clone(),
-            header: (header::AUTHORIZATION, format!("Bearer {}", self.owner)),
-        });
+        let console =
+            console.map(|path| Page::new(path, &self.admin, header::COOKIE, &self.cookie));
+        let owner = format!("Bearer {}", self.owner);
+        let own = own.map(|path| Page::new(path, &self.public, header::AUTHORIZATION, &owner));
         // The statement of the previous month takes the longest: it is computed backwards from the current balance, so it
         // reads all later calls too.
         let day = i64::try_from(now_ms / DAY_MS).unwrap_or_default();
@@ -204,11 +208,8 @@ impl Visitor {
         } else {
             (year, month - 1)
         };
-        let statement = Page {
-            path: format!("/admin/v1/accounts/{account}/statements/{year:04}-{month:02}"),
-            origin: self.admin.clone(),
-            header: (header::AUTHORIZATION, format!("Bearer {ADMIN_KEY}")),
-        };
+        let path = format!("/admin/v1/accounts/{account}/statements/{year:04}-{month:02}");
+        let statement = self.admin_page(path);
         let portal = [
             String::new(),
             "/spending".into(),
@@ -224,10 +225,9 @@ impl Visitor {
             "/members".into(),
             "/playground".into(),
         ];
-        let portal = portal.into_iter().map(|path| Page {
-            path: format!("/cabinet{path}"),
-            origin: self.public.clone(),
-            header: (header::COOKIE, self.portal.clone()),
+        let portal = portal.map(|path| {
+            let path = format!("/cabinet{path}");
+            Page::new(path, &self.public, header::COOKIE, &self.portal)
         });
         console
             .chain(own)
@@ -261,12 +261,13 @@ impl Visitor {
         Ok(body)
     }
 
+    fn admin_page(&self, path: String) -> Page {
+        let key = format!("Bearer {ADMIN_KEY}");
+        Page::new(path, &self.admin, header::AUTHORIZATION, &key)
+    }
+
     async fn admin(&self, path: &str) -> anyhow::Result<Value> {
-        let page = Page {
-            path: path.to_owned(),
-            origin: self.admin.clone(),
-            header: (header::AUTHORIZATION, format!("Bearer {ADMIN_KEY}")),
-        };
+        let page = self.admin_page(path.to_owned());
         Ok(serde_json::from_slice(&self.get(&page).await?)?)
     }
 

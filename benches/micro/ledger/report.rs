@@ -71,10 +71,8 @@ struct Row {
 
 impl Report {
     pub(crate) const fn new(rounds: u32) -> Self {
-        Self {
-            rounds,
-            rows: Vec::new(),
-        }
+        let rows = Vec::new();
+        Self { rounds, rows }
     }
 
     /// Adds the rounds of a load. The smallest load of each kind must be added first, because the ratios refer to it.
