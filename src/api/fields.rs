@@ -81,11 +81,8 @@ pub(crate) fn either<T: Copy>(
 
 /// Parses an id, such as the id of an account or a key.
 pub(crate) fn id<T: std::str::FromStr<Err: fmt::Display>>(value: &Value) -> Result<T, String> {
-    value
-        .as_str()
-        .ok_or("must be a string")?
-        .parse::<T>()
-        .map_err(|error| error.to_string())
+    let text = value.as_str().ok_or("must be a string")?;
+    text.parse::<T>().map_err(|error| error.to_string())
 }
 
 /// Parses the SHA-256 digest of a key, written as 64 hexadecimal digits.
@@ -154,9 +151,8 @@ fn up_to(max: u32, value: &Value) -> Result<u32, String> {
 }
 
 pub(crate) fn flag(value: &Value) -> Result<bool, String> {
-    value
-        .as_bool()
-        .ok_or_else(|| "must be true or false".into())
+    let flag = value.as_bool();
+    flag.ok_or_else(|| "must be true or false".into())
 }
 
 /// Returns a parser for times. A time must be after `now_ms`; the parser returns it in Unix milliseconds.

@@ -3,7 +3,7 @@
 //! moment later cannot bypass the check.
 
 use std::{
-    fmt, io,
+    io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     task::{Context, Poll},
     vec,
@@ -84,28 +84,19 @@ impl Service<Name> for Resolver {
 }
 
 /// The error if all addresses of a host name are addresses to which events must not be sent.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the host name resolves to a private, loopback or link-local address, and allow_private is not set"
+)]
 pub(crate) struct Private;
-
-impl fmt::Display for Private {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the host name resolves to a private, loopback or link-local address, and allow_private is not set")
-    }
-}
-
-impl std::error::Error for Private {}
 
 fn allowed(
     found: impl Iterator<Item = SocketAddr>,
     allow_private: bool,
 ) -> io::Result<Vec<SocketAddr>> {
-    let found: Vec<_> = found.collect();
-    let allowed: Vec<_> = found
-        .iter()
-        .copied()
-        .filter(|address| allow_private || is_public(address.ip()))
-        .collect();
-    if allowed.is_empty() && !found.is_empty() {
+    let is_allowed = |address: &SocketAddr| allow_private || is_public(address.ip());
+    let (allowed, private): (Vec<_>, Vec<_>) = found.partition(is_allowed);
+    if allowed.is_empty() && !private.is_empty() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, Private));
     }
     Ok(allowed)

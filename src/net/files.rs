@@ -48,9 +48,8 @@ impl Shares {
     /// could not connect to a vendor.
     pub fn warn_if_short(&self) {
         let files = files_max();
-        let wanted = [self.callers, self.operators, self.vendors, self.own]
-            .into_iter()
-            .fold(0, usize::saturating_add);
+        let shares = [self.callers, self.operators, self.vendors, self.own].into_iter();
+        let wanted = shares.fold(0, usize::saturating_add);
         if wanted > files {
             tracing::warn!(
                 callers = self.callers,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::HeaderValue;
 use http_body_util::Full;
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
@@ -14,6 +15,10 @@ use rustls::{
     crypto::ring,
     pki_types::{CertificateDer, pem::PemObject},
 };
+
+/// The name and version of this program, for the header `user-agent`.
+pub(crate) const USER_AGENT: HeaderValue =
+    HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION")));
 
 pub(crate) type HttpsClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 

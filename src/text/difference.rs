@@ -24,19 +24,13 @@ pub(crate) fn difference(before: &str, after: &str) -> Vec<Hunk> {
     // For each pair of start positions: the length of the longest common subsequence of the two remainders.
     let width = new.len() + 1;
     let is_compared = old.len().saturating_mul(new.len()) <= COMPARED_MAX;
-    let mut common = vec![
-        0_u32;
-        if is_compared {
-            (old.len() + 1) * width
-        } else {
-            0
-        }
-    ];
-    for (i, j) in (0..old.len())
-        .rev()
-        .flat_map(|i| (0..new.len()).rev().map(move |j| (i, j)))
-    {
-        if is_compared {
+    let mut common = Vec::new();
+    if is_compared {
+        common.resize((old.len() + 1) * width, 0_u32);
+        for (i, j) in (0..old.len())
+            .rev()
+            .flat_map(|i| (0..new.len()).rev().map(move |j| (i, j)))
+        {
             common[i * width + j] = match old[i] == new[j] {
                 true => common[(i + 1) * width + j + 1] + 1,
                 false => common[(i + 1) * width + j].max(common[i * width + j + 1]),

@@ -1,5 +1,5 @@
 //! Small functions for texts: times, cells of CSV, percent-encoding, hexadecimal digits, error causes, a value selected
-//! from JSON, and suggestions for mistyped words.
+//! from JSON, enumerations with fixed texts, and suggestions for mistyped words.
 
 pub(crate) mod causes;
 pub(crate) mod csv;
@@ -10,3 +10,4 @@ pub(crate) mod rubles;
 pub mod select_json;
 pub(crate) mod similar;
 pub(crate) mod time;
+pub(crate) mod words;

@@ -82,50 +82,29 @@ impl fmt::Debug for Selector {
 }
 
 /// The reason why a text is not a valid selector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct SelectorError(&'static str);
 
-impl fmt::Display for SelectorError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for SelectorError {}
-
 /// The reason why no number was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectError {
     /// The text is not JSON.
+    #[error("the response is not JSON")]
     NotJson,
     /// A step of the selector found no value, or a value of the wrong kind.
+    #[error("the response has no value for the selector's step {step}")]
     Nothing {
         /// The failed step of the selector, as written in the configuration.
         step: String,
     },
     /// The value at the end of the path is not a number.
+    #[error("the value at the end of the selector is not a number")]
     NotNumber,
     /// The numbers are too large to compute their median.
+    #[error("the numbers in the response are too large for a median")]
     OutOfRange,
 }
-
-impl fmt::Display for SelectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotJson => f.write_str("the response is not JSON"),
-            Self::Nothing { step } => write!(
-                f,
-                "the response has no value for the selector's step {step}"
-            ),
-            Self::NotNumber => f.write_str("the value at the end of the selector is not a number"),
-            Self::OutOfRange => {
-                f.write_str("the numbers in the response are too large for a median")
-            }
-        }
-    }
-}
-
-impl std::error::Error for SelectError {}
 
 #[derive(Clone, PartialEq, Eq)]
 enum Step {
@@ -136,6 +115,18 @@ enum Step {
 }
 
 impl Step {
+    /// Returns the value to which the step leads; `None` if there is none, or if the step leads to several values.
+    fn of<'v>(&self, value: &'v RawValue) -> Option<&'v RawValue> {
+        match self {
+            Self::Field(name) => field(value, name),
+            Self::Index(index) => items(value)?.get(*index).copied(),
+            Self::First { key, value: wanted } => items(value)?
+                .into_iter()
+                .find(|item| field(item, key).is_some_and(|value| text(value) == *wanted)),
+            Self::Each => None,
+        }
+    }
+
     fn nothing(&self) -> SelectError {
         let step = match self {
             Self::Field(name) => format!("/{name}"),
@@ -171,29 +162,6 @@ fn walk(value: &RawValue, steps: &[Step], found: &mut Vec<Decimal>) -> Result<()
         return Ok(());
     };
     match step {
-        Step::Field(name) => walk(
-            field(value, name).ok_or_else(|| step.nothing())?,
-            rest,
-            found,
-        ),
-        Step::Index(index) => {
-            let items = items(value).ok_or_else(|| step.nothing())?;
-            walk(
-                items.get(*index).ok_or_else(|| step.nothing())?,
-                rest,
-                found,
-            )
-        }
-        Step::First { key, value: wanted } => {
-            let items = items(value).ok_or_else(|| step.nothing())?;
-            let is_wanted =
-                |item: &&&RawValue| field(item, key).is_some_and(|value| text(value) == *wanted);
-            walk(
-                items.iter().find(is_wanted).ok_or_else(|| step.nothing())?,
-                rest,
-                found,
-            )
-        }
         Step::Each => {
             // Elements without a number are skipped if at least one element has a number.
             let before = found.len();
@@ -209,6 +177,7 @@ fn walk(value: &RawValue, steps: &[Step], found: &mut Vec<Decimal>) -> Result<()
                 Err(failure)
             }
         }
+        _ => walk(step.of(value).ok_or_else(|| step.nothing())?, rest, found),
     }
 }
 

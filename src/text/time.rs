@@ -1,6 +1,6 @@
 //! Formats and parses RFC 3339 times by calendar arithmetic, without time zone data.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollgate_ledger::calendar::day_of_date;
 pub(crate) use tollgate_ledger::calendar::rfc3339;
@@ -8,10 +8,12 @@ pub(crate) use tollgate_ledger::calendar::rfc3339;
 const DAY_MS: i64 = 86_400_000;
 
 pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    millis(since.unwrap_or_default())
+}
+
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Parses an RFC 3339 date-time, or a date alone, to Unix milliseconds. A date such as `2027-01-31` is its first moment
@@ -78,14 +80,10 @@ fn time_of_day_ms(text: &str) -> Option<i64> {
             let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
             // Digits of the fraction beyond a millisecond are cut off.
             let ms: String = rest[..digits].chars().chain("00".chars()).take(3).collect();
-            (
-                if digits == 0 {
-                    return None;
-                } else {
-                    ms.parse::<i64>().ok()?
-                },
-                &rest[digits..],
-            )
+            if digits == 0 {
+                return None;
+            }
+            (ms.parse::<i64>().ok()?, &rest[digits..])
         }
     };
     Some(((hour * 60 + minute) * 60 + second) * 1000 + fraction - zone_ms(zone)?)
@@ -108,11 +106,8 @@ fn zone_ms(text: &str) -> Option<i64> {
 /// Returns a number of exactly `digits` digits, and the text after it.
 fn number(text: &str, digits: usize) -> Option<(i64, &str)> {
     let (number, rest) = text.split_at_checked(digits)?;
-    if number.bytes().all(|byte| byte.is_ascii_digit()) {
-        Some((number.parse().ok()?, rest))
-    } else {
-        None
-    }
+    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit());
+    is_plain.then_some((number.parse().ok()?, rest))
 }
 
 fn days_of_month(year: i64, month: i64) -> i64 {
