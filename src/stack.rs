@@ -35,7 +35,7 @@ use crate::{
         openapi, own_keys::OwnKeys, page, payments, receipts::Receipts, spending::Spending,
         usage_page,
     },
-    observe::record::{self, AttemptsLayer, ObserveLayer, RecordLayer},
+    observe::record::{self, AttemptsLayer, ObserveLayer},
 };
 
 pub(crate) use self::one_vendor::one_vendor;
@@ -50,7 +50,7 @@ pub fn callers(shared: Shared<'_>) -> impl Service<Request<RequestBody>, Respons
         .layer(RequestNumberLayer::new()) //               + RequestNumber
         .layer(parts.cors(&routes)) //                     CORS headers, on refusals too
         .layer(parts.respond()) //                         Error → JSON with the number; above it: Infallible
-        .layer(ObserveLayer::new(shared.calls.clone())) // + CallRecord, filled by each RecordLayer below; writes the log line, counts
+        .layer(ObserveLayer::new(shared.calls.clone())) // + CallRecord, filled by the functions of `record` below; writes the log line, counts
         .layer(PanicsLayer::new()) //         500          in the call and in its body
         .layer(HeadLayer::new(shared.limits.head.clone())) // 400 414 431  before any layer uses the head
         .layer(parts.wrong_paths()) //        429          per address: unknown paths count like known ones
@@ -64,7 +64,7 @@ fn services(parts: &Parts<'_>, shared: Shared<'_>) -> Services<RequestBody> {
     // Half-stacks: layers that several paths have in common. Each one adds layers to an earlier one.
     let admission = ServiceBuilder::new()
         .layer(parts.in_flight.clone()) //    503          permit until the body ends
-        .layer(RecordLayer(record::admitted));
+        .map_request(record::admitted);
     let public = admission.clone()
         .layer(parts.catalog_rate()); //      429          10 per second per address
     let open = admission
@@ -75,7 +75,7 @@ fn services(parts: &Parts<'_>, shared: Shared<'_>) -> Services<RequestBody> {
         .layer(parts.guesses()); //           429          per address, only unknown keys; known keys pass
     let key_check = ServiceBuilder::new()
         .layer(parts.auth()) //               401 403 503  + Caller; removes the key from the request
-        .layer(RecordLayer(record::known))
+        .map_request(record::known)
         .layer(parts.key_rate()); //          429          per key, per second
     let limited = ServiceBuilder::new()
         .layer(parts.key_minute_rate()); //   429          per key, per minute
@@ -83,7 +83,7 @@ fn services(parts: &Parts<'_>, shared: Shared<'_>) -> Services<RequestBody> {
         .layer(parts.key_tokens()); //        429          per key, tokens per minute; here for calls that cost nothing
     let parsed = ServiceBuilder::new()
         .layer(parts.parse.clone()) //        400 408 413 415 503  bounds and parses the body; Request<B> → Request<Call>
-        .layer(RecordLayer(record::parsed))
+        .map_request(record::parsed)
         .layer(parts.select()); //            400 503 403  → Request<Priced>: one snapshot for the whole call
     // Boxed on both sides, so that the compiler processes the layers that check the key once, not once for each path.
     let with_key = |below: BoxedService<RequestBody>| -> BoxedService<RequestBody, PathBody> {
@@ -129,17 +129,17 @@ fn services(parts: &Parts<'_>, shared: Shared<'_>) -> Services<RequestBody> {
 fn inference(parts: &Parts<'_>, upstream: &Upstream) -> BoxedService<RequestBody> {
     let inference = ServiceBuilder::new()
         .layer(parts.reserve()) //            400 401 403 503  hold; settled or released on end or drop
-        .layer(RecordLayer(record::granted))
+        .map_request(record::granted)
         .layer(RateVerdictLayer::new()) //    429          awaits the rate decisions started above, which Redis makes during the hold. Replayed answers wait for them, too
         .layer(parts.failover()) //           429 503      → Request<Attempt>: a route; on failure before the first byte, the next one
-        .layer(AttemptsLayer::new(Arc::clone(parts.metrics()))) // counts each vendor's answers, failures and delays
+        .layer(AttemptsLayer(Arc::clone(parts.metrics()))) // counts each vendor's answers, failures and delays
         .layer(TranslateLayer::new()) //      400          → Request<Outbound>: the vendor's format; translates events back
         .layer(parts.passthrough()) //        502          reads usage from the frames into the call's meter
-        .layer(RecordLayer(record::sent))
+        .map_request(record::sent)
         .service(upstream.clone()); //        429 502 503 504  hyper client: address, key, timeouts of the vendor
     let inference = ServiceBuilder::new()
         .layer(parts.parse_for_money()) //    400 401 403 408 413 415 503  as `parse`, but does not read a large body if the key has no money
-        .layer(RecordLayer(record::parsed))
+        .map_request(record::parsed)
         .layer(parts.idempotency()) //        400 409 422 429  a repeated call runs once; above `select`, because prices may have changed
         .layer(parts.select())
         .service(boxed_with_body(inference));

@@ -14,7 +14,7 @@ use crate::{
         server::RequestBody,
     },
     endpoints::handler::handled,
-    observe::record::{self, RecordLayer},
+    observe::record,
 };
 
 /// Builds the service that checks the member's session and then calls `below` with the member's key.
@@ -22,7 +22,7 @@ use crate::{
 pub(super) fn member(parts: &Parts<'_>, cabinet: &Cabinet, below: BoxedService<RequestBody>) -> BoxedService<RequestBody> {
     let below = ServiceBuilder::new()
         .layer(parts.auth().taking(presented_digest)) // 401 403 503  + Caller, by the key that `AsMember` presents
-        .layer(RecordLayer(record::known))
+        .map_request(record::known)
         .layer(parts.key_rate()) //           429          per key, per second
         .service(from_boxed(below));
     handled(AsMember::new(cabinet.clone(), boxed(below))) // 401 403  the session, its token, the member's role

@@ -157,9 +157,8 @@ impl Drop for Flush {
         self.0.wake.notify_one();
         self.0.room.notify_all();
         let is_running = |state: &mut State| !state.ended;
-        self.0
-            .ended
-            .wait_while_for(&mut state, is_running, FLUSH_TIMEOUT);
+        let ended = &self.0.ended;
+        ended.wait_while_for(&mut state, is_running, FLUSH_TIMEOUT);
     }
 }
 

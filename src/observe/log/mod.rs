@@ -36,16 +36,15 @@ use crate::observe::record::TARGET;
 /// # Panics
 /// If a log was already set up.
 pub fn to_stderr(calls: Calls) {
-    let log = tracing_subscriber::registry()
-        .with(filter(calls))
-        .with(AuditedLayer);
+    let log = tracing_subscriber::registry().with(filter(calls));
+    let log = log.with(AuditedLayer);
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     if io::stderr().is_terminal() {
         let format = Terminal(tracing_subscriber::fmt::format());
         log.with(lines.with_ansi(true).event_format(format)).init();
     } else {
-        log.with(lines.json().event_format(JsonLines::default()))
-            .init();
+        let lines = lines.json().event_format(JsonLines::default());
+        log.with(lines).init();
     }
 }
 
@@ -73,11 +72,8 @@ pub fn to(out: impl Write + Send + 'static) -> Flush {
         .with_writer(lines)
         .json()
         .event_format(JsonLines::default());
-    tracing_subscriber::registry()
-        .with(filter(Calls::Here))
-        .with(AuditedLayer)
-        .with(lines)
-        .init();
+    let log = tracing_subscriber::registry().with(filter(Calls::Here));
+    log.with(AuditedLayer).with(lines).init();
     flush
 }
 
@@ -166,10 +162,9 @@ impl Fields {
             push(", ", "streamed");
         }
         if let Some(output) = self.get("output") {
-            let input: u64 = ["input", "cached_input", "cache_write"]
-                .iter()
-                .filter_map(|class| value(class).parse::<u64>().ok())
-                .sum();
+            let classes = ["input", "cached_input", "cache_write"].into_iter();
+            let counts = classes.filter_map(|class| value(class).parse::<u64>().ok());
+            let input: u64 = counts.sum();
             push(", ", &format!("{input} -> {output} tokens"));
             if value("estimated") == "true" {
                 push("", " (estimated)");

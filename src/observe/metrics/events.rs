@@ -12,6 +12,7 @@ use prometheus_client::{
 };
 
 use super::families::NameLabels;
+use crate::text::words::words;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Label {

@@ -9,6 +9,7 @@ use prometheus_client::{
 use tollgate_layers::reserve::redis::LeaseCounts;
 
 use super::{families::WordLabel, parts::Parts};
+use crate::text::time::millis;
 
 /// Metrics of leases. The ledger keeps the counts; a scrape copies them into these metrics.
 #[derive(Debug, Default)]
@@ -57,8 +58,7 @@ impl Leases {
     pub(super) fn set(&self, now: &LeaseCounts) {
         self.open.set(i64::try_from(now.open).unwrap_or(i64::MAX));
         self.leased.set(now.leased_rub.micro() as f64 / 1e6);
-        let waited_ms = u64::try_from(now.ends_waited.as_millis()).unwrap_or(u64::MAX);
-        self.ends_waited.inner().set(waited_ms);
+        self.ends_waited.inner().set(millis(now.ends_waited));
         for (counter, count) in [
             (&self.holds, now.granted),
             (&self.turns, now.turns),

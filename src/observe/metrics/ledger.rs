@@ -17,6 +17,7 @@ use tollgate_ledger::{
 };
 
 use super::families::{WordLabel, histograms};
+use crate::text::words::words;
 
 /// Upper bounds of the histogram's buckets, in seconds. They cover all ledgers, from a map in memory to a server that
 /// does not answer.
@@ -69,16 +70,14 @@ impl LedgerTimes {
             "Requests to the ledger that failed; a refusal is an answer, not a failure",
             errors,
         );
-        let refused_by_holds = Counter::default();
-        registry.register(
-            "tollgate_hold_refusals",
-            "Calls refused only because calls in flight held the money",
-            refused_by_holds.clone(),
-        );
-        Self {
+        let times = Self {
             operations,
-            refused_by_holds,
+            refused_by_holds: Counter::default(),
+        };
+        series! { registry, times:
+            refused_by_holds "tollgate_hold_refusals" "Calls refused only because calls in flight held the money";
         }
+        times
     }
 
     fn answered(&self, operation: Operation, time: Duration, failed: bool) {

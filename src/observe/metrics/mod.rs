@@ -15,29 +15,6 @@ macro_rules! series {
     };
 }
 
-/// Declares an enum whose variants have fixed texts, with a list of all variants and a method that returns the text.
-macro_rules! words {
-    ($(#[$doc:meta])* $vis:vis enum $name:ident {
-        $($(#[$about:meta])* $variant:ident = $word:literal,)+
-    }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        $vis enum $name {
-            $($(#[$about])* $variant,)+
-        }
-
-        impl $name {
-            const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
-
-            const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)+
-                }
-            }
-        }
-    };
-}
-
 pub(crate) mod events;
 mod families;
 pub(crate) mod idempotency;
@@ -53,11 +30,7 @@ mod state;
 pub(crate) mod text;
 pub(crate) mod vendors;
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{fmt, sync::Arc};
 
 use parking_lot::Mutex;
 use prometheus_client::{
@@ -72,9 +45,10 @@ use self::{
     ledger::LedgerTimes, payments::Payments, process::Process, rates::Rates, requests::Requests,
     sales::Sales, state::State, text::Format, vendors::Vendors,
 };
-use crate::catalog::snapshot::Snapshot;
+use crate::{catalog::snapshot::Snapshot, text::time::now_ms};
 
 /// All metrics of a gateway.
+#[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     pub(crate) requests: Requests,
@@ -100,76 +74,49 @@ impl Metrics {
     #[must_use]
     pub fn new(service: &str) -> Self {
         let mut registry = Registry::default();
-        let requests = Requests::register(&mut registry, service);
-        let sales = Sales::register(&mut registry);
-        let vendors = Vendors::register(&mut registry);
-        let ledger = Arc::new(LedgerTimes::register(&mut registry));
-        let events = Deliveries::register(&mut registry);
-        let payments = Payments::register(&mut registry);
-        let idempotency = Idempotency::register(&mut registry);
-        let state = State::register(&mut registry);
-        let leases = Leases::register(&mut registry);
-        let rates = Rates::register(&mut registry);
-        let process = Process::register(&mut registry);
-        let traces_dropped = Counter::default();
-        registry.register(
-            "tollgate_traces_dropped",
-            "Traced calls whose spans the collector did not accept, or that were dropped because the queue to the collector was full",
-            traces_dropped.clone(),
-        );
-        let refused_calls_dropped = Counter::default();
-        registry.register(
-            "tollgate_refused_calls_dropped",
-            "Calls without a charge that were not stored, because too many calls waited for the store",
-            refused_calls_dropped.clone(),
-        );
-        let reloads = Family::<WordLabel, Counter>::default();
+        let mut metrics = Self {
+            requests: Requests::register(&mut registry, service),
+            sales: Sales::register(&mut registry),
+            vendors: Vendors::register(&mut registry),
+            ledger: Arc::new(LedgerTimes::register(&mut registry)),
+            events: Deliveries::register(&mut registry),
+            payments: Payments::register(&mut registry),
+            idempotency: Idempotency::register(&mut registry),
+            scraped: Mutex::new((
+                State::register(&mut registry),
+                Leases::register(&mut registry),
+                Rates::register(&mut registry),
+                Process::register(&mut registry),
+            )),
+            traces_dropped: Counter::default(),
+            refused_calls_dropped: Counter::default(),
+            reloads: Family::default(),
+            loaded: Gauge::default(),
+            registry: Registry::default(),
+        };
         for result in ["ok", "failed"] {
-            drop(reloads.get_or_create(&[("result", result)]));
+            drop(metrics.reloads.get_or_create(&[("result", result)]));
         }
-        registry.register(
-            "tollgate_config_reloads",
-            "Reloads of the configuration, by result; a failed reload changes nothing",
-            reloads.clone(),
-        );
-        let loaded: Gauge = Gauge::default();
-        registry.register(
-            "tollgate_config_loaded_timestamp_seconds",
-            "Unix time at which the configuration in force was loaded",
-            loaded.clone(),
-        );
         let build = Family::<WordLabel, Gauge>::default();
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         build.get_or_create(&version).set(1);
-        registry.register(
-            "tollgate_build_info",
-            "Always 1; the label has the version of the gateway",
-            build,
-        );
-        Self {
-            registry,
-            requests,
-            sales,
-            vendors,
-            ledger,
-            events,
-            payments,
-            idempotency,
-            traces_dropped,
-            refused_calls_dropped,
-            reloads,
-            loaded,
-            scraped: Mutex::new((state, leases, rates, process)),
+        series! { registry, metrics:
+            traces_dropped "tollgate_traces_dropped" "Traced calls whose spans the collector did not accept, or that were dropped because the queue to the collector was full";
+            refused_calls_dropped "tollgate_refused_calls_dropped" "Calls without a charge that were not stored, because too many calls waited for the store";
+            reloads "tollgate_config_reloads" "Reloads of the configuration, by result; a failed reload changes nothing";
+            loaded "tollgate_config_loaded_timestamp_seconds" "Unix time at which the configuration in force was loaded";
         }
+        let help = "Always 1; the label has the version of the gateway";
+        registry.register("tollgate_build_info", help, build);
+        metrics.registry = registry;
+        metrics
     }
 
     /// Creates the series of the models and vendors in a new snapshot. Series of earlier snapshots are kept.
     pub fn follow(&self, snapshot: &Snapshot) {
         self.sales.follow(snapshot);
         self.vendors.follow(snapshot);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let seconds = now.unwrap_or_default().as_secs();
-        self.loaded.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+        self.loaded.set((now_ms() / 1000).cast_signed());
     }
 
     /// Counts a reload of the configuration, as succeeded or failed.
@@ -199,11 +146,5 @@ impl Metrics {
             Format::OpenMetrics => text,
             Format::Classic => text::classic(&text),
         })
-    }
-}
-
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics").finish_non_exhaustive()
     }
 }

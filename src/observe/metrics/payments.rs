@@ -6,6 +6,7 @@ use prometheus_client::{
 };
 
 use super::families::WordLabel;
+use crate::text::words::words;
 
 /// Counts payments at providers by outcome. Clones share the counters.
 #[derive(Clone, Debug, Default)]

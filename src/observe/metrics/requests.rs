@@ -12,8 +12,11 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::families::{NameLabels, WordLabel, histograms};
-use crate::edge::routes::{Route, Routes};
+use super::families::{Histograms, WordLabel, histograms};
+use crate::{
+    edge::routes::{Route, Routes},
+    text::words::words,
+};
 
 /// Upper bounds of buckets, in seconds, for the time to the head of a response. The catalog answers fastest, a slowly
 /// thinking model last.
@@ -71,9 +74,9 @@ pub(crate) struct Requests {
     paths: [PathCounts; Route::ALL.len()],
     others: PathCounts,
     requests: Family<PathStatus, Counter>,
-    first_byte: Family<NameLabels<1>, Histogram>,
-    overhead: Family<NameLabels<1>, Histogram>,
-    answer: Family<NameLabels<1>, Histogram>,
+    first_byte: Histograms,
+    overhead: Histograms,
+    answer: Histograms,
     refusals: Family<WordLabel, Counter>,
     limited: Family<WordLabel, Counter>,
     /// Number of requests refused with 503 because no permit of `in_flight` was free.
@@ -103,8 +106,9 @@ impl PathCounts {
         }
     }
 
-    fn label(&self) -> NameLabels<1> {
-        [("path", Arc::clone(&self.path))]
+    /// Returns the path's histogram in `family`, which `known` keeps.
+    fn histogram<'a>(&self, known: &'a OnceLock<Histogram>, family: &Histograms) -> &'a Histogram {
+        known.get_or_init(|| family.get_or_create_owned(&[("path", Arc::clone(&self.path))]))
     }
 }
 
@@ -124,22 +128,7 @@ impl Requests {
             shed: Counter::default(),
             in_flight: Gauge::default(),
         };
-        requests.names(registry);
-        // These series exist from the start with value zero: if a series begins at one, Prometheus's `rate()` misses
-        // its first increment.
-        for label in [Some(Route::Chat), Some(Route::Messages)] {
-            let _ = requests.counter(label, 200);
-            let _ = requests.histograms(label);
-            let _ = requests.overhead_histogram(label);
-        }
-        for by in LimitedBy::ALL {
-            let _ = requests.limited(by);
-        }
-        requests
-    }
-
-    fn names(&self, registry: &mut Registry) {
-        series! { registry, self:
+        series! { registry, requests:
             requests "tollgate_requests" "Requests by path and status of the answer; 499 if the client left before the answer";
             refusals "tollgate_refusals" "Refused requests, by the code of the refusal";
             first_byte "tollgate_first_byte_seconds" "Time from a request's head to the head of its successful answer";
@@ -149,6 +138,18 @@ impl Requests {
             limited "tollgate_limited" "Requests refused with 429, by the limit exceeded";
             in_flight "tollgate_in_flight" "Requests in flight, until the end of their answers";
         }
+        // These series exist from the start with value zero: if a series begins at one, Prometheus's `rate()` misses
+        // its first increment.
+        for label in [Some(Route::Chat), Some(Route::Messages)] {
+            let _ = requests.counter(label, 200);
+            let _ = requests.first_byte(label);
+            let _ = requests.answer(label);
+            let _ = requests.overhead(label);
+        }
+        for by in LimitedBy::ALL {
+            let _ = requests.limited(by);
+        }
+        requests
     }
 
     /// Returns the label under which a request's path is counted.
@@ -170,16 +171,14 @@ impl Requests {
     pub(crate) fn ended(&self, label: PathLabel, status: u16, times: Option<(Duration, Duration)>) {
         self.counter(label, status).inc();
         if let Some((head, answer)) = times {
-            let (first_byte, whole) = self.histograms(label);
-            first_byte.observe(head.as_secs_f64());
-            whole.observe(answer.as_secs_f64());
+            self.first_byte(label).observe(head.as_secs_f64());
+            self.answer(label).observe(answer.as_secs_f64());
         }
     }
 
     /// Records how long the gateway itself took before it sent the call to its first vendor.
     pub(crate) fn sent(&self, label: PathLabel, overhead: Duration) {
-        self.overhead_histogram(label)
-            .observe(overhead.as_secs_f64());
+        self.overhead(label).observe(overhead.as_secs_f64());
     }
 
     pub(crate) fn refused(&self, code: &'static str) {
@@ -203,22 +202,19 @@ impl Requests {
         })
     }
 
-    fn overhead_histogram(&self, label: PathLabel) -> &Histogram {
+    fn first_byte(&self, label: PathLabel) -> &Histogram {
         let counts = self.counts(label);
-        counts
-            .overhead
-            .get_or_init(|| self.overhead.get_or_create(&counts.label()).clone())
+        counts.histogram(&counts.first_byte, &self.first_byte)
     }
 
-    fn histograms(&self, label: PathLabel) -> (&Histogram, &Histogram) {
+    fn overhead(&self, label: PathLabel) -> &Histogram {
         let counts = self.counts(label);
-        let first_byte = counts
-            .first_byte
-            .get_or_init(|| self.first_byte.get_or_create(&counts.label()).clone());
-        let answer = counts
-            .answer
-            .get_or_init(|| self.answer.get_or_create(&counts.label()).clone());
-        (first_byte, answer)
+        counts.histogram(&counts.overhead, &self.overhead)
+    }
+
+    fn answer(&self, label: PathLabel) -> &Histogram {
+        let counts = self.counts(label);
+        counts.histogram(&counts.answer, &self.answer)
     }
 }
 

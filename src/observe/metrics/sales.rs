@@ -7,7 +7,7 @@ use std::{
 };
 
 use foldhash::fast::FixedState;
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::RwLock;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
@@ -46,7 +46,7 @@ struct Class {
 }
 
 /// Counters of sales: calls, tokens, holds, charges and losses.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Sales {
     known: RwLock<Known>,
     none: Arc<str>,
@@ -101,32 +101,13 @@ impl OfModel {
 impl Sales {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let sales = Self {
-            known: RwLock::default(),
             none: NONE.into(),
-            of_none: OnceLock::new(),
-            calls: Family::default(),
-            tokens: Family::default(),
-            held: Family::default(),
-            charged: Family::default(),
-            loss: Rubles::default(),
-            overruns: Counter::default(),
-            estimated: Counter::default(),
-            bounded: Counter::default(),
-            unpriced: Counter::default(),
-            vendor_cost: Family::default(),
-            charged_at_cost: Family::default(),
-            unpriced_input: Counter::default(),
-            stopped: Family::default(),
+            ..Self::default()
         };
         for why in StoppedBy::ALL {
             drop(sales.stopped(why));
         }
-        sales.names(registry);
-        sales
-    }
-
-    fn names(&self, registry: &mut Registry) {
-        series! { registry, self:
+        series! { registry, sales:
             calls "tollgate_calls" "Calls that held money, by model, by vendor and by how they ended";
             tokens "tollgate_tokens" "Tokens of settled calls by class; each token counts in one class";
             held "tollgate_held_rubles" "Amounts that charged calls held at their start";
@@ -141,6 +122,7 @@ impl Sales {
             unpriced_input "tollgate_unpriced_input_calls" "Calls with more input tokens than input_tokens_priced_max, the most that their hold covered";
             stopped "tollgate_stopped_calls" "Streams with a growing hold that were stopped, because a larger hold was refused";
         }
+        sales
     }
 
     fn stopped(&self, why: StoppedBy) -> Counter {
@@ -175,11 +157,10 @@ impl Sales {
     /// Counts a settled call: its tokens, its charge and how it ended.
     pub(crate) fn settled(&self, settlement: &Settlement, settled: &Settled) {
         let item = &settlement.item;
-        let known = self.known();
-        let model = known
-            .models
-            .get(item.model.as_str())
-            .unwrap_or_else(|| self.of_none.get_or_init(|| self.of_model(&self.none)));
+        let known = self.known.read();
+        let of_none = || self.of_none.get_or_init(|| self.of_model(&self.none));
+        let model = known.models.get(item.model.as_str());
+        let model = model.unwrap_or_else(of_none);
         let finished = model.finished(&item.vendor);
         match finished.filter(|_| item.end == End::Finished) {
             Some(calls) => calls.inc(),
@@ -204,44 +185,31 @@ impl Sales {
         model.charged.inner().add(micro(settled.charged));
         let loss = Counted::loss(settled.loss, item.bounded_loss_rub);
         self.loss.inner().add(micro(loss));
-        if settlement.cost > settlement.held_at_end() {
-            self.overruns.inc();
-        }
-        if item.estimated {
-            self.estimated.inc();
-        }
-        if item.bounded {
-            self.bounded.inc();
-        }
-        if item.unpriced {
-            self.unpriced.inc();
+        for (counter, counts) in [
+            (&self.overruns, settlement.cost > settlement.held_at_end()),
+            (&self.estimated, item.estimated),
+            (&self.bounded, item.bounded),
+            (&self.unpriced, item.unpriced),
+        ] {
+            counter.inc_by(counts.into());
         }
         if let Some(why) = item.stopped_by {
             self.stopped(why).inc();
         }
         // A call can have at most `input_tokens_priced_max` tokens of input per step, and each web search adds a step.
-        let steps = item
-            .usage
-            .classes
-            .get(price::Class::WebSearchCall)
-            .saturating_add(1);
-        if model
-            .input_tokens_priced_max
-            .is_some_and(|max| item.usage.input_total() > max.saturating_mul(steps))
-        {
+        let searches = item.usage.classes.get(price::Class::WebSearchCall);
+        let steps = searches.saturating_add(1);
+        let is_unpriced = |max: u64| item.usage.input_total() > max.saturating_mul(steps);
+        if model.input_tokens_priced_max.is_some_and(is_unpriced) {
             self.unpriced_input.inc();
         }
     }
 
     /// Counts a call that was released because it cost nothing.
     pub(crate) fn released(&self, model: Option<&str>, vendor: Option<&str>) {
-        let known = self.known();
+        let known = self.known.read();
         let (model, vendor) = (self.model(&known, model), self.vendor(&known, vendor));
         self.call(model, vendor, RELEASED).inc();
-    }
-
-    fn known(&self) -> RwLockReadGuard<'_, Known> {
-        self.known.read()
     }
 
     fn model<'a>(&'a self, known: &'a Known, name: Option<&str>) -> &'a Arc<str> {
@@ -321,7 +289,7 @@ mod tests {
     fn only_configured_names_are_metric_labels() {
         let sales = Sales::register(&mut Registry::default());
         sales.follow(&live().snapshot());
-        let known = sales.known();
+        let known = sales.known.read();
         assert_eq!(&**sales.model(&known, Some("z-first")), "z-first");
         assert_eq!(&**sales.vendor(&known, Some("v")), "v");
         for unknown in [None, Some("Z-first"), Some("")] {

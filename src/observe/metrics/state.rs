@@ -72,12 +72,7 @@ impl State {
         for none in [&state.rate, &state.rate_age, &state.certificate_expires] {
             none.set(f64::NAN);
         }
-        state.names(registry);
-        state
-    }
-
-    fn names(&self, registry: &mut Registry) {
-        series! { registry, self:
+        series! { registry, state:
             holds_open "tollgate_holds_open" "Holds of this node's calls, from their grant until they are settled or released";
             hold_oldest "tollgate_hold_oldest_seconds" "Age of the oldest hold; 0 without holds";
             breaker_open "tollgate_vendor_breaker_open" "1 while a route's breaker is open: calls that have another route avoid this route. The label model is the vendor's name of the model";
@@ -95,6 +90,7 @@ impl State {
             ready "tollgate_ready" "1 while /readyz reports that this node should get calls";
             certificate_expires "tollgate_certificate_expires_timestamp_seconds" "Expiry of the callers' certificate, in Unix time; NaN without one";
         }
+        state
     }
 
     pub(super) fn certificate_expires(&self, unix_seconds: u64) {
@@ -131,14 +127,12 @@ impl State {
                 let labels = [("vendor", Arc::clone(&name)), ("model", model)];
                 let is_open = route.breaker != BreakerState::Closed;
                 self.breaker_open.get_or_create(&labels).set(is_open.into());
-                self.model_unknown
-                    .get_or_create(&labels)
-                    .set(route.model_unknown.into());
+                let unknown = self.model_unknown.get_or_create(&labels);
+                unknown.set(route.model_unknown.into());
             }
             let labels = [("vendor", name)];
-            self.keys_parked
-                .get_or_create(&labels)
-                .set(whole(vendor.keys_parked));
+            let parked = self.keys_parked.get_or_create(&labels);
+            parked.set(whole(vendor.keys_parked));
             if let Some(state) = credentials.get(&*vendor.name) {
                 self.set_credential(&labels, state);
             }
@@ -151,9 +145,8 @@ impl State {
                 gauge.get_or_create(labels).set(time.as_secs_f64());
             }
         }
-        self.login_failures
-            .get_or_create(labels)
-            .set(state.failures.into());
+        let failures = self.login_failures.get_or_create(labels);
+        failures.set(state.failures.into());
     }
 
     fn set_rate(&mut self, rate: Option<RateReading>) {

@@ -48,10 +48,8 @@ pub(super) fn classic(text: &str) -> String {
             help = Some(line);
             continue;
         }
-        let Some((name, kind)) = line
-            .strip_prefix("# TYPE ")
-            .and_then(|line| line.split_once(' '))
-        else {
+        let kind = line.strip_prefix("# TYPE ");
+        let Some((name, kind)) = kind.and_then(|kind| kind.split_once(' ')) else {
             classic.push_str(line);
             classic.push('\n');
             continue;

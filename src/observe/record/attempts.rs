@@ -18,15 +18,7 @@ use crate::observe::metrics::{Metrics, vendors::VendorCounts};
 /// Counts each attempt at a vendor, and notes its vendor in the request's record. The layer must be below `failover`,
 /// which makes the attempts.
 #[derive(Clone, Debug)]
-pub(crate) struct AttemptsLayer {
-    metrics: Arc<Metrics>,
-}
-
-impl AttemptsLayer {
-    pub(crate) const fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics }
-    }
-}
+pub(crate) struct AttemptsLayer(pub(crate) Arc<Metrics>);
 
 impl<S> Layer<S> for AttemptsLayer {
     type Service = Attempts<S>;
@@ -34,7 +26,7 @@ impl<S> Layer<S> for AttemptsLayer {
     fn layer(&self, inner: S) -> Self::Service {
         Attempts {
             inner,
-            metrics: Arc::clone(&self.metrics),
+            metrics: Arc::clone(&self.0),
         }
     }
 }

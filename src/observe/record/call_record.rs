@@ -75,7 +75,11 @@ impl Calls {
         traces: Option<Traces>,
         store: Option<Arc<dyn UnbookedStore>>,
     ) -> Self {
-        let unbooked = Unbooked::new(store, metrics.refused_calls_dropped.clone());
+        let unbooked = Unbooked {
+            queues: Mutex::default(),
+            store,
+            dropped: metrics.refused_calls_dropped.clone(),
+        };
         Self(Arc::new(Shared {
             metrics,
             traces,
@@ -131,11 +135,8 @@ impl Calls {
         let number = req.extensions().get::<RequestNumber>().copied();
         let number = number.unwrap_or_else(RequestNumber::now_v7);
         let path = self.0.metrics.requests.label(req.uri().path());
-        let traces = self
-            .0
-            .traces
-            .as_ref()
-            .filter(|_| path.is_some_and(routes::Route::is_of_inference));
+        let is_traced = path.is_some_and(routes::Route::is_of_inference);
+        let traces = self.0.traces.as_ref().filter(|_| is_traced);
         let trail = traces.and_then(|traces| traces.begin(number, req));
         CallRecord(Arc::new(Record {
             calls: self.clone(),
@@ -221,12 +222,8 @@ impl CallRecord {
             });
         });
         self.lock().held = true;
-        self.0
-            .calls
-            .0
-            .held
-            .lock()
-            .insert(self.0.number, self.clone());
+        let mut held = self.0.calls.0.held.lock();
+        held.insert(self.0.number, self.clone());
     }
 
     /// Records that an attempt at the vendor of this route has begun.
@@ -290,10 +287,10 @@ impl CallRecord {
     /// Records that the call has ended for the client: the response has ended, or the client has disconnected.
     pub(super) fn answered(&self, answered: Answered) {
         let requests = &self.metrics().requests;
-        let times = answered
+        let head = answered
             .head
-            .filter(|_| (200..400).contains(&answered.status))
-            .map(|head| (head, answered.whole.saturating_sub(head)));
+            .filter(|_| (200..400).contains(&answered.status));
+        let times = head.map(|head| (head, answered.whole.saturating_sub(head)));
         requests.ended(self.0.path, answered.status, times);
         let mut facts = self.lock();
         if facts.admitted {
@@ -322,9 +319,8 @@ impl CallRecord {
 
     fn released(&self) {
         let mut facts = self.lock();
-        self.metrics()
-            .sales
-            .released(facts.model.as_deref(), facts.vendor.as_deref());
+        let (model, vendor) = (facts.model.as_deref(), facts.vendor.as_deref());
+        self.metrics().sales.released(model, vendor);
         match facts.answered.take() {
             Some(answered) => self.ended(&facts, &answered, None),
             None => facts.booked = Some(Booked::Released),
@@ -361,13 +357,12 @@ impl CallRecord {
             None => return true,
         };
         let account = facts.key.as_ref().map(|key| key.account.clone());
-        let address = self.0.address;
-        facts.held
-            || self.0.calls.0.refusals.admit(Source {
-                address,
-                account,
-                cause,
-            })
+        let source = Source {
+            address: self.0.address,
+            account,
+            cause,
+        };
+        facts.held || self.0.calls.0.refusals.admit(source)
     }
 
     /// Returns the milliseconds from the arrival of the request to `at`.

@@ -44,12 +44,7 @@ macro_rules! event {
 /// Each field, including the message, is passed as a text or a number. A `Display` value would go through a slower
 /// formatter.
 pub(super) fn log(call: &EndedCall<'_>) {
-    let EndedCall {
-        facts,
-        answered,
-        booked,
-        ..
-    } = *call;
+    let (facts, answered, booked) = (call.facts, call.answered, call.booked);
     let level = level(call);
     let key = facts.key.as_deref();
     let failure = answered.failure.as_deref();

@@ -2,7 +2,7 @@
 //! adds them to the metrics.
 //!
 //! [`ObserveLayer`] is the outermost layer. It creates a [`CallRecord`], which travels with the request. Each
-//! `RecordLayer` in the stack records a fact that the layer above it has determined. It records the fact before it
+//! function of [`marks`] in the stack records a fact that the layer above it has determined. It records the fact before it
 //! passes the request on, because it does not see what the layers below it return. A call that has held money ends
 //! twice, in either order: for its client, and in the ledger. After both ends, the call's log line is written and, if
 //! the call is traced, its spans are sent.
@@ -12,8 +12,8 @@ mod call_record;
 mod facts;
 mod line;
 mod lookup;
+mod marks;
 mod observe;
-mod record_layer;
 mod refusals;
 mod spans;
 mod unbooked;
@@ -21,7 +21,7 @@ mod unbooked;
 pub(crate) use self::{
     attempts::AttemptsLayer,
     line::CHARGE,
-    record_layer::{RecordLayer, admitted, granted, known, parsed, sent},
+    marks::{admitted, granted, known, parsed, sent},
     refusals::{RefusalLines, Source},
     unbooked::STRANGERS_MAX,
 };

@@ -69,9 +69,7 @@ impl RefusalLines {
     /// Takes the counts of the interval, if the interval is over.
     fn end_if_over(&self) -> Option<Interval> {
         let mut interval = self.0.lock();
-        let is_over = interval
-            .began
-            .is_some_and(|began| began.elapsed() >= INTERVAL);
+        let is_over = (interval.began).is_some_and(|began| began.elapsed() >= INTERVAL);
         is_over.then(|| mem::take(&mut *interval))
     }
 

@@ -36,45 +36,30 @@ pub(super) fn of_a_call(trail: &Trail, call: &EndedCall<'_>) -> Vec<Span> {
 }
 
 fn of_the_request(trail: &Trail, call: &EndedCall<'_>) -> Span {
-    let EndedCall {
-        path,
-        facts,
-        answered,
-        booked,
-        ..
-    } = *call;
+    let (path, facts, answered) = (call.path, call.facts, call.answered);
     let key = facts.key.as_deref();
     let failure = answered.failure.as_deref();
     let status = Some(answered.status).filter(|status| *status != CLIENT_LEFT);
-    let item = booked.map(|(settlement, _)| &settlement.item);
+    let model = facts.model.as_deref();
+    let model = model.map(|model| shortened(model, MODEL_CHARS_MAX));
+    let (settlement, settled) = call.booked.unzip();
+    let item = settlement.map(|settlement| &settlement.item);
+    let end = end(facts, item.map(|item| item.end.as_str()));
+    let held = settlement.map(|settlement| settlement.held.to_string());
+    let charged = settled.map(|settled| settled.charged.to_string());
     let attributes = Attributes::default()
         .with("http.request.method", "POST")
         .with("http.route", path)
         .with_known("http.response.status_code", status.map(u64::from))
         .with_known("error.type", failure.map(|failure| failure.code))
-        .with_known(
-            "gen_ai.request.model",
-            facts
-                .model
-                .as_deref()
-                .map(|model| shortened(model, MODEL_CHARS_MAX)),
-        )
+        .with_known("gen_ai.request.model", model)
         .with("tollgate.request_number", call.number.to_string())
         .with_known("tollgate.account", key.map(|key| key.account.to_string()))
         .with_known("tollgate.key.prefix", key.map(|key| key.prefix.as_str()))
-        .with_known(
-            "tollgate.end",
-            end(facts, item.map(|item| item.end.as_str())),
-        )
+        .with_known("tollgate.end", end)
         .with_known("tollgate.estimated", item.map(|item| item.estimated))
-        .with_known(
-            "tollgate.held_rub",
-            booked.map(|(settlement, _)| settlement.held.to_string()),
-        )
-        .with_known(
-            "tollgate.charged_rub",
-            booked.map(|(_, settled)| settled.charged.to_string()),
-        );
+        .with_known("tollgate.held_rub", held)
+        .with_known("tollgate.charged_rub", charged);
     // A 4xx is the caller's mistake. Any other failure, and an abort after a successful head, is an error of the
     // gateway or of a vendor.
     let is_error = failure.is_some() && !(400..500).contains(&answered.status);
@@ -98,43 +83,29 @@ fn of_an_attempt(
     call: &EndedCall<'_>,
     settlement: Option<&Settlement>,
 ) -> Span {
-    let EndedCall {
-        facts, answered, ..
-    } = *call;
-    let AttemptMade {
-        route,
-        began,
-        failed,
-    } = attempt;
+    let (route, began, answered) = (&attempt.route, attempt.began, call.answered);
     let endpoint = &route.vendor.endpoint;
-    let https_port = || {
-        if endpoint.scheme_str() == Some("https") {
-            443
-        } else {
-            80
-        }
+    let port = match (endpoint.port_u16(), endpoint.scheme_str()) {
+        (Some(port), _) => port,
+        (None, Some("https")) => 443,
+        (None, _) => 80,
     };
     // If an attempt was answered, it lasts until the response ends, and it fails if the response fails.
-    let (code, ended) = match failed {
-        Some((code, at)) => (Some(*code), *at),
-        None => (
-            answered.failure.as_ref().map(|failure| failure.code),
-            answered.whole,
-        ),
+    let failure = answered.failure.as_ref().map(|failure| failure.code);
+    let (code, ended) = match attempt.failed {
+        Some((code, at)) => (Some(code), at),
+        None => (failure, answered.whole),
     };
     let usage = settlement.map(|settlement| settlement.item.usage);
     let attributes = Attributes::default()
         .with("gen_ai.operation.name", trail.operation())
         .with("gen_ai.provider.name", &*route.vendor.name)
         .with("gen_ai.request.model", route.model.as_str())
-        .with_known("gen_ai.request.stream", facts.streamed)
+        .with_known("gen_ai.request.stream", call.facts.streamed)
         .with_known("gen_ai.request.max_tokens", trail.output_tokens_max);
     let attributes = with_usage(attributes, usage)
         .with_known("server.address", endpoint.host())
-        .with(
-            "server.port",
-            u64::from(endpoint.port_u16().unwrap_or_else(https_port)),
-        )
+        .with("server.port", u64::from(port))
         .with_known("error.type", code);
     Span {
         trace_id: trail.trace_id,
@@ -142,30 +113,24 @@ fn of_an_attempt(
         parent_span_id: Some(trail.span_id),
         name: format!("{} {}", trail.operation(), route.model),
         kind: Kind::Client,
-        began: trail.began + *began,
-        ended: trail.began + ended.max(*began),
+        began: trail.began + began,
+        ended: trail.began + ended.max(began),
         attributes,
         is_error: code.is_some(),
     }
 }
 
 fn with_usage(attributes: Attributes, usage: Option<Usage>) -> Attributes {
-    let cached = |tokens: u64| Some(tokens).filter(|tokens| *tokens > 0);
+    let input = usage.map(|usage| usage.input_total());
+    let output = usage.map(|usage| usage.output);
+    let [read, written] = [
+        usage.map(|usage| usage.cached_input),
+        usage.map(|usage| usage.cache_write),
+    ]
+    .map(|cached| cached.filter(|tokens| *tokens > 0));
     attributes
-        .with_known(
-            "gen_ai.usage.input_tokens",
-            usage.map(|usage| usage.input_total()),
-        )
-        .with_known(
-            "gen_ai.usage.output_tokens",
-            usage.map(|usage| usage.output),
-        )
-        .with_known(
-            "gen_ai.usage.cache_read.input_tokens",
-            usage.and_then(|usage| cached(usage.cached_input)),
-        )
-        .with_known(
-            "gen_ai.usage.cache_creation.input_tokens",
-            usage.and_then(|usage| cached(usage.cache_write)),
-        )
+        .with_known("gen_ai.usage.input_tokens", input)
+        .with_known("gen_ai.usage.output_tokens", output)
+        .with_known("gen_ai.usage.cache_read.input_tokens", read)
+        .with_known("gen_ai.usage.cache_creation.input_tokens", written)
 }

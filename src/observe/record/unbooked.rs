@@ -37,7 +37,7 @@ const TEXT_CHARS_MAX: usize = 300;
 pub(super) struct Unbooked {
     pub(super) queues: Mutex<Queues>,
     pub(super) store: Option<Arc<dyn UnbookedStore>>,
-    dropped: Counter,
+    pub(super) dropped: Counter,
 }
 
 #[derive(Debug, Default)]
@@ -50,38 +50,25 @@ pub(super) struct Queues {
 }
 
 impl Unbooked {
-    pub(super) fn new(store: Option<Arc<dyn UnbookedStore>>, dropped: Counter) -> Self {
-        Self {
-            queues: Mutex::default(),
-            store,
-            dropped,
-        }
-    }
-
     pub(super) fn push(&self, call: UnbookedCall) {
-        let mut queues = self.queues.lock();
-        let Queues {
-            waiting,
-            waiting_of,
-            of_strangers,
-        } = &mut *queues;
+        let queues = &mut *self.queues.lock();
         let Some(account) = &call.account else {
-            if of_strangers.len() >= STRANGERS_MAX {
-                of_strangers.pop_front();
+            if queues.of_strangers.len() >= STRANGERS_MAX {
+                queues.of_strangers.pop_front();
             }
-            of_strangers.push_back(call);
+            queues.of_strangers.push_back(call);
             return;
         };
         if self.store.is_none() {
             return;
         }
-        let of_account = waiting_of.entry(account.clone()).or_default();
-        if waiting.len() >= WAITING_MAX || *of_account >= WAITING_MAX / 2 {
+        let of_account = queues.waiting_of.entry(account.clone()).or_default();
+        if queues.waiting.len() >= WAITING_MAX || *of_account >= WAITING_MAX / 2 {
             self.dropped.inc();
             return;
         }
         *of_account += 1;
-        waiting.push_back(call);
+        queues.waiting.push_back(call);
     }
 
     /// Returns the calls in memory that `is_selected` accepts, in any order.
@@ -96,8 +83,7 @@ impl Unbooked {
     pub(super) async fn store_some(&self, store: &dyn UnbookedStore) -> Result<usize, BoxError> {
         let some: Vec<UnbookedCall> = {
             let queues = self.queues.lock();
-            let some = queues.waiting.iter().take(STORED_AT_ONCE);
-            some.cloned().collect()
+            (queues.waiting.iter().take(STORED_AT_ONCE).cloned()).collect()
         };
         if !some.is_empty() {
             store.write(&some).await?;

@@ -62,10 +62,7 @@ impl Exporter {
     ) -> Self {
         let mut headers = config.headers.clone();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(
-            USER_AGENT,
-            HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION"))),
-        );
+        headers.insert(USER_AGENT, https::USER_AGENT);
         let sender = Sender {
             client: https::client(),
             url: config.url.clone(),
@@ -119,12 +116,9 @@ impl Sender {
                 false
             };
             ended = timeout(BATCH_TIME, fill).await.unwrap_or(false);
-            if !calls.is_empty()
-                && catch_round("the trace exporter", self.deliver(&calls))
-                    .await
-                    .is_none()
-            {
-                self.drop_spans_of(&calls);
+            if !calls.is_empty() {
+                let delivered = catch_round("the trace exporter", self.deliver(&calls)).await;
+                delivered.unwrap_or_else(|| self.drop_spans_of(&calls));
             }
         }
     }
@@ -138,10 +132,8 @@ impl Sender {
             let problem = match answer.unwrap_or_else(|_| Err(Problem::passing("no answer"))) {
                 Ok(()) => {
                     if std::mem::take(&mut self.is_failing) {
-                        tracing::info!(
-                            host = self.url.host(),
-                            "the collector accepts traces again"
-                        );
+                        let host = self.url.host();
+                        tracing::info!(host, "the collector accepts traces again");
                     }
                     return;
                 }
@@ -153,20 +145,15 @@ impl Sender {
             }
             self.drop_spans_of(calls);
             if !std::mem::replace(&mut self.is_failing, true) {
-                let error = problem.text;
-                tracing::warn!(
-                    host = self.url.host(),
-                    error,
-                    "the collector does not accept traces"
-                );
+                let (host, error) = (self.url.host(), problem.text);
+                tracing::warn!(host, error, "the collector does not accept traces");
             }
             return;
         }
     }
 
     fn drop_spans_of(&self, calls: &[Vec<Span>]) {
-        self.dropped
-            .inc_by(u64::try_from(calls.len()).unwrap_or(u64::MAX));
+        self.dropped.inc_by(calls.len() as u64);
     }
 
     async fn post(&self, body: Bytes) -> Result<(), Problem> {

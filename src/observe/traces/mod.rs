@@ -45,13 +45,8 @@ const MILLION: u64 = 1_000_000;
 pub(crate) fn start(config: &Config, dropped: &Counter) -> Option<(Traces, Exporter)> {
     let traces = config.traces.as_ref()?;
     let (queue, waiting) = mpsc::channel(QUEUE_CALLS_MAX);
-    let exporter = Exporter::start(
-        traces,
-        &config.service,
-        queue.clone(),
-        waiting,
-        dropped.clone(),
-    );
+    let end = queue.clone();
+    let exporter = Exporter::start(traces, &config.service, end, waiting, dropped.clone());
     let traces = Traces {
         queue,
         random_min: random_min(traces.calls_per_million),
