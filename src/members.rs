@@ -42,30 +42,21 @@ pub(crate) const AGE_MS: u64 = 12 * 60 * 60 * 1000;
 /// The minimum time between two updates of the stored time of a session's last request.
 const SEEN_MS: u64 = 5 * 60 * 1000;
 
-/// The rights that a member has in an account.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum MemberRole {
-    /// May do everything, including adding and removing members.
-    Owner,
-    /// May see payments and statements, and may pay. May not create keys.
-    Finance,
-    /// May create keys and set their limits. May not see payments.
-    Developer,
+crate::text::words::words! {
+    /// The rights that a member has in an account.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub(crate) enum MemberRole {
+        /// May do everything, including adding and removing members.
+        Owner = "owner",
+        /// May see payments and statements, and may pay. May not create keys.
+        Finance = "finance",
+        /// May create keys and set their limits. May not see payments.
+        Developer = "developer",
+    }
 }
 
 impl MemberRole {
-    /// All roles of members.
-    pub(crate) const ALL: [Self; 3] = [Self::Owner, Self::Finance, Self::Developer];
-
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Owner => "owner",
-            Self::Finance => "finance",
-            Self::Developer => "developer",
-        }
-    }
-
     pub(crate) const fn may_pay(self) -> bool {
         matches!(self, Self::Owner | Self::Finance)
     }

@@ -177,26 +177,18 @@ pub struct AutoShown {
 impl AutoTopup {
     /// Returns the sum of the card charges in the month of `now_ms`, including a charge whose outcome is unknown.
     pub(super) fn charged_in_month(&self, now_ms: u64) -> MicroRub {
-        if self.month == month_of(now_ms) {
-            self.month_rub
-        } else {
-            MicroRub::ZERO
+        match self.month == month_of(now_ms) {
+            true => self.month_rub,
+            false => MicroRub::ZERO,
         }
     }
 
     /// Returns whether two rules have the same terms.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        (
-            &self.provider,
-            self.below_rub,
-            self.amount_rub,
-            self.month_max_rub,
-        ) == (
-            &other.provider,
-            other.below_rub,
-            other.amount_rub,
-            other.month_max_rub,
-        )
+        self.provider == other.provider
+            && self.below_rub == other.below_rub
+            && self.amount_rub == other.amount_rub
+            && self.month_max_rub == other.month_max_rub
     }
 
     pub(super) fn shown(&self, url: Option<String>, now_ms: u64) -> AutoShown {
@@ -224,14 +216,10 @@ impl AutoTopup {
 /// Reads and changes the automatic top-up rules that the ledger stores.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
-    store: AnyLedger,
+    pub(super) store: AnyLedger,
 }
 
 impl Rules {
-    pub(super) const fn new(store: AnyLedger) -> Self {
-        Self { store }
-    }
-
     /// Returns the rule of an account.
     pub(super) async fn find(&self, account: &AccountId) -> Result<Option<AutoTopup>, BookError> {
         Ok(self.versioned(account).await?.value)

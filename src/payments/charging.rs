@@ -16,11 +16,7 @@ use tollgate_layers::{
     key::AccountId,
     reserve::ledger::{BookError, LedgerAdmin},
 };
-use tollgate_ledger::{
-    calendar::month_of,
-    contract::{EventStore, OnceEvent},
-    happening::Happening,
-};
+use tollgate_ledger::{calendar::month_of, happening::Happening};
 
 use super::{
     auto::{AutoStatus, AutoTopup, Mark, NOT_SAVED, SavedCard},
@@ -30,7 +26,10 @@ use super::{
     providers::Provider,
     service::{PaymentError, Payments},
 };
-use crate::text::{causes::chain, time::now_ms};
+use crate::text::{
+    causes::chain,
+    time::{millis, now_ms},
+};
 
 /// Maximum number of steps that one round takes for a rule.
 const STEPS_MAX: usize = 20;
@@ -245,10 +244,9 @@ impl Payments {
                 let provider = self.provider(Some(&rule.provider))?;
                 let payment = charge.payment.clone().unwrap_or_default();
                 let charge = self.look(provider, charge, &payment, false).await?;
-                Ok(if charge.state == State::Open {
-                    Step::Done
-                } else {
-                    Step::Again
+                Ok(match charge.state {
+                    State::Open => Step::Done,
+                    _ => Step::Again,
                 })
             }
             State::Paid => {
@@ -273,8 +271,9 @@ impl Payments {
             card: Some(CardUse::Saved),
             ..Intent::new(id, &rule.account, rule.amount_rub, &rule.provider, BY)
         };
-        let opened = intents.add_open(&charge, usize::MAX).await;
-        opened.map_err(|error| error.into_error(usize::MAX))?;
+        if !intents.add_open(&charge, usize::MAX).await? {
+            return Err(PaymentError::TooMany(usize::MAX));
+        }
         tracing::info!(
             target: "audit", who = BY, what = "payment.charge", account = %charge.account, intent = %charge.id,
             provider = charge.provider, amount_rub = %charge.amount_rub
@@ -299,18 +298,16 @@ impl Payments {
                 self.look(provider, charge, &payment, false).await?;
             }
             Ok(Charged::NeedsPayer) => {
-                let link = provider.create(&charge).await;
-                let link = match link {
+                let link = match provider.create(&charge).await {
                     Ok(link) => link,
                     Err(error) if error.may_pass() => return Err(of_provider(error)),
                     Err(_) => {
-                        self.cancel(id, "the payer has to confirm the card charge")
-                            .await?;
-                        return Ok(());
+                        let why = "the payer has to confirm the card charge";
+                        return self.cancel(id, why).await.map(drop);
                     }
                 };
-                self.adopt(provider, id, &link.payment, Some(&link.url))
-                    .await?;
+                let url = Some(link.url.as_str());
+                self.adopt(provider, id, &link.payment, url).await?;
             }
             Ok(Charged::Declined(why)) => drop(self.cancel(id, &why).await?),
             Err(error) if error.may_pass() => return Err(of_provider(error)),
@@ -329,9 +326,7 @@ impl Payments {
     ) -> Result<Step, PaymentError> {
         let config = self.config();
         let declines_max = config.map_or(1, |config| config.auto_declines_max);
-        let retry_ms = config.map_or(0, |config| {
-            u64::try_from(config.auto_retry.as_millis()).unwrap_or(u64::MAX)
-        });
+        let retry_ms = config.map_or(0, |config| millis(config.auto_retry));
         let now = now_ms();
         rule.declines = rule.declines.saturating_add(1);
         let off = rule.declines >= declines_max
@@ -370,18 +365,13 @@ impl Payments {
         off: bool,
         url: Option<String>,
     ) -> Result<(), BookError> {
-        let event = OnceEvent {
-            once,
-            account: Some(rule.account.clone()),
-            key: None,
-            what: Happening::AutoTopupFailed {
-                provider: rule.provider.clone(),
-                amount_rub: rule.amount_rub,
-                reason,
-                off,
-                url,
-            },
+        let what = Happening::AutoTopupFailed {
+            provider: rule.provider.clone(),
+            amount_rub: rule.amount_rub,
+            reason,
+            off,
+            url,
         };
-        self.0.store.emit_once(&event).await.map(drop)
+        self.emit_once(once, &rule.account, what).await.map(drop)
     }
 }

@@ -14,7 +14,7 @@ use tollgate_layers::key::AccountId;
 
 use super::{
     auto::SavedCard,
-    intent::{CardUse, Intent, IntentId},
+    intent::{Intent, IntentId},
     provider::{
         Amount, CardReport, Charged, Created, Notice, ProviderError, ProviderPayment,
         ProviderRefund, ProviderStatus, Question, ask, basic, is_signed,
@@ -147,12 +147,10 @@ impl Transaction {
                 value: self.amount.get().trim_matches('"').to_owned(),
                 currency: self.currency,
             },
-            card: self
-                .token
-                .filter(|token| !token.is_empty())
-                .map_or(CardReport::NotReported, |token| {
-                    CardReport::Saved(SavedCard::new(token, None, self.card_last_four))
-                }),
+            card: match self.token.filter(|token| !token.is_empty()) {
+                Some(token) => CardReport::Saved(SavedCard::new(token, None, self.card_last_four)),
+                None => CardReport::NotReported,
+            },
             ..ProviderPayment::default()
         }
     }
@@ -164,7 +162,7 @@ impl CloudPayments {
         let order = NewOrder {
             amount: number(&kopecks(intent.amount_rub))?,
             currency: "RUB",
-            description: format!("Пополнение счёта {}", intent.account),
+            description: intent.description(),
             invoice_id: intent.id,
             account_id: &intent.account,
             email: intent.email.as_deref(),
@@ -173,21 +171,12 @@ impl CloudPayments {
             success_redirect_url: &config.return_url,
             fail_redirect_url: &config.return_url,
         };
-        let order =
-            serde_json::to_vec(&order).map_err(|error| ProviderError::Unread(error.into()))?;
-        // If the intent is a charge of a saved card, the request for the charge has already used the intent's id as its
-        // idempotency key. So the request for a link needs another key.
-        let key = match intent.card {
-            Some(CardUse::Saved) => format!("{}-link", intent.id),
-            _ => intent.id.to_string(),
-        };
+        // For the same key, the provider repeats its response only for an hour. If it creates a second link for the
+        // intent later, only one of the two links can be paid: see `Check`.
         let req = self
             .request("/orders/create")
-            // For the same key, the provider repeats its response only for an hour. If it creates a second link for the
-            // intent later, only one of the two links can be paid: see `Check`.
-            .header("X-Request-ID", key);
-        let answer: Answer<Order> = ask(&self.client, req, order.into()).await?;
-        let order = made(answer)?;
+            .header("X-Request-ID", intent.link_key());
+        let order: Order = made(self.send(req, &order).await?)?;
         Ok(Created {
             payment: order.id,
             url: order.url,
@@ -214,16 +203,14 @@ impl CloudPayments {
             token: &card.handle,
             tr_initiator_code: 0,
             payment_scheduled: 0,
-            description: format!("Пополнение счёта {}", intent.account),
+            description: intent.description(),
             invoice_id: intent.id,
             email: intent.email.as_deref(),
         };
-        let charge =
-            serde_json::to_vec(&charge).map_err(|error| ProviderError::Unread(error.into()))?;
         let req = self
             .request("/payments/tokens/charge")
             .header("X-Request-ID", intent.id.to_string());
-        let answer: Answer<Try> = ask(&self.client, req, charge.into()).await?;
+        let answer: Answer<Try> = self.send(req, &charge).await?;
         match answer.model {
             Some(tried) => Ok(tried.into()),
             // The charge was rejected, with this reason, before there was a transaction.
@@ -240,9 +227,8 @@ impl CloudPayments {
         let body = json!({ "InvoiceId": intent.id });
         let answer: Answer<Transaction> = self.post("/payments/find", &body).await?;
         // If there is no transaction, nobody has tried to pay yet.
-        Ok(answer
-            .model
-            .map_or_else(ProviderPayment::default, |found| found.for_intent(intent)))
+        let found = answer.model.map(|found| found.for_intent(intent));
+        Ok(found.unwrap_or_default())
     }
 
     /// Fetches a transaction by its own id. The search by intent returns only the intent's last transaction,
@@ -262,9 +248,8 @@ impl CloudPayments {
 
     /// Cancels a payment link. A link at CloudPayments never expires by itself.
     pub(super) async fn withdraw(&self, order: &str) -> Result<(), ProviderError> {
-        let answer: Answer<Value> = self.post("/orders/cancel", &json!({ "Id": order })).await?;
         // If the provider does not have the link any more, the result is the same as if it were canceled now.
-        drop(answer);
+        let _: Answer<Value> = self.post("/orders/cancel", &json!({ "Id": order })).await?;
         Ok(())
     }
 
@@ -273,7 +258,16 @@ impl CloudPayments {
         path: &str,
         body: &Value,
     ) -> Result<Answer<T>, ProviderError> {
-        ask(&self.client, self.request(path), body.to_string().into()).await
+        self.send(self.request(path), body).await
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        req: Builder,
+        body: &impl Serialize,
+    ) -> Result<Answer<T>, ProviderError> {
+        let body = serde_json::to_vec(body).map_err(|error| ProviderError::Unread(error.into()))?;
+        ask(&self.client, req, body.into()).await
     }
 
     fn request(&self, path: &str) -> Builder {
@@ -370,9 +364,9 @@ fn fields(body: &str) -> Option<HashMap<String, String>> {
                 .map(Option::unwrap_or_default)
                 .unwrap_or_else(|_| value.get().to_owned())
         };
+        let fields = fields.iter();
         return Some(
             fields
-                .iter()
                 .map(|(name, value)| (name.clone(), text(value)))
                 .collect(),
         );

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_layers::{key::AccountId, money::MicroRub};
 use uuid::Uuid;
 
-use crate::text::time::now_ms;
+use crate::text::{time::now_ms, words::words};
 
 /// The id of an intent: a UUIDv7, so ids sort by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -55,48 +55,29 @@ impl FromStr for IntentId {
     }
 }
 
-/// The state of a payment intent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum State {
-    /// The provider has not returned a payment link yet, so nobody can have paid.
-    Creating,
-    /// The payer has the payment link, and the outcome is unknown.
-    Open,
-    /// The money was received, and is booked on the account.
-    Paid,
-    /// The payment was canceled or has expired.
-    Canceled,
-    /// The received money differs from the requested amount, so an operator must decide what to do.
-    Refused,
+words! {
+    /// The state of a payment intent.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum State {
+        /// The provider has not returned a payment link yet, so nobody can have paid.
+        Creating = "creating",
+        /// The payer has the payment link, and the outcome is unknown.
+        Open = "open",
+        /// The money was received, and is booked on the account.
+        Paid = "paid",
+        /// The payment was canceled or has expired.
+        Canceled = "canceled",
+        /// The received money differs from the requested amount, so an operator must decide what to do.
+        Refused = "refused",
+    }
 }
 
 impl State {
-    /// All states of an intent.
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Creating,
-        Self::Open,
-        Self::Paid,
-        Self::Canceled,
-        Self::Refused,
-    ];
-
     /// Returns whether the outcome of the payment is still unknown.
     #[must_use]
     pub const fn is_open(self) -> bool {
         matches!(self, Self::Creating | Self::Open)
-    }
-
-    /// Returns the name of the state, as the API and documents use it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Creating => "creating",
-            Self::Open => "open",
-            Self::Paid => "paid",
-            Self::Canceled => "canceled",
-            Self::Refused => "refused",
-        }
     }
 }
 
@@ -110,30 +91,19 @@ pub enum CardUse {
     Saved,
 }
 
-/// The state of a dispute between the payer's bank and the seller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DisputeStatus {
-    /// The payer's bank inquires about the payment, but no money has moved.
-    Inquiry,
-    /// The bank has taken the money back until the dispute is decided.
-    Open,
-    /// The dispute was decided for the seller, who keeps the money.
-    Won,
-    /// The dispute was decided for the payer, so the money is lost.
-    Lost,
-}
-
-impl DisputeStatus {
-    /// Returns the name of the dispute's state, as the API and the documents have it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Inquiry => "inquiry",
-            Self::Open => "open",
-            Self::Won => "won",
-            Self::Lost => "lost",
-        }
+words! {
+    /// The state of a dispute between the payer's bank and the seller.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum DisputeStatus {
+        /// The payer's bank inquires about the payment, but no money has moved.
+        Inquiry = "inquiry",
+        /// The bank has taken the money back until the dispute is decided.
+        Open = "open",
+        /// The dispute was decided for the seller, who keeps the money.
+        Won = "won",
+        /// The dispute was decided for the payer, so the money is lost.
+        Lost = "lost",
     }
 }
 
@@ -293,13 +263,24 @@ impl Intent {
 
     /// Returns whether two intents request the same payment.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        (&self.account, self.amount_rub, &self.provider, self.card)
-            == (
-                &other.account,
-                other.amount_rub,
-                &other.provider,
-                other.card,
-            )
+        self.account == other.account
+            && self.amount_rub == other.amount_rub
+            && self.provider == other.provider
+            && self.card == other.card
+    }
+
+    /// Returns the idempotency key of the request for a payment link. If the intent is a charge of a saved card, the
+    /// request for the charge has already used the intent's id as its idempotency key.
+    pub(super) fn link_key(&self) -> String {
+        match self.card {
+            Some(CardUse::Saved) => format!("{}-link", self.id),
+            _ => self.id.to_string(),
+        }
+    }
+
+    /// Returns the text that the payer sees at the provider.
+    pub(super) fn description(&self) -> String {
+        format!("Пополнение счёта {}", self.account)
     }
 
     /// Returns the refund or dispute with this id.

@@ -34,28 +34,10 @@ pub(super) struct Open {
 /// Reads and changes the intents in the ledger.
 #[derive(Clone, Debug)]
 pub(super) struct IntentStore {
-    store: AnyLedger,
-}
-
-/// Why an intent was not added to the list of open intents.
-#[derive(Debug)]
-pub(super) enum NotOpened {
-    /// The account, or all accounts together, already have the maximum number of open intents.
-    TooMany,
-    Ledger(BookError),
-}
-
-impl From<BookError> for NotOpened {
-    fn from(error: BookError) -> Self {
-        Self::Ledger(error)
-    }
+    pub(super) store: AnyLedger,
 }
 
 impl IntentStore {
-    pub(super) const fn new(store: AnyLedger) -> Self {
-        Self { store }
-    }
-
     pub(super) async fn find(&self, id: IntentId) -> Result<Option<Intent>, BookError> {
         Ok(self.store.read_value(&name(id)).await?.value)
     }
@@ -131,12 +113,13 @@ impl IntentStore {
         Ok(open.value.unwrap_or_default())
     }
 
-    /// Adds an intent to the list of open intents, unless the account already has the maximum number of open intents.
+    /// Adds an intent to the list of open intents. Returns `false` and adds nothing if the account, or all accounts
+    /// together, already have the maximum number of open intents.
     pub(super) async fn add_open(
         &self,
         intent: &Intent,
         of_account_max: usize,
-    ) -> Result<(), NotOpened> {
+    ) -> Result<bool, BookError> {
         let added = Open {
             id: intent.id,
             account: intent.account.clone(),
@@ -144,14 +127,14 @@ impl IntentStore {
         let add = |open: Option<Vec<Open>>| {
             let mut open = open.unwrap_or_default();
             if open.contains(&added) {
-                return Ok(Update::Keep(()));
+                return Ok(Update::Keep(true));
             }
             let of_account = open.iter().filter(|one| one.account == added.account);
             if of_account.count() >= of_account_max || open.len() >= OPEN_MAX {
-                return Err(NotOpened::TooMany);
+                return Ok(Update::Keep(false));
             }
             open.push(added.clone());
-            Ok(Update::Write(open, ()))
+            Ok(Update::Write(open, true))
         };
         self.store.update(OPEN, add).await
     }

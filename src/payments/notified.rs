@@ -14,7 +14,7 @@ use super::{
     intent::{CardUse, Intent, IntentId, State},
     provider::{Notice, ProviderError, ProviderRefund, ProviderStatus},
     providers::Provider,
-    service::{Inner, PaymentError, Payments},
+    service::{PaymentError, Payments},
 };
 use crate::text::causes::chain;
 
@@ -105,9 +105,8 @@ impl Payments {
         let Some(_permit) = self.may_fetch(intent.id).await else {
             return Ok(Notified::Later);
         };
-        let intent = self
-            .fetch_notified(provider, intent, &payment, notice)
-            .await?;
+        let fetched = self.fetch_notified(provider, intent, &payment, notice);
+        let intent = fetched.await?;
         if let Some(refund) = &notice.refund {
             if intent.state != State::Paid {
                 return Ok(Notified::Later);
@@ -144,9 +143,8 @@ impl Payments {
         payment: &str,
         notice: &Notice,
     ) -> Result<Intent, PaymentError> {
-        let mut intent = self
-            .look(provider, intent, payment, notice.is_refund)
-            .await?;
+        let looked = self.look(provider, intent, payment, notice.is_refund);
+        let mut intent = looked.await?;
         // If the payment succeeded although its intent has been canceled in the meantime, the payment is still booked.
         if !matches!(intent.state, State::Paid | State::Refused)
             && let Some(transaction) = &notice.transaction
@@ -222,11 +220,8 @@ impl Payments {
     /// Returns a permit if the notification may cause a fetch of this intent's payment now; `None` if the limits do not
     /// allow it.
     async fn may_fetch(&self, id: IntentId) -> Option<SemaphorePermit<'_>> {
-        let Inner {
-            fetches, at_once, ..
-        } = &*self.0;
-        fetches.admit(id, FETCHES).await.ok()?;
-        at_once.try_acquire().ok()
+        self.0.fetches.admit(id, FETCHES).await.ok()?;
+        self.0.at_once.try_acquire().ok()
     }
 
     /// Returns the intent that a notification is about, and the payment to fetch. Returns `None` if the ledger has no
@@ -262,9 +257,8 @@ impl Payments {
                 }
                 // The process that is creating the payment will soon record the payment's id.
                 _ => {
-                    return Err(BookError::Unavailable(
-                        "the payment is still being created".into(),
-                    ));
+                    let problem = "the payment is still being created";
+                    return Err(BookError::Unavailable(problem.into()));
                 }
             },
             (Some(_), Some(_)) => return Ok(None),

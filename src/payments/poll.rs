@@ -115,8 +115,8 @@ impl Payments {
             None if intent.card == Some(CardUse::Saved) => {
                 let rule = self.0.rules.find(&intent.account).await?;
                 if rule.is_none_or(|rule| rule.charging != Some(id)) {
-                    self.cancel(id, "the automatic top-up rule was removed")
-                        .await?;
+                    let why = "the automatic top-up rule was removed";
+                    self.cancel(id, why).await?;
                 }
             }
             None if now_ms().saturating_sub(intent.created_ms) > CREATING_MS_MAX => {
@@ -183,10 +183,8 @@ impl Payments {
             // So far only the notification has linked this payment to the intent, so the provider must confirm the
             // link.
             if remote.intent.as_deref() != Some(&intent.id.to_string()) {
-                return Err(PaymentError::Provider(
-                    provider.name(),
-                    ProviderError::NotFound,
-                ));
+                let error = ProviderError::NotFound;
+                return Err(PaymentError::Provider(provider.name(), error));
             }
             self.adopt(provider, intent.id, payment, None).await?
         } else {
@@ -198,9 +196,7 @@ impl Payments {
             && now_ms().saturating_sub(intent.created_ms) > UNPAID_MS_MAX;
         if is_over {
             let withdrawn = provider.withdraw(payment).await;
-            let withdrawn =
-                withdrawn.map_err(|error| PaymentError::Provider(provider.name(), error))?;
-            if withdrawn {
+            if withdrawn.map_err(|error| PaymentError::Provider(provider.name(), error))? {
                 return self.cancel(intent.id, "not paid in time").await;
             }
         }

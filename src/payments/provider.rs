@@ -10,7 +10,7 @@ use http::{
     request::Builder,
 };
 use http_body_util::{BodyExt, Full, Limited};
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use sha2::Sha256;
 use tollgate_layers::{error::BoxError, money::MicroRub};
 
@@ -18,7 +18,7 @@ use super::{
     auto::SavedCard,
     intent::{DisputeStatus, Intent, State},
 };
-use crate::net::https::HttpsClient;
+use crate::net::https::{self, HttpsClient};
 
 /// How long to wait for a provider's complete response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -109,7 +109,7 @@ pub(super) struct ProviderDispute {
 }
 
 /// An amount with its currency, in the form in which the provider writes it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Amount {
     pub(super) value: String,
     pub(super) currency: String,
@@ -192,11 +192,8 @@ impl Question {
         let Some(intent) = intent else {
             return Verdict::NoIntent;
         };
-        if self
-            .account
-            .as_deref()
-            .is_some_and(|account| account != &*intent.account)
-        {
+        let account = self.account.as_deref();
+        if account.is_some_and(|account| account != &*intent.account) {
             return Verdict::OtherAccount;
         }
         if self.amount.rubles() != Some(intent.amount_rub) {
@@ -253,7 +250,12 @@ pub(super) async fn ask<T: DeserializeOwned>(
     if !status.is_success() {
         return Err(not_done(status, &body));
     }
-    serde_json::from_slice(&body).map_err(|error| ProviderError::Unread(error.into()))
+    read(&body)
+}
+
+/// Parses the JSON of a response.
+pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ProviderError> {
+    serde_json::from_slice(body).map_err(|error| ProviderError::Unread(error.into()))
 }
 
 /// Sends a request to a provider once, without retries, and returns the status and the body of the response.
@@ -265,22 +267,15 @@ pub(super) async fn answer(
     let req: Request<Full<Bytes>> = req
         .header(ACCEPT, HeaderValue::from_static("application/json"))
         .header(ACCEPT_ENCODING, HeaderValue::from_static("identity"))
-        .header(
-            USER_AGENT,
-            HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION"))),
-        )
+        .header(USER_AGENT, https::USER_AGENT)
         .body(Full::new(body))
         .map_err(|error| ProviderError::Unread(error.into()))?;
     let answer = async {
-        let res = client
-            .request(req)
-            .await
-            .map_err(|error| ProviderError::Unreached(error.into()))?;
+        let res = client.request(req).await;
+        let res = res.map_err(|error| ProviderError::Unreached(error.into()))?;
         let status = res.status();
-        let body = Limited::new(res.into_body(), RESPONSE_BYTES_MAX)
-            .collect()
-            .await;
-        let body = body.map_err(ProviderError::Unreached)?;
+        let body = Limited::new(res.into_body(), RESPONSE_BYTES_MAX);
+        let body = body.collect().await.map_err(ProviderError::Unreached)?;
         Ok((status, body.to_bytes()))
     };
     let answer = tokio::time::timeout(RESPONSE_TIMEOUT, answer).await;

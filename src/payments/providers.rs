@@ -34,23 +34,18 @@ macro_rules! of_each {
 impl Provider {
     /// Creates the payment providers that the configuration names.
     pub(super) fn configured(config: &PaymentsConfig) -> Vec<Self> {
-        let client = https::client();
-        let yookassa = config.yookassa.clone().map(|config| YooKassa {
-            client: client.clone(),
-            config,
-        });
-        let cloudpayments = config.cloudpayments.clone().map(|config| CloudPayments {
-            client: client.clone(),
-            config,
-        });
-        let stripe = config
-            .stripe
-            .clone()
-            .map(|config| Stripe { client, config });
-        let mut providers = Vec::new();
-        providers.extend(yookassa.map(Self::YooKassa));
-        providers.extend(cloudpayments.map(Self::CloudPayments));
-        providers.extend(stripe.map(Self::Stripe));
+        let (mut providers, client) = (Vec::new(), https::client());
+        if let Some(config) = config.yookassa.clone() {
+            let client = client.clone();
+            providers.push(Self::YooKassa(YooKassa { client, config }));
+        }
+        if let Some(config) = config.cloudpayments.clone() {
+            let client = client.clone();
+            providers.push(Self::CloudPayments(CloudPayments { client, config }));
+        }
+        if let Some(config) = config.stripe.clone() {
+            providers.push(Self::Stripe(Stripe { client, config }));
+        }
         providers
     }
 

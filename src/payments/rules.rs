@@ -125,8 +125,8 @@ impl Payments {
         // is added to the list again.
         rules.list(&rule.account).await?;
         if let Some(before) = before {
-            self.forgotten(before, "the automatic top-up rule was replaced by another")
-                .await?;
+            let why = "the automatic top-up rule was replaced by another";
+            self.forgotten(before, why).await?;
         }
         self.shown(&rule).await
     }
@@ -170,8 +170,8 @@ impl Payments {
         self.0.rules.unlist(account).await?;
         let mut shown = rule.shown(None, now_ms());
         shown.status = AutoStatus::Off;
-        self.forgotten(rule, "the automatic top-up rule was removed")
-            .await?;
+        let why = "the automatic top-up rule was removed";
+        self.forgotten(rule, why).await?;
         Ok(shown)
     }
 

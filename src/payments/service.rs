@@ -1,6 +1,6 @@
 //! Creates payments at providers, and finds the intents of payments.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::Semaphore;
 use tollgate_layers::{
@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::{
     auto::Rules,
     intent::{CardUse, Intent, IntentId, State},
-    intent_store::{IntentStore, NotOpened},
+    intent_store::IntentStore,
     provider::ProviderError,
     providers::Provider,
 };
@@ -39,9 +39,10 @@ const STARTS: Quota = Quota {
 };
 
 /// The payment service of a gateway, with all providers. Clones share state.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Payments(pub(super) Arc<Inner>);
 
+#[derive(Debug)]
 pub(super) struct Inner {
     pub(super) store: AnyLedger,
     pub(super) intents: IntentStore,
@@ -128,16 +129,6 @@ impl From<BookError> for PaymentError {
     }
 }
 
-impl NotOpened {
-    /// Returns the error to report to the requester; `max` is the maximum number of open intents.
-    pub(super) fn into_error(self, max: usize) -> PaymentError {
-        match self {
-            Self::TooMany => PaymentError::TooMany(max),
-            Self::Ledger(error) => error.into(),
-        }
-    }
-}
-
 impl Payments {
     /// Creates the service. Intents are stored in `store`, and payments are made at the providers of `config`.
     #[must_use]
@@ -157,8 +148,12 @@ impl Payments {
     ) -> Self {
         let providers = config.as_ref().map(Provider::configured);
         Self(Arc::new(Inner {
-            intents: IntentStore::new(store.clone()),
-            rules: Rules::new(store.clone()),
+            intents: IntentStore {
+                store: store.clone(),
+            },
+            rules: Rules {
+                store: store.clone(),
+            },
             store,
             providers: providers.unwrap_or_default(),
             config,
@@ -174,10 +169,8 @@ impl Payments {
 
     /// Returns the configuration of payments; `None` if payments are not configured.
     pub(crate) fn config(&self) -> Option<&PaymentsConfig> {
-        self.0
-            .config
-            .as_ref()
-            .filter(|_| !self.0.providers.is_empty())
+        let config = self.0.config.as_ref();
+        config.filter(|_| !self.0.providers.is_empty())
     }
 
     /// Returns whether a provider of this name is configured.
@@ -201,13 +194,8 @@ impl Payments {
         if wanted.amount <= MicroRub::ZERO || !is_whole_kopecks(wanted.amount) {
             return Err(PaymentError::NotKopecks);
         }
-        let Inner {
-            store,
-            intents,
-            starts,
-            ..
-        } = &*self.0;
-        store.account(&wanted.account).await?;
+        let (intents, starts) = (&self.0.intents, &self.0.starts);
+        self.0.store.account(&wanted.account).await?;
         let wanted = Intent {
             email: wanted.email,
             card: wanted.saves_card.then_some(CardUse::Save),
@@ -224,11 +212,11 @@ impl Payments {
             None => {
                 let max = self.0.config.as_ref().map_or(0, |config| config.open_max);
                 let by_key = wanted.by.starts_with("key:");
-                if by_key && starts.admit(wanted.account.clone(), STARTS).await.is_err() {
+                let is_limited =
+                    by_key && starts.admit(wanted.account.clone(), STARTS).await.is_err();
+                if is_limited || !intents.add_open(&wanted, max).await? {
                     return Err(PaymentError::TooMany(max));
                 }
-                let opened = intents.add_open(&wanted, max).await;
-                opened.map_err(|error| error.into_error(max))?;
                 intents.create(&wanted).await?
             }
         };
@@ -260,8 +248,8 @@ impl Payments {
                 return Err(PaymentError::Provider(provider.name(), error));
             }
         };
-        self.adopt(provider, intent.id, &created.payment, Some(&created.url))
-            .await
+        let url = Some(created.url.as_str());
+        self.adopt(provider, intent.id, &created.payment, url).await
     }
 
     /// Records in an intent which payment the provider has created for it.
@@ -276,12 +264,8 @@ impl Payments {
         intents.map_payment(id, provider.name(), payment).await?;
         let intent = intents.change(id, |intent| {
             let before = intent.clone();
-            if intent.payment.is_none() {
-                intent.payment = Some(payment.to_owned());
-            }
-            if intent.url.is_none() {
-                intent.url = url.map(str::to_owned);
-            }
+            intent.payment.get_or_insert_with(|| payment.to_owned());
+            intent.url = intent.url.take().or(url.map(str::to_owned));
             if intent.state == State::Creating {
                 intent.state = State::Open;
             }
@@ -345,11 +329,5 @@ impl Payments {
         };
         found
             .ok_or_else(|| PaymentError::NoProvider(providers.iter().map(Provider::name).collect()))
-    }
-}
-
-impl fmt::Debug for Payments {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Payments").finish_non_exhaustive()
     }
 }

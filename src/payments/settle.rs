@@ -3,6 +3,7 @@
 //! because the ids of ledger entries are derived from the provider's ids.
 
 use tollgate_layers::{
+    key::AccountId,
     money::MicroRub,
     reserve::ledger::{BookError, Entry, LedgerAdmin},
     respond::Language,
@@ -14,7 +15,6 @@ use tollgate_ledger::{
 
 use super::{
     intent::{CardUse, Dispute, DisputeStatus, Intent, IntentId, Refund, RefundKind, State},
-    intent_store::NotOpened,
     provider::{
         Amount, CardReport, ProviderDispute, ProviderPayment, ProviderRefund, ProviderStatus,
     },
@@ -128,13 +128,11 @@ impl Payments {
             (false, Some(known)) if !known.taken_rub.is_empty() => return Ok(intent.clone()),
             (false, _) => {}
         }
-        match in_rubles(intent, &remote.id, &remote.amount) {
-            Some(amount) => {
-                self.take_for(intent, &remote.id, RefundKind::Refund, amount)
-                    .await
-            }
-            None => Ok(intent.clone()),
-        }
+        let Some(amount) = in_rubles(intent, &remote.id, &remote.amount) else {
+            return Ok(intent.clone());
+        };
+        let kind = RefundKind::Refund;
+        self.take_for(intent, &remote.id, kind, amount).await
     }
 
     /// Emits an event for each state of a dispute. If the bank holds the disputed amount back, this amount is taken off
@@ -185,10 +183,7 @@ impl Payments {
     ) -> Result<Intent, PaymentError> {
         let intents = &self.0.intents;
         // The intent is listed as open again, so that its payment is polled until the refund is complete.
-        let opened = intents.add_open(intent, usize::MAX).await;
-        if let Err(NotOpened::Ledger(error)) = opened {
-            return Err(error.into());
-        }
+        intents.add_open(intent, usize::MAX).await?;
         let noted = intents.change(intent.id, |intent| {
             let is_new = intent.refund(id).is_none();
             if is_new {
@@ -217,9 +212,7 @@ impl Payments {
     async fn give_back(&self, intent: &Intent, id: &str) -> Result<Intent, PaymentError> {
         let Inner { store, intents, .. } = &*self.0;
         // The intent is listed as open again, so that its payment is polled until all entries are reversed.
-        if let Err(NotOpened::Ledger(error)) = intents.add_open(intent, usize::MAX).await {
-            return Err(error.into());
-        }
+        intents.add_open(intent, usize::MAX).await?;
         let set = |intent: &mut Intent, change: &dyn Fn(&mut Refund) -> bool| {
             let mut refunds = intent.refunds.iter_mut();
             refunds.find(|known| known.id == id).is_some_and(change)
@@ -275,21 +268,17 @@ impl Payments {
         taken: MicroRub,
     ) -> Result<(), PaymentError> {
         let payment = intent.entry.as_deref().unwrap_or_default();
+        let id = &refund.id;
         let reason = match (self.0.language, refund.kind) {
             (Language::En, RefundKind::Refund) => {
-                format!("Refund {} of payment {payment} failed", refund.id)
+                format!("Refund {id} of payment {payment} failed")
             }
             (Language::En, RefundKind::Dispute) => {
-                format!("Dispute {} of payment {payment} was won", refund.id)
+                format!("Dispute {id} of payment {payment} was won")
             }
-            (_, RefundKind::Refund) => {
-                format!("Возврат {} по платежу {payment} не прошёл", refund.id)
-            }
+            (_, RefundKind::Refund) => format!("Возврат {id} по платежу {payment} не прошёл"),
             (_, RefundKind::Dispute) => {
-                format!(
-                    "Спор {} по платежу {payment} закрыт в вашу пользу",
-                    refund.id
-                )
+                format!("Спор {id} по платежу {payment} закрыт в вашу пользу")
             }
         };
         let entry = Entry {
@@ -313,19 +302,15 @@ impl Payments {
     ) -> Result<(), BookError> {
         let entry = intent.entry.clone().unwrap_or_default();
         let status = remote.status.as_str();
-        let event = OnceEvent {
-            once: format!("dispute:{}:{}:{status}", intent.provider, remote.id),
-            account: Some(intent.account.clone()),
-            key: None,
-            what: Happening::PaymentDisputed {
-                provider: intent.provider.clone(),
-                entry: entry.clone(),
-                dispute: remote.id.clone(),
-                amount_rub,
-                status: status.to_owned(),
-            },
+        let once = format!("dispute:{}:{}:{status}", intent.provider, remote.id);
+        let what = Happening::PaymentDisputed {
+            provider: intent.provider.clone(),
+            entry: entry.clone(),
+            dispute: remote.id.clone(),
+            amount_rub,
+            status: status.to_owned(),
         };
-        if self.0.store.emit_once(&event).await? {
+        if self.emit_once(once, &intent.account, what).await? {
             tracing::warn!(
                 provider = intent.provider, intent = %intent.id, account = %intent.account, entry,
                 dispute = remote.id, amount_rub = %amount_rub, status, "a payment is disputed"
@@ -339,18 +324,14 @@ impl Payments {
     /// must decide.
     async fn reversed(&self, intent: Intent, why: &str) -> Result<Intent, PaymentError> {
         let entry = intent.entry.clone().unwrap_or_default();
-        let event = OnceEvent {
-            once: format!("payment_reversed:{entry}"),
-            account: Some(intent.account.clone()),
-            key: None,
-            what: Happening::PaymentReversed {
-                provider: intent.provider.clone(),
-                entry: entry.clone(),
-                amount_rub: intent.amount_rub,
-                reason: why.to_owned(),
-            },
+        let once = format!("payment_reversed:{entry}");
+        let what = Happening::PaymentReversed {
+            provider: intent.provider.clone(),
+            entry: entry.clone(),
+            amount_rub: intent.amount_rub,
+            reason: why.to_owned(),
         };
-        if self.0.store.emit_once(&event).await? {
+        if self.emit_once(once, &intent.account, what).await? {
             tracing::error!(
                 provider = intent.provider, intent = %intent.id, account = %intent.account, entry, why,
                 "a booked payment was canceled: nothing was taken off the account"
@@ -379,20 +360,17 @@ impl Payments {
             // The event is emitted before the refund is recorded. If this process dies in between, the next process
             // emits the event again. Both have the same id, so the ledger stores the event once.
             if before == 0 {
-                self.tell_debt(intent, &id, debt_rub).await?;
+                let (once, entry) = (format!("debt:{id}"), id.clone());
+                let what = Happening::Debt { entry, debt_rub };
+                self.emit_once(once, &intent.account, what).await?;
             }
             intents.owe(intent).await?;
         }
         let noted = intents.change(intent.id, |intent| {
-            let refund = intent
-                .refunds
-                .iter_mut()
-                .find(|known| known.id == refund.id);
-            let Some(refund) = refund.filter(|known| known.taken_rub.len() == before) else {
-                return false;
-            };
-            refund.taken_rub.push(taken);
-            true
+            let mut refunds = intent.refunds.iter_mut();
+            let refund = refunds.find(|known| known.id == refund.id);
+            let refund = refund.filter(|known| known.taken_rub.len() == before);
+            refund.map(|refund| refund.taken_rub.push(taken)).is_some()
         });
         let noted = noted.await?;
         if noted.debt() > MicroRub::ZERO {
@@ -400,10 +378,9 @@ impl Payments {
         } else if before > 0 {
             intents.owe_no_more(&noted).await?;
         }
-        self.0.counters.count(if noted.debt() == MicroRub::ZERO {
-            Outcome::Refunded
-        } else {
-            Outcome::Owed
+        self.0.counters.count(match noted.debt() {
+            MicroRub::ZERO => Outcome::Refunded,
+            _ => Outcome::Owed,
         });
         tracing::info!(
             target: "audit", who = intent.provider, what = "payment.refunded", account = %intent.account,
@@ -466,22 +443,21 @@ impl Payments {
         }
     }
 
-    async fn tell_debt(
+    /// Emits an event about an account, unless an event with this `once` was emitted before. Returns whether the event
+    /// was emitted.
+    pub(super) async fn emit_once(
         &self,
-        intent: &Intent,
-        entry: &str,
-        debt_rub: MicroRub,
-    ) -> Result<(), BookError> {
+        once: String,
+        account: &AccountId,
+        what: Happening,
+    ) -> Result<bool, BookError> {
         let event = OnceEvent {
-            once: format!("debt:{entry}"),
-            account: Some(intent.account.clone()),
+            once,
+            account: Some(account.clone()),
             key: None,
-            what: Happening::Debt {
-                entry: entry.to_owned(),
-                debt_rub,
-            },
+            what,
         };
-        self.0.store.emit_once(&event).await.map(drop)
+        self.0.store.emit_once(&event).await
     }
 
     /// Returns the amount of the ledger entry with this id.
@@ -497,11 +473,8 @@ impl Payments {
     /// Cancels an intent for which no money was received. If money was booked already, nothing is changed in the
     /// ledger.
     pub(super) async fn cancel(&self, id: IntentId, why: &str) -> Result<Intent, PaymentError> {
-        let Inner {
-            intents, counters, ..
-        } = &*self.0;
-        counters.count(Outcome::Canceled);
-        let canceled = intents.change(id, |intent| {
+        self.0.counters.count(Outcome::Canceled);
+        let canceled = self.0.intents.change(id, |intent| {
             let is_open = intent.state.is_open();
             if is_open {
                 (intent.state, intent.reason) = (State::Canceled, Some(why.to_owned()));
@@ -509,7 +482,7 @@ impl Payments {
             is_open
         });
         let canceled = canceled.await?;
-        intents.close(id).await?;
+        self.0.intents.close(id).await?;
         Ok(canceled)
     }
 

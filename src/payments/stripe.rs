@@ -12,7 +12,7 @@ use super::{
     intent::{CardUse, DisputeStatus, Intent},
     provider::{
         Amount, CardReport, Charged, Created, Notice, ProviderDispute, ProviderError,
-        ProviderPayment, ProviderRefund, ProviderStatus, answer, ask, is_signed, not_done,
+        ProviderPayment, ProviderRefund, ProviderStatus, answer, ask, is_signed, not_done, read,
     },
 };
 use crate::{config::StripeConfig, net::https::HttpsClient, text::percent::encoded};
@@ -106,21 +106,16 @@ struct Object {
     payment_intent: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct PaymentIntent {
-    #[serde(default)]
     metadata: Value,
-    #[serde(default)]
     id: String,
-    #[serde(default)]
     status: String,
-    #[serde(default)]
     amount: i64,
-    #[serde(default)]
     currency: String,
     customer: Option<String>,
     /// The payment method: a complete object if the request has `expand` for it, otherwise its id.
-    #[serde(default)]
     payment_method: Value,
     last_payment_error: Option<Declined>,
 }
@@ -130,11 +125,10 @@ struct Failed {
     error: Declined,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Declined {
-    #[serde(default)]
     code: String,
-    #[serde(default)]
     decline_code: String,
 }
 
@@ -158,9 +152,8 @@ impl Declined {
 impl Stripe {
     pub(super) async fn create(&self, intent: &Intent) -> Result<Created, ProviderError> {
         let config = &self.config;
-        let (id, kopecks) = (intent.id.to_string(), intent.amount_rub.micro() / 10_000);
-        let kopecks = kopecks.to_string();
-        let name = format!("Пополнение счёта {}", intent.account);
+        let (id, name) = (intent.id.to_string(), intent.description());
+        let kopecks = (intent.amount_rub.micro() / 10_000).to_string();
         let mut form = vec![
             ("mode", "payment"),
             ("line_items[0][quantity]", "1"),
@@ -173,23 +166,14 @@ impl Stripe {
             ("success_url", &config.return_url),
             ("cancel_url", &config.return_url),
         ];
-        form.extend(
-            intent
-                .email
-                .as_deref()
-                .map(|email| ("customer_email", email)),
-        );
+        if let Some(email) = &intent.email {
+            form.push(("customer_email", email));
+        }
         if intent.card == Some(CardUse::Save) {
             form.push(("customer_creation", "always"));
             form.push(("payment_intent_data[setup_future_usage]", "off_session"));
         }
-        // If the intent is a charge of a saved card, the request for the charge has already used the intent's id as its
-        // idempotency key. So the request for a link needs another key.
-        let key = match intent.card {
-            Some(CardUse::Saved) => format!("{id}-link"),
-            _ => id.clone(),
-        };
-        let req = self.post("/v1/checkout/sessions", &key);
+        let req = self.post("/v1/checkout/sessions", &intent.link_key());
         let session: Session = ask(&self.client, req, body(&form)).await?;
         Ok(Created {
             payment: session.id,
@@ -205,9 +189,8 @@ impl Stripe {
         intent: &Intent,
         card: &SavedCard,
     ) -> Result<Charged, ProviderError> {
-        let (id, kopecks) = (intent.id.to_string(), intent.amount_rub.micro() / 10_000);
-        let kopecks = kopecks.to_string();
-        let name = format!("Пополнение счёта {}", intent.account);
+        let (id, name) = (intent.id.to_string(), intent.description());
+        let kopecks = (intent.amount_rub.micro() / 10_000).to_string();
         let mut form = vec![
             ("amount", kopecks.as_str()),
             ("currency", "rub"),
@@ -217,17 +200,12 @@ impl Stripe {
             ("description", &name),
             ("metadata[tollgate_intent]", &id),
         ];
-        form.extend(
-            card.customer
-                .as_deref()
-                .map(|customer| ("customer", customer)),
-        );
-        form.extend(
-            intent
-                .email
-                .as_deref()
-                .map(|email| ("receipt_email", email)),
-        );
+        if let Some(customer) = &card.customer {
+            form.push(("customer", customer));
+        }
+        if let Some(email) = &intent.email {
+            form.push(("receipt_email", email));
+        }
         let req = self.post("/v1/payment_intents", &id);
         let (status, body) = answer(&self.client, req, body(&form)).await?;
         if status == StatusCode::PAYMENT_REQUIRED {
@@ -244,10 +222,9 @@ impl Stripe {
         let made: PaymentIntent = read(&body)?;
         Ok(match made.status.as_str() {
             "requires_action" | "requires_confirmation" => Charged::NeedsPayer,
-            "requires_payment_method" => Charged::Declined(
-                made.last_payment_error
-                    .map_or_else(|| "declined".to_owned(), Declined::reason),
-            ),
+            "requires_payment_method" => {
+                Charged::Declined(made.last_payment_error.unwrap_or_default().reason())
+            }
             _ => Charged::Made {
                 payment: made.id,
                 url: None,
@@ -259,9 +236,8 @@ impl Stripe {
     pub(super) async fn forget(&self, card: &SavedCard) -> Result<(), ProviderError> {
         let path = format!("/v1/payment_methods/{}/detach", encoded(&card.handle));
         let req = self.request(Method::POST, &path);
-        ask::<Value>(&self.client, req, Bytes::new())
-            .await
-            .map(drop)
+        let answer = ask::<Value>(&self.client, req, Bytes::new()).await;
+        answer.map(drop)
     }
 
     pub(super) async fn fetch(
@@ -316,11 +292,9 @@ impl Stripe {
         let provider_status = match found.status.as_str() {
             "succeeded" => ProviderStatus::Succeeded,
             "canceled" => ProviderStatus::Canceled("canceled".to_owned()),
-            "requires_payment_method" => ProviderStatus::Canceled(
-                found
-                    .last_payment_error
-                    .map_or_else(|| "declined".to_owned(), Declined::reason),
-            ),
+            "requires_payment_method" => {
+                ProviderStatus::Canceled(found.last_payment_error.unwrap_or_default().reason())
+            }
             _ => ProviderStatus::Pending,
         };
         let (refunds, disputes) = if refunds && provider_status == ProviderStatus::Succeeded {
@@ -383,7 +357,8 @@ impl Stripe {
 
     async fn refunds(&self, paid: &str) -> Result<Vec<ProviderRefund>, ProviderError> {
         let mut refunds: Vec<ProviderRefund> = Vec::new();
-        let mut path = format!("/v1/refunds?limit=100&payment_intent={}", encoded(paid));
+        let first = format!("/v1/refunds?limit=100&payment_intent={}", encoded(paid));
+        let mut path = first.clone();
         for _ in 0..PAGES_MAX {
             let page: Refunds = self.get(&path).await?;
             let last = page.data.last().map(|refund| encoded(&refund.id));
@@ -402,10 +377,7 @@ impl Stripe {
             let Some(last) = last.filter(|_| page.has_more) else {
                 break;
             };
-            path = format!(
-                "/v1/refunds?limit=100&payment_intent={}&starting_after={last}",
-                encoded(paid)
-            );
+            path = format!("{first}&starting_after={last}");
         }
         Ok(refunds)
     }
@@ -453,14 +425,12 @@ impl Stripe {
         }
         let Event { r#type, data } = serde_json::from_slice(body).ok()?;
         let object = data.object;
-        let is_refund = ["charge.refund", "refund.", "charge.dispute."]
-            .iter()
-            .any(|of| r#type.starts_with(of));
+        let is_of = |prefix: &str| r#type.starts_with(prefix);
+        let mut of_refunds = ["charge.refund", "refund.", "charge.dispute."].into_iter();
+        let is_refund = of_refunds.any(is_of);
         Some(Notice {
-            charge: r#type
-                .starts_with("payment_intent.")
-                .then(|| object.id.clone()),
-            payment: r#type.starts_with("checkout.session.").then_some(object.id),
+            charge: is_of("payment_intent.").then(|| object.id.clone()),
+            payment: is_of("checkout.session.").then_some(object.id),
             intent: object.metadata[INTENT].as_str().map(str::to_owned),
             via: object.payment_intent.filter(|_| is_refund),
             is_refund,
@@ -470,14 +440,9 @@ impl Stripe {
 }
 
 fn body(form: &[(&str, &str)]) -> Bytes {
-    let pairs = form
-        .iter()
-        .map(|(name, value)| format!("{}={}", encoded(name), encoded(value)));
+    let pairs = form.iter();
+    let pairs = pairs.map(|(name, value)| format!("{}={}", encoded(name), encoded(value)));
     pairs.collect::<Vec<_>>().join("&").into()
-}
-
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ProviderError> {
-    serde_json::from_slice(body).map_err(|error| ProviderError::Unread(error.into()))
 }
 
 /// Converts an amount in hundredths of the currency, such as kopecks.
@@ -492,22 +457,15 @@ fn amount(hundredths: i64, currency: String) -> Amount {
 /// Checks the signature header `t=1492774577,v1=5257a8…,v1=…`: the time must be recent, and at least one signature must
 /// be valid.
 fn is_signed_lately(secret: &str, shown: &str, body: &[u8], now: u64) -> bool {
-    let parts = || {
-        shown
-            .split(',')
-            .filter_map(|part| part.trim().split_once('='))
-    };
-    let Some((_, time)) = parts().find(|(name, _)| *name == "t") else {
+    let parts = shown.split(',');
+    let mut parts = parts.filter_map(|part| part.trim().split_once('='));
+    let Some((_, time)) = parts.clone().find(|(name, _)| *name == "t") else {
         return false;
     };
-    let is_lately = time
-        .parse::<u64>()
-        .is_ok_and(|time| time.abs_diff(now) <= TOLERANCE_SECONDS);
-    is_lately
-        && parts()
-            .filter(|(name, _)| *name == "v1")
-            .filter_map(|(_, hex)| bytes_of(hex))
-            .any(|shown| is_signed(secret, &[time.as_bytes(), b".", body], &shown))
+    let at = time.parse::<u64>();
+    let is_lately = at.is_ok_and(|at| at.abs_diff(now) <= TOLERANCE_SECONDS);
+    let is_valid = |shown: Vec<u8>| is_signed(secret, &[time.as_bytes(), b".", body], &shown);
+    is_lately && parts.any(|(name, hex)| name == "v1" && bytes_of(hex).is_some_and(is_valid))
 }
 
 fn bytes_of(hex: &str) -> Option<Vec<u8>> {

@@ -32,8 +32,8 @@ pub(super) struct YooKassa {
 struct Payment {
     id: String,
     status: String,
-    amount: Money,
-    refunded_amount: Option<Money>,
+    amount: Amount,
+    refunded_amount: Option<Amount>,
     confirmation: Option<Confirmation>,
     #[serde(default)]
     metadata: Value,
@@ -67,12 +67,6 @@ impl From<Way> for CardReport {
 }
 
 #[derive(Deserialize)]
-struct Money {
-    value: String,
-    currency: String,
-}
-
-#[derive(Deserialize)]
 struct Confirmation {
     confirmation_url: Option<String>,
 }
@@ -94,7 +88,7 @@ struct Refund {
     id: String,
     payment_id: String,
     status: String,
-    amount: Money,
+    amount: Amount,
 }
 
 #[derive(Deserialize)]
@@ -109,12 +103,6 @@ struct Object {
     payment_id: Option<String>,
     #[serde(default)]
     metadata: Value,
-}
-
-impl From<Money> for Amount {
-    fn from(Money { value, currency }: Money) -> Self {
-        Self { value, currency }
-    }
 }
 
 impl YooKassa {
@@ -177,9 +165,8 @@ impl YooKassa {
             )),
             _ => ProviderStatus::Pending,
         };
-        let has_some = found
-            .refunded_amount
-            .is_some_and(|amount| Amount::from(amount).rubles() != Some(MicroRub::ZERO));
+        let refunded = found.refunded_amount.map(|amount| amount.rubles());
+        let has_some = refunded.is_some_and(|refunded| refunded != Some(MicroRub::ZERO));
         let refunds = if provider_status == ProviderStatus::Succeeded && (refunds || has_some) {
             self.refunds(&found.id).await?
         } else {
@@ -189,7 +176,7 @@ impl YooKassa {
             payment: found.id,
             intent: found.metadata[INTENT].as_str().map(str::to_owned),
             provider_status,
-            amount: found.amount.into(),
+            amount: found.amount,
             refunds,
             card: match (intent.card, found.payment_method) {
                 (Some(CardUse::Save), Some(way)) => way.into(),
@@ -216,7 +203,7 @@ impl YooKassa {
             refunds.extend(ours.map(|refund| ProviderRefund {
                 failed: refund.status == "canceled",
                 id: refund.id,
-                amount: refund.amount.into(),
+                amount: refund.amount,
             }));
             cursor = page.next_cursor;
             if cursor.is_none() {
@@ -266,7 +253,7 @@ fn order(config: &YooKassaConfig, intent: &Intent) -> Value {
     let mut order = json!({
         "amount": amount,
         "capture": true,
-        "description": format!("Пополнение счёта {}", intent.account),
+        "description": intent.description(),
         "metadata": { INTENT: intent.id, "tollgate_account": intent.account },
     });
     if let Some((vat_code, email)) = &config.receipt {
