@@ -92,10 +92,10 @@ fn services(parts: &Parts<'_>, shared: Shared<'_>) -> Services<RequestBody> {
     let as_member = |below| shared.cabinet.map_or_else(page::unknown, |cabinet| boxed(before_key.clone().service(member::member(parts, cabinet, below))));
     let calls = inference(parts, upstream);
     let inference = with_key(calls.clone());
-    let count = with_key(boxed(free.clone().service(parsed.clone().service(boxed(CountTokens::new(upstream.clone()))))));
+    let count = with_key(boxed(free.clone().service(parsed.clone().service(boxed(CountTokens(upstream.clone()))))));
     let estimates = boxed(free
         .map_request(estimate::as_call::<RequestBody>) //  sets the operation, which the path does not determine
-        .service(parsed.service(handled(estimate::Estimate::new(store.clone(), parts.tariff.clone())))));
+        .service(parsed.service(handled(estimate::Estimate { store: store.clone(), tariff: parts.tariff.clone() }))));
     let estimate = with_key(estimates.clone());
     let reading = |handler| with_key(boxed(limited.clone().service(handler)));
     let changing = |handler| with_key(boxed(limited.clone().map_request(limit_body::<RequestBody>).service(handler))); // 408 413, when the handler reads
@@ -104,12 +104,12 @@ fn services(parts: &Parts<'_>, shared: Shared<'_>) -> Services<RequestBody> {
         Route::Chat | Route::Messages | Route::Responses | Route::Embeddings => inference.clone(),
         Route::CountTokens => count.clone(),
         Route::Estimate => estimate.clone(),
-        Route::Key | Route::Models | Route::Model => reading(handled(KeyInfo::new(Arc::clone(live), store.clone()))),
-        Route::Receipts | Route::Receipt => reading(handled(Receipts::new(store.clone()))),
+        Route::Key | Route::Models | Route::Model => reading(handled(KeyInfo { live: Arc::clone(live), store: store.clone() })),
+        Route::Receipts | Route::Receipt => reading(handled(Receipts(store.clone()))),
         Route::Spending => reading(handled(Spending::new(store.clone()))),
-        Route::OwnKeys | Route::OwnKey => changing(handled(OwnKeys::new(Arc::clone(live), store.clone()))),
-        Route::Payments | Route::AutoTopup => changing(handled(payments::KeyPayments::new(paying.clone()))),
-        Route::Notification => boxed(notified.clone().service(handled(payments::Notifications::new(paying.clone())))),
+        Route::OwnKeys | Route::OwnKey => changing(handled(OwnKeys { live: Arc::clone(live), store: store.clone() })),
+        Route::Payments | Route::AutoTopup => changing(handled(payments::KeyPayments(paying.clone()))),
+        Route::Notification => boxed(notified.clone().service(handled(payments::Notifications(paying.clone())))),
         Route::Catalog => document(catalog::answer),
         Route::Connect | Route::ConnectClient => document(connect::answer),
         Route::UsagePage => document(usage_page::answer),

@@ -50,18 +50,15 @@ pub(crate) fn document<B>(
         return Err(Error::MethodNotAllowed { allow: "GET, HEAD" });
     }
     let unchanged = is_known(req.headers(), &document.etag);
-    let bytes = if unchanged || method == Method::HEAD {
-        Bytes::new()
-    } else {
-        document.bytes.clone()
+    let bytes = match unchanged || method == Method::HEAD {
+        true => Bytes::new(),
+        false => document.bytes.clone(),
     };
     let mut res = Response::new(body::full(bytes));
     let headers = res.headers_mut();
     headers.insert(ETAG, document.etag.clone());
-    headers.insert(
-        CACHE_CONTROL,
-        HeaderValue::from_static(if priced { PRICED } else { UNPRICED }),
-    );
+    let lifetime = if priced { PRICED } else { UNPRICED };
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static(lifetime));
     if unchanged {
         *res.status_mut() = StatusCode::NOT_MODIFIED;
         return Ok(res);
@@ -83,18 +80,14 @@ fn is_known(headers: &HeaderMap, etag: &HeaderValue) -> bool {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|list| list.split(','))
         .map(str::trim)
-        .any(|tag| {
-            tag == "*" || tag.strip_prefix("W/").unwrap_or(tag).as_bytes() == etag.as_bytes()
-        })
+        .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
 }
 
 /// Renders the catalog as JSON, as in section 2.6 of the specification in `docs/decisions.md`.
 pub(crate) fn render(view: &CatalogView<'_>) -> Document {
     let shown = |currency| view.tariff.multiplier(currency).normalize().to_string();
-    let has_rub = view
-        .models
-        .iter()
-        .any(|view| currency(view) == Currency::Rub);
+    let mut currencies = view.models.iter().map(currency);
+    let has_rub = currencies.any(|currency| currency == Currency::Rub);
     let catalog = CatalogJson {
         base_url: &view.urls.base_url,
         priced: view.priced,
@@ -226,9 +219,8 @@ impl<'a> ModelJson<'a> {
 
 /// Returns the currency of the model's unconditional price.
 fn currency(view: &ModelView<'_>) -> Currency {
-    view.prices
-        .map(|prices| prices.usual.currency)
-        .unwrap_or_default()
+    let currency = view.prices.map(|prices| prices.usual.currency);
+    currency.unwrap_or_default()
 }
 
 /// Returns whether the kind is chat, which is the default and therefore omitted.

@@ -8,7 +8,7 @@
 use askama::Template;
 use http::{
     HeaderValue, Request, Response,
-    header::{CONTENT_DISPOSITION, VARY, X_CONTENT_TYPE_OPTIONS},
+    header::{CONTENT_DISPOSITION, X_CONTENT_TYPE_OPTIONS},
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -21,7 +21,11 @@ use crate::{
     },
     config::BaseRates,
     edge::routes::Matched,
-    endpoints::{catalog::document, error::EndpointError, page},
+    endpoints::{
+        catalog::document,
+        error::EndpointError,
+        page::{self, rendered},
+    },
 };
 
 /// The placeholder that the user replaces with a key.
@@ -37,135 +41,115 @@ const CLIENTS: [Client; 10] = [
         title: "Claude Code",
         format: Format::Json,
         filename: "settings.json",
-        place: (
-            "Сохраните как ~/.claude/settings.json (в Windows %USERPROFILE%\\.claude\\settings.json). Замените tg-YOUR-KEY \
-             на ключ и запустите claude.",
-            "Save as ~/.claude/settings.json (on Windows %USERPROFILE%\\.claude\\settings.json). Replace tg-YOUR-KEY \
-             with your key and run claude.",
-        ),
-        write: |offer| written(&ClaudeCode { offer }),
+        place_ru: "Сохраните как ~/.claude/settings.json (в Windows %USERPROFILE%\\.claude\\settings.json). Замените tg-YOUR-KEY \
+         на ключ и запустите claude.",
+        place_en: "Save as ~/.claude/settings.json (on Windows %USERPROFILE%\\.claude\\settings.json). Replace tg-YOUR-KEY \
+         with your key and run claude.",
+        write: |offer| rendered(&ClaudeCode { offer }),
     },
     Client {
         name: "codex",
         title: "Codex",
         format: Format::Toml,
         filename: "config.toml",
-        place: (
-            "Сохраните как ~/.codex/config.toml (в Windows %USERPROFILE%\\.codex\\config.toml); нужен Codex 0.156 или новее. Ключ \
-             положите в переменную TOLLGATE_KEY; список моделей Codex получит по ключу.",
-            "Save as ~/.codex/config.toml (on Windows %USERPROFILE%\\.codex\\config.toml), for Codex 0.156 or newer. Put \
-             your key into the environment variable TOLLGATE_KEY; Codex uses the key to fetch the list of models.",
-        ),
-        write: |offer| written(&Codex { offer }),
+        place_ru: "Сохраните как ~/.codex/config.toml (в Windows %USERPROFILE%\\.codex\\config.toml); нужен Codex 0.156 или новее. Ключ \
+         положите в переменную TOLLGATE_KEY; список моделей Codex получит по ключу.",
+        place_en: "Save as ~/.codex/config.toml (on Windows %USERPROFILE%\\.codex\\config.toml), for Codex 0.156 or newer. Put \
+         your key into the environment variable TOLLGATE_KEY; Codex uses the key to fetch the list of models.",
+        write: |offer| rendered(&Codex { offer }),
     },
     Client {
         name: "opencode",
         title: "opencode",
         format: Format::Json,
         filename: "opencode.json",
-        place: (
-            "Сохраните как ~/.config/opencode/opencode.json или opencode.json в папке проекта. Ключ положите в переменную \
-             TOLLGATE_KEY.",
-            "Save as ~/.config/opencode/opencode.json, or as opencode.json in a project's folder. Put your key into the \
-             environment variable TOLLGATE_KEY.",
-        ),
-        write: |offer| written(&Opencode { offer }),
+        place_ru: "Сохраните как ~/.config/opencode/opencode.json или opencode.json в папке проекта. Ключ положите в переменную \
+         TOLLGATE_KEY.",
+        place_en: "Save as ~/.config/opencode/opencode.json, or as opencode.json in a project's folder. Put your key into the \
+         environment variable TOLLGATE_KEY.",
+        write: |offer| rendered(&Opencode { offer }),
     },
     Client {
         name: "vscode",
         title: "VS Code",
         format: Format::Json,
         filename: "chatLanguageModels.json",
-        place: (
-            "Для VS Code 1.122 или новее: сохраните как chatLanguageModels.json в папке пользователя (Linux ~/.config/Code/User, \
-             macOS ~/Library/Application Support/Code/User, Windows %APPDATA%\\Code\\User). Этот файл открывает и \
-             команда «Chat: Manage Language Models». Замените tg-YOUR-KEY на ключ.",
-            "For VS Code 1.122 or newer: save as chatLanguageModels.json in the user's folder (Linux ~/.config/Code/User, \
-             macOS ~/Library/Application Support/Code/User, Windows %APPDATA%\\Code\\User). The command \
-             'Chat: Manage Language Models' opens this file, too. Replace tg-YOUR-KEY with your key.",
-        ),
-        write: |offer| written(&VsCode { offer }),
+        place_ru: "Для VS Code 1.122 или новее: сохраните как chatLanguageModels.json в папке пользователя (Linux ~/.config/Code/User, \
+         macOS ~/Library/Application Support/Code/User, Windows %APPDATA%\\Code\\User). Этот файл открывает и \
+         команда «Chat: Manage Language Models». Замените tg-YOUR-KEY на ключ.",
+        place_en: "For VS Code 1.122 or newer: save as chatLanguageModels.json in the user's folder (Linux ~/.config/Code/User, \
+         macOS ~/Library/Application Support/Code/User, Windows %APPDATA%\\Code\\User). The command \
+         'Chat: Manage Language Models' opens this file, too. Replace tg-YOUR-KEY with your key.",
+        write: |offer| rendered(&VsCode { offer }),
     },
     Client {
         name: "zed",
         title: "Zed",
         format: Format::Json,
         filename: "settings.json",
-        place: (
-            "Сохраните как ~/.config/zed/settings.json (в Windows %APPDATA%\\Zed\\settings.json). Ключ в этот файл не пишите: введите \
-             его в настройках LLM Providers или положите в переменную {variable}.",
-            "Save as ~/.config/zed/settings.json (on Windows %APPDATA%\\Zed\\settings.json). Do not write your key into this \
-             file: enter the key in the settings under LLM Providers, or put it into the environment variable {variable}.",
-        ),
-        write: |offer| written(&Zed { offer }),
+        place_ru: "Сохраните как ~/.config/zed/settings.json (в Windows %APPDATA%\\Zed\\settings.json). Ключ в этот файл не пишите: введите \
+         его в настройках LLM Providers или положите в переменную {variable}.",
+        place_en: "Save as ~/.config/zed/settings.json (on Windows %APPDATA%\\Zed\\settings.json). Do not write your key into this \
+         file: enter the key in the settings under LLM Providers, or put it into the environment variable {variable}.",
+        write: |offer| rendered(&Zed { offer }),
     },
     Client {
         name: "continue",
         title: "Continue",
         format: Format::Yaml,
         filename: "config.yaml",
-        place: (
-            "Сохраните как ~/.continue/config.yaml (в Windows %USERPROFILE%\\.continue\\config.yaml). Ключ запишите строкой \
-             TOLLGATE_KEY=… в файл .env в той же папке; программе cn хватит и переменной TOLLGATE_KEY.",
-            "Save as ~/.continue/config.yaml (on Windows %USERPROFILE%\\.continue\\config.yaml). Write your key as a line \
-             TOLLGATE_KEY=… into the file .env in the same folder. For the program cn, the environment variable \
-             TOLLGATE_KEY is enough.",
-        ),
-        write: |offer| written(&Continue { offer }),
+        place_ru: "Сохраните как ~/.continue/config.yaml (в Windows %USERPROFILE%\\.continue\\config.yaml). Ключ запишите строкой \
+         TOLLGATE_KEY=… в файл .env в той же папке; программе cn хватит и переменной TOLLGATE_KEY.",
+        place_en: "Save as ~/.continue/config.yaml (on Windows %USERPROFILE%\\.continue\\config.yaml). Write your key as a line \
+         TOLLGATE_KEY=… into the file .env in the same folder. For the program cn, the environment variable \
+         TOLLGATE_KEY is enough.",
+        write: |offer| rendered(&Continue { offer }),
     },
     Client {
         name: "open-webui",
         title: "Open WebUI",
         format: Format::Yaml,
         filename: "compose.yaml",
-        place: (
-            "Сохраните как compose.yaml в любой папке и запустите там docker compose up -d. Ключ положите \
-             в переменную TOLLGATE_KEY; список моделей Open WebUI получит по ключу. Без Docker задайте те же \
-             переменные перед open-webui serve.",
-            "Save as compose.yaml in any folder and run docker compose up -d there. Put your key into the environment \
-             variable TOLLGATE_KEY; Open WebUI uses the key to fetch the list of models. Without Docker, set the same \
-             variables for open-webui serve.",
-        ),
-        write: |offer| written(&OpenWebUi { offer }),
+        place_ru: "Сохраните как compose.yaml в любой папке и запустите там docker compose up -d. Ключ положите \
+         в переменную TOLLGATE_KEY; список моделей Open WebUI получит по ключу. Без Docker задайте те же \
+         переменные перед open-webui serve.",
+        place_en: "Save as compose.yaml in any folder and run docker compose up -d there. Put your key into the environment \
+         variable TOLLGATE_KEY; Open WebUI uses the key to fetch the list of models. Without Docker, set the same \
+         variables for open-webui serve.",
+        write: |offer| rendered(&OpenWebUi { offer }),
     },
     Client {
         name: "langchain",
         title: "LangChain",
         format: Format::Python,
         filename: "ask_langchain.py",
-        place: (
-            "Вставьте в программу на Python 3.10 или новее. Установите пакеты: pip install langchain-openai langchain-anthropic. Ключ \
-             положите в переменную TOLLGATE_KEY.",
-            "Paste into a program for Python 3.10 or newer. Install the packages: pip install langchain-openai \
-             langchain-anthropic. Put your key into the environment variable TOLLGATE_KEY.",
-        ),
-        write: |offer| written(&LangChain { offer }),
+        place_ru: "Вставьте в программу на Python 3.10 или новее. Установите пакеты: pip install langchain-openai langchain-anthropic. Ключ \
+         положите в переменную TOLLGATE_KEY.",
+        place_en: "Paste into a program for Python 3.10 or newer. Install the packages: pip install langchain-openai \
+         langchain-anthropic. Put your key into the environment variable TOLLGATE_KEY.",
+        write: |offer| rendered(&LangChain { offer }),
     },
     Client {
         name: "n8n",
         title: "n8n",
         format: Format::Json,
         filename: "n8n-credentials.json",
-        place: (
-            "Замените tg-YOUR-KEY на ключ и выполните n8n import:credentials --input=n8n-credentials.json. Или в \
-             самом n8n: Credentials → Create → OpenAI, поля API Key и Base URL из файла. Список моделей узел \
-             OpenAI Chat Model получит по ключу; Use Responses API в нём выключите.",
-            "Replace tg-YOUR-KEY with your key and run n8n import:credentials --input=n8n-credentials.json. Or in \
-             n8n: Credentials → Create → OpenAI, with the file's API Key and Base URL. The node OpenAI Chat Model \
-             uses the key to fetch the list of models; switch off Use Responses API in this node.",
-        ),
-        write: |offer| written(&N8n { offer }),
+        place_ru: "Замените tg-YOUR-KEY на ключ и выполните n8n import:credentials --input=n8n-credentials.json. Или в \
+         самом n8n: Credentials → Create → OpenAI, поля API Key и Base URL из файла. Список моделей узел \
+         OpenAI Chat Model получит по ключу; Use Responses API в нём выключите.",
+        place_en: "Replace tg-YOUR-KEY with your key and run n8n import:credentials --input=n8n-credentials.json. Or in \
+         n8n: Credentials → Create → OpenAI, with the file's API Key and Base URL. The node OpenAI Chat Model \
+         uses the key to fetch the list of models; switch off Use Responses API in this node.",
+        write: |offer| rendered(&N8n { offer }),
     },
     Client {
         name: "curl",
         title: "curl",
         format: Format::Shell,
         filename: "ask.sh",
-        place: (
-            "Выполните этот скрипт в терминале. Ключ положите в переменную TOLLGATE_KEY.",
-            "Run this script in a terminal. Put your key into the environment variable TOLLGATE_KEY.",
-        ),
-        write: |offer| written(&Curl { offer }),
+        place_ru: "Выполните этот скрипт в терминале. Ключ положите в переменную TOLLGATE_KEY.",
+        place_en: "Run this script in a terminal. Put your key into the environment variable TOLLGATE_KEY.",
+        write: |offer| rendered(&Curl { offer }),
     },
 ];
 
@@ -177,7 +161,8 @@ struct Client {
     filename: &'static str,
     /// Where the user saves the document and what to do then, in Russian and in English. `{variable}` is replaced by
     /// the environment variable from which Zed reads the key.
-    place: (&'static str, &'static str),
+    place_ru: &'static str,
+    place_en: &'static str,
     write: for<'a> fn(&Offer<'a>) -> String,
 }
 
@@ -219,9 +204,10 @@ pub(crate) fn render(view: &CatalogView<'_>) -> ConnectDocuments {
     let entries: Vec<Entry> = CLIENTS
         .iter()
         .map(|client| {
-            let (russian, english) = client.place;
-            let place =
-                |language| page::say(language, russian, english).replace("{variable}", &variable);
+            let place = |language| {
+                let place = page::say(language, client.place_ru, client.place_en);
+                place.replace("{variable}", &variable)
+            };
             Entry {
                 client: client.name,
                 title: client.title,
@@ -236,21 +222,17 @@ pub(crate) fn render(view: &CatalogView<'_>) -> ConnectDocuments {
         })
         .collect();
     let index = serde_json::to_vec(&Index { clients: &entries });
-    let html = written(&ConnectHtml {
+    let index = index.expect("serializing strings to JSON cannot fail");
+    let html = rendered(&ConnectHtml {
         offer: &offer,
         clients: &entries,
     });
+    let clients = entries.into_iter();
+    let clients = clients.map(|entry| Document::new(entry.text.into()));
     ConnectDocuments {
-        index: Document::new(
-            index
-                .expect("serializing strings to JSON cannot fail")
-                .into(),
-        ),
+        index: Document::new(index.into()),
         html: Document::new(html.into()),
-        clients: entries
-            .into_iter()
-            .map(|entry| Document::new(entry.text.into()))
-            .collect(),
+        clients: clients.collect(),
     }
 }
 
@@ -258,36 +240,24 @@ pub(crate) fn render(view: &CatalogView<'_>) -> ConnectDocuments {
 pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
     let snapshot = live.snapshot();
     let shown = snapshot.documents();
-    let ConnectDocuments {
-        index,
-        html,
-        clients,
-    } = &*shown.connect;
+    let connect = &shown.connect;
     let Some(name) = Matched::from_request(req)?.parameter.as_deref() else {
         if page::is_asked_for(req.headers()) {
-            return document(html, page::HTML, shown.priced, req).map(page::for_browsers);
+            return document(&connect.html, page::HTML, shown.priced, req).map(page::for_browsers);
         }
-        let mut res = document(index, "application/json", shown.priced, req)?;
-        res.headers_mut()
-            .insert(VARY, HeaderValue::from_static("accept"));
-        return Ok(res);
+        let res = document(&connect.index, "application/json", shown.priced, req)?;
+        return Ok(page::varied(res, "accept"));
     };
-    let Some((client, file)) = CLIENTS
-        .iter()
-        .zip(clients)
-        .find(|(client, _)| client.name == name)
-    else {
+    let mut files = CLIENTS.iter().zip(&connect.clients);
+    let Some((client, file)) = files.find(|(client, _)| client.name == name) else {
         return Err(Error::custom(EndpointError::ClientUnknown {
             client: name.to_owned(),
             known: CLIENTS.map(|client| client.name).join(", "),
         }));
     };
     let mut res = document(file, client.format.content_type(), shown.priced, req)?;
-    let disposition = format!(
-        "{}; filename=\"{}\"",
-        client.format.disposition(),
-        client.filename
-    );
+    let (shown_as, filename) = (client.format.disposition(), client.filename);
+    let disposition = format!("{shown_as}; filename=\"{filename}\"");
     let headers = res.headers_mut();
     headers.insert(
         CONTENT_DISPOSITION,
@@ -351,10 +321,9 @@ impl Row {
     /// Divides the context window into input and output, for clients that add these two numbers.
     fn parts(&self) -> (u64, u64) {
         let context = self.context_assumed();
-        let output = if self.output < context {
-            self.output
-        } else {
-            context / 2
+        let output = match self.output < context {
+            true => self.output,
+            false => context / 2,
         };
         (context - output, output)
     }
@@ -370,19 +339,15 @@ impl<'a> Offer<'a> {
         let (mut ids, mut models) = (Vec::new(), Vec::new());
         // Only the curl script calls an embedding model. All other documents are for chat clients.
         let embedding = (sold.iter()).find(|view| view.model.kind == ModelKind::Embedding);
-        let chats = sold
-            .iter()
-            .filter(|view| view.model.kind == ModelKind::Chat);
-        for &ModelView {
-            model, usd_mtok, ..
-        } in chats
-        {
+        let is_chat = |view: &&ModelView<'_>| view.model.kind == ModelKind::Chat;
+        for view in sold.iter().filter(is_chat) {
+            let model = view.model;
             ids.push(model.id.as_str());
             models.push(Row {
                 id: json(&model.id),
                 context: model.input_tokens_max,
                 output: model.output_tokens_max,
-                usd: usd_mtok,
+                usd: view.usd_mtok,
             });
         }
         let first = ids.first().copied().unwrap_or("…");
@@ -414,28 +379,13 @@ impl<'a> Offer<'a> {
         json(self.front.root_url())
     }
 
-    fn models_url(&self) -> String {
-        json(&format!("{}/models", self.front.base_url))
-    }
-
     fn service(&self) -> String {
         json(&self.front.service)
     }
 
-    fn chat_url(&self) -> String {
-        format!("{}/chat/completions", self.front.base_url)
-    }
-
-    fn messages_url(&self) -> String {
-        format!("{}/messages", self.front.base_url)
-    }
-
-    fn responses_url(&self) -> String {
-        format!("{}/responses", self.front.base_url)
-    }
-
-    fn embeddings_url(&self) -> String {
-        format!("{}/embeddings", self.front.base_url)
+    /// Returns the URL of this path below the base URL.
+    fn url(&self, path: &str) -> String {
+        format!("{}/{path}", self.front.base_url)
     }
 
     /// Writes the name of the model as `service/model`.
@@ -504,12 +454,6 @@ fn zed_variable(service: &str) -> String {
         before = now;
     }
     name + "_API_KEY"
-}
-
-fn written(template: &impl Template) -> String {
-    template
-        .render()
-        .expect("rendering a template to a String cannot fail")
 }
 
 macro_rules! templates {

@@ -34,17 +34,10 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 pub(crate) const ESTIMATED: HeaderName = HeaderName::from_static("x-estimated");
 
 /// Counts the input tokens of a request in the Messages format.
+///
+/// Contains the service through which requests are sent to vendors.
 #[derive(Clone, Debug)]
-pub struct CountTokens<S> {
-    upstream: S,
-}
-
-impl<S> CountTokens<S> {
-    /// Creates the endpoint, which sends requests to vendors through `upstream`.
-    pub const fn new(upstream: S) -> Self {
-        Self { upstream }
-    }
-}
+pub struct CountTokens<S>(pub(crate) S);
 
 impl<S, A> Service<Request<Priced>> for CountTokens<S>
 where
@@ -57,7 +50,7 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.upstream.poll_ready(cx)
+        self.0.poll_ready(cx)
     }
 
     fn call(&mut self, req: Request<Priced>) -> Self::Future {
@@ -82,7 +75,7 @@ where
             credential: 0,
             route: Arc::new(route),
         };
-        let call = self.upstream.call(Request::from_parts(parts, outbound));
+        let call = self.0.call(Request::from_parts(parts, outbound));
         Box::pin(async move {
             let res = match call.await {
                 Ok(res) => res,
@@ -90,16 +83,10 @@ where
                 Err(error) => return Err(error),
             };
             let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX);
-            let bytes = body
-                .collect()
-                .await
-                .map_err(Error::VendorBroken)?
-                .to_bytes();
-            let counted: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-            let tokens = counted["input_tokens"].as_u64();
-            tokens
-                .map(answer)
-                .ok_or_else(|| Error::VendorBroken("the answer has no input_tokens".into()))
+            let body = body.collect().await.map_err(Error::VendorBroken)?;
+            let counted: Value = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
+            let answer = counted["input_tokens"].as_u64().map(answer);
+            answer.ok_or_else(|| Error::VendorBroken("the answer has no input_tokens".into()))
         })
     }
 }
@@ -121,9 +108,8 @@ fn does_not_count(error: &Error) -> bool {
 /// Returns the route with the vendor's URL for counting tokens.
 fn counting(route: &Route) -> Result<Route, Error> {
     let endpoint = &route.vendor.endpoint;
-    let query = endpoint
-        .query()
-        .map_or(String::new(), |query| format!("?{query}"));
+    let query = endpoint.query().map(|query| format!("?{query}"));
+    let query = query.unwrap_or_default();
     let path = format!("{}/count_tokens{query}", endpoint.path());
     let mut parts = endpoint.clone().into_parts();
     let path = path.parse::<PathAndQuery>();

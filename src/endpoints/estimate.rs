@@ -19,7 +19,7 @@ use tollgate_layers::{
     money::MicroRub,
     price::Price,
     reserve::{
-        Quote, Tariff,
+        Tariff,
         ledger::{Ledger, LedgerAdmin, LedgerError, Refusal},
         refusal,
         tokens::ByTokens,
@@ -61,48 +61,12 @@ fn called(path: &str) -> Option<&'static str> {
 /// Answers estimates. It takes the position in the stack that `reserve` has for calls.
 #[derive(Clone, Debug)]
 pub struct Estimate {
-    store: AnyLedger,
-    tariff: ByTokens,
+    /// The ledger with whose free money the quote is compared.
+    pub(crate) store: AnyLedger,
+    pub(crate) tariff: ByTokens,
 }
 
 impl Estimate {
-    /// Creates the endpoint. It quotes by `tariff`, and compares the quote with the free money in `store`.
-    #[must_use]
-    pub const fn new(store: AnyLedger, tariff: ByTokens) -> Self {
-        Self { store, tariff }
-    }
-
-    async fn estimate(&self, mut req: Request<Priced>) -> Result<Response<AnswerBody>, Error> {
-        let Caller(caller) = Caller::of(&req)?;
-        let caller = caller.clone();
-        let Quote {
-            want,
-            least,
-            mut bill,
-            ..
-        } = self.tariff.quote(&req)?;
-        let free = self.free(&caller.account, &caller.id, least).await?;
-        // The amount that the ledger would hold: at most the free money, but at least `least`. If the free money is
-        // below `least`, the ledger would refuse the hold.
-        let hold = want.min(free).max(least);
-        self.tariff.granted(&mut req, &mut bill, hold);
-        let Priced { model, prices, .. } = req.body();
-        let price = prices.in_force(now_ms());
-        let others = bill.prices_may_apply();
-        let others = others.filter(|other| !Arc::ptr_eq(other, price));
-        Ok(reply::json(&EstimateJson {
-            model: &model.id,
-            input_tokens_max: bill.input_tokens_max(),
-            output_tokens_max: bill.output_tokens_max(),
-            hold_rub: hold,
-            hold_min_rub: bill.held_min(),
-            free_rub: free,
-            fits: hold <= free,
-            price,
-            price_rules: others.map(|price| &**price).collect(),
-        }))
-    }
-
     /// Returns the amount that the key can hold now. A key that may not hold anything gets the same error as for a
     /// call; a key whose money is used up gets zero.
     async fn free(
@@ -124,8 +88,31 @@ impl Estimate {
 }
 
 impl Handler<Priced> for Estimate {
-    async fn handle(self, req: Request<Priced>) -> Result<Response<AnswerBody>, Error> {
-        self.estimate(req).await
+    async fn handle(self, mut req: Request<Priced>) -> Result<Response<AnswerBody>, Error> {
+        let Caller(caller) = Caller::of(&req)?;
+        let caller = caller.clone();
+        let mut quote = self.tariff.quote(&req)?;
+        let (least, bill) = (quote.least, &mut quote.bill);
+        let free = self.free(&caller.account, &caller.id, least).await?;
+        // The amount that the ledger would hold: at most the free money, but at least `least`. If the free money is
+        // below `least`, the ledger would refuse the hold.
+        let hold = quote.want.min(free).max(least);
+        self.tariff.granted(&mut req, bill, hold);
+        let Priced { model, prices, .. } = req.body();
+        let price = prices.in_force(now_ms());
+        let others = bill.prices_may_apply();
+        let others = others.filter(|other| !Arc::ptr_eq(other, price));
+        Ok(reply::json(&EstimateJson {
+            model: &model.id,
+            input_tokens_max: bill.input_tokens_max(),
+            output_tokens_max: bill.output_tokens_max(),
+            hold_rub: hold,
+            hold_min_rub: bill.held_min(),
+            free_rub: free,
+            fits: hold <= free,
+            price,
+            price_rules: others.map(|price| &**price).collect(),
+        }))
     }
 }
 

@@ -33,17 +33,11 @@ const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version
 /// the key.
 #[derive(Clone, Debug)]
 pub struct KeyInfo {
-    live: Arc<Live>,
-    store: AnyLedger,
+    pub(crate) live: Arc<Live>,
+    pub(crate) store: AnyLedger,
 }
 
 impl KeyInfo {
-    /// Creates the endpoints, which read the catalog from `live` and the ledger from `store`.
-    #[must_use]
-    pub const fn new(live: Arc<Live>, store: AnyLedger) -> Self {
-        Self { live, store }
-    }
-
     /// Returns the models that this key may call, in the caller's format.
     fn models(&self, key: &KeyRecord, format: Format, uri: &Uri) -> Value {
         let snapshot = self.live.snapshot();
@@ -52,26 +46,21 @@ impl KeyInfo {
             let listed = snapshot.listed(&key.account);
             listed.filter(|model| key.allows_model(model.id))
         };
-        let data: Vec<_> = listed()
-            .map(|model| model_json(model, format, since))
-            .collect();
+        let data = listed().map(|model| model_json(model, format, since));
+        let data: Vec<_> = data.collect();
         match format {
             Format::Chat | Format::Responses if codex::asks(uri) => {
                 let chats = listed().filter(|model| model.kind == ModelKind::Chat);
-                let models: Vec<_> = chats
-                    .enumerate()
-                    .map(|(place, model)| {
-                        codex::model(&model, description(&model).as_deref(), place)
-                    })
-                    .collect();
+                let models = chats.enumerate().map(|(place, model)| {
+                    codex::model(&model, description(&model).as_deref(), place)
+                });
+                let models: Vec<_> = models.collect();
                 json!({ "object": "list", "data": data, "models": models })
             }
             Format::Chat | Format::Responses => json!({ "object": "list", "data": data }),
             Format::Messages => {
-                let (first, last) = (
-                    data.first().map(|model| &model["id"]),
-                    data.last().map(|model| &model["id"]),
-                );
+                let ends = [data.first(), data.last()];
+                let [first, last] = ends.map(|model| model.map(|model| &model["id"]));
                 json!({ "first_id": first, "last_id": last, "has_more": false, "data": data })
             }
         }
@@ -81,12 +70,10 @@ impl KeyInfo {
     fn model(&self, id: &str, key: &KeyRecord, format: Format) -> Result<Value, Error> {
         let snapshot = self.live.snapshot();
         let since = snapshot.version().effective_from_ms;
-        let found = snapshot
-            .listed(&key.account)
-            .find(|model| model.id == id && key.allows_model(id));
-        found
-            .map(|model| model_json(model, format, since))
-            .ok_or_else(|| Error::custom(EndpointError::ModelNotListed { model: id.into() }))
+        let mut listed = snapshot.listed(&key.account);
+        let found = listed.find(|model| model.id == id && key.allows_model(id));
+        let found = found.map(|model| model_json(model, format, since));
+        found.ok_or_else(|| Error::custom(EndpointError::ModelNotListed { model: id.into() }))
     }
 
     /// Returns the key's money and limits: the amounts that admission uses.
@@ -149,10 +136,9 @@ fn description(model: &Listed<'_>) -> Option<String> {
     });
     match (model.description, price) {
         (Some(reported), Some(price)) => {
-            let end = if reported.ends_with(['.', '!', '?', '…']) {
-                ""
-            } else {
-                "."
+            let end = match reported.ends_with(['.', '!', '?', '…']) {
+                true => "",
+                false => ".",
             };
             Some(format!("{reported}{end} {price}"))
         }
@@ -202,9 +188,8 @@ pub(crate) fn no_books(error: BookError) -> Error {
 /// Returns the caller's format for a path that does not determine it: Messages if the request has the header
 /// `anthropic-version`, which only clients of that format send.
 pub(crate) fn format_of(headers: &HeaderMap) -> Format {
-    if headers.contains_key(ANTHROPIC_VERSION) {
-        Format::Messages
-    } else {
-        Format::Chat
+    match headers.contains_key(ANTHROPIC_VERSION) {
+        true => Format::Messages,
+        false => Format::Chat,
     }
 }

@@ -42,17 +42,11 @@ const MODELS_MAX: u64 = 1_000;
 /// Serves requests of an owner key about the account's keys. Must be below `auth`, which identifies the key.
 #[derive(Clone, Debug)]
 pub struct OwnKeys {
-    live: Arc<Live>,
-    store: AnyLedger,
+    pub(crate) live: Arc<Live>,
+    pub(crate) store: AnyLedger,
 }
 
 impl OwnKeys {
-    /// Creates the endpoint, which reads the catalog from `live` and the keys from `store`.
-    #[must_use]
-    pub const fn new(live: Arc<Live>, store: AnyLedger) -> Self {
-        Self { live, store }
-    }
-
     async fn answer(
         self,
         owner: &KeyRecord,
@@ -70,7 +64,7 @@ impl OwnKeys {
             return Ok(reply::json(&OwnKeysJson { keys }));
         };
         let known = self.known(owner, id).await?;
-        let change = match *method {
+        let mut change = match *method {
             Method::PATCH => {
                 let fields = read(body).await?;
                 self.check(&fields, &["status"])?;
@@ -93,10 +87,7 @@ impl OwnKeys {
         if known.record.is_owner() || known.record.status == KeyStatus::Deleted {
             return Err(Error::custom(EndpointError::OwnKeyUnknown));
         }
-        let change = KeyChange {
-            changed_at_ms: Some(now_ms()),
-            ..change
-        };
+        change.changed_at_ms = Some(now_ms());
         let changed = self.store.change_key(&known.record.id, &change).await;
         let changed = changed.map_err(of_change)?;
         let what = match method {
@@ -112,12 +103,11 @@ impl OwnKeys {
 
     /// Finds a key of the owner key's account. For another account's key, the error is the same as for an unknown key.
     async fn known(&self, owner: &KeyRecord, id: &str) -> Result<KeyView, Error> {
-        let id: KeyId = id
-            .parse()
-            .map_err(|_| Error::custom(EndpointError::OwnKeyUnknown))?;
+        let unknown = || Error::custom(EndpointError::OwnKeyUnknown);
+        let id: KeyId = id.parse().map_err(|_| unknown())?;
         match self.store.key(&id).await {
             Ok(view) if view.record.account == owner.account && sees(owner, &view) => Ok(view),
-            Ok(_) | Err(BookError::NotFound) => Err(Error::custom(EndpointError::OwnKeyUnknown)),
+            Ok(_) | Err(BookError::NotFound) => Err(unknown()),
             Err(error) => Err(no_books(error)),
         }
     }
@@ -132,11 +122,9 @@ impl OwnKeys {
         stays_in_group(owner, &wanted)?;
         let ceilings = wanted.ceilings(Ceilings::NONE);
         let keys = self.store.keys(&owner.account).await.map_err(no_books)?;
-        let there = keys
-            .iter()
-            .filter(|key| key.record.status != KeyStatus::Deleted);
+        let is_there = |key: &&KeyView| key.record.status != KeyStatus::Deleted;
         // Deleted keys stay in the ledger for their receipts, so their number is bounded, too.
-        if there.count() >= KEYS_MAX || keys.len() >= 10 * KEYS_MAX {
+        if keys.iter().filter(is_there).count() >= KEYS_MAX || keys.len() >= 10 * KEYS_MAX {
             return Err(Error::invalid("keys", Problem::AboveMax(KEYS_MAX as u64)));
         }
         let secret = SecretKey::generate();
@@ -207,8 +195,8 @@ pub(super) async fn read(body: UnreadBody) -> Result<Map<String, Value>, Error> 
     if bytes.trim_ascii().is_empty() {
         return Ok(Map::new());
     }
-    serde_json::from_slice(&bytes)
-        .map_err(|error| Error::invalid("", Problem::NotJson(error.to_string())))
+    let not_json = |error: serde_json::Error| Problem::NotJson(error.to_string());
+    serde_json::from_slice(&bytes).map_err(|error| Error::invalid("", not_json(error)))
 }
 
 fn wanted(fields: &Map<String, Value>) -> Result<KeyChange, Error> {
@@ -225,18 +213,12 @@ fn wanted(fields: &Map<String, Value>) -> Result<KeyChange, Error> {
 
 /// Parses the field `group`; null removes the key from its group.
 fn group(fields: &Map<String, Value>) -> Result<Option<Option<GroupId>>, Error> {
-    let Some(value) = fields.get("group") else {
-        return Ok(None);
-    };
-    if value.is_null() {
-        return Ok(Some(None));
+    match fields.get("group") {
+        None => Ok(None),
+        Some(Value::Null) => Ok(Some(None)),
+        Some(Value::String(group)) => group.parse().map(Some).map(Some).map_err(|_| no_group()),
+        Some(_) => Err(Error::invalid("group", Problem::WrongType("string"))),
     }
-    let wrong = || Error::invalid("group", Problem::WrongType("string"));
-    let group = value.as_str().ok_or_else(wrong)?;
-    group
-        .parse()
-        .map(|group| Some(Some(group)))
-        .map_err(|_| no_group())
 }
 
 fn no_group() -> Error {
@@ -252,10 +234,10 @@ fn sees(owner: &KeyRecord, key: &KeyView) -> bool {
 /// no key escapes the group's ceilings.
 fn stays_in_group(owner: &KeyRecord, change: &KeyChange) -> Result<(), Error> {
     match (&owner.group, &change.group) {
-        (Some(own), Some(wished)) if wished.as_ref() != Some(own) => Err(Error::invalid(
-            "group",
-            Problem::NotOneOf("the owner key's group"),
-        )),
+        (Some(own), Some(wished)) if wished.as_ref() != Some(own) => {
+            let problem = Problem::NotOneOf("the owner key's group");
+            Err(Error::invalid("group", problem))
+        }
         _ => Ok(()),
     }
 }
@@ -265,13 +247,11 @@ fn rubles(
     fields: &Map<String, Value>,
     name: &'static str,
 ) -> Result<Option<Option<MicroRub>>, Error> {
+    let wrong = |_| Error::invalid(name, Problem::WrongType("\"12.50\""));
     match fields.get(name) {
         None => Ok(None),
         Some(Value::Null) => Ok(Some(None)),
-        Some(value) => match ceiling(value) {
-            Ok(ceiling) => Ok(Some(Some(ceiling))),
-            Err(_) => Err(Error::invalid(name, Problem::WrongType("\"12.50\""))),
-        },
+        Some(value) => ceiling(value).map(Some).map(Some).map_err(wrong),
     }
 }
 
@@ -284,20 +264,18 @@ fn models(fields: &Map<String, Value>) -> Result<Option<Vec<String>>, Error> {
     if names.len() as u64 > MODELS_MAX {
         return Err(Error::invalid("models", Problem::AboveMax(MODELS_MAX)));
     }
-    let names = names
-        .iter()
-        .map(|name| name.as_str().map(str::to_owned).ok_or_else(wrong));
-    names.collect::<Result<_, _>>().map(Some)
+    let texts = names.iter().map(|name| name.as_str().map(str::to_owned));
+    texts.collect::<Option<_>>().ok_or_else(wrong).map(Some)
 }
 
 fn status(value: &Value) -> Result<KeyStatus, Error> {
     match value.as_str() {
         Some("active") => Ok(KeyStatus::Active),
         Some("disabled") => Ok(KeyStatus::Disabled),
-        _ => Err(Error::invalid(
-            "status",
-            Problem::NotOneOf("active, disabled"),
-        )),
+        _ => {
+            let problem = Problem::NotOneOf("active, disabled");
+            Err(Error::invalid("status", problem))
+        }
     }
 }
 
@@ -389,7 +367,8 @@ mod tests {
         let log = Log::listen();
         let store = AnyLedger::Memory(MemoryLedger::new());
         let owner = owner(&store).await;
-        let keys = OwnKeys::new(Arc::new(live()), store);
+        let live = Arc::new(live());
+        let keys = OwnKeys { live, store };
         let made = async |method: Method, id: &str, body: Value| {
             let mut req = Request::builder()
                 .method(method)

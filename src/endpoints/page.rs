@@ -46,9 +46,13 @@ pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<Answer
 
 /// Adds the headers that isolate a page without scripts from other sites.
 pub(crate) fn for_browsers(res: Response<AnswerBody>) -> Response<AnswerBody> {
-    let mut res = isolated(res, POLICY);
-    res.headers_mut()
-        .insert(VARY, HeaderValue::from_static("accept"));
+    varied(isolated(res, POLICY), "accept")
+}
+
+/// Adds the name of the request header on which the response depends, so that caches keep one response per value.
+pub(super) fn varied(mut res: Response<AnswerBody>, header: &'static str) -> Response<AnswerBody> {
+    let header = HeaderValue::from_static(header);
+    res.headers_mut().insert(VARY, header);
     res
 }
 
@@ -62,8 +66,8 @@ pub(crate) fn isolated(
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (REFERRER_POLICY, "no-referrer"),
     ] {
-        res.headers_mut()
-            .insert(name, HeaderValue::from_static(value));
+        let value = HeaderValue::from_static(value);
+        res.headers_mut().insert(name, value);
     }
     res
 }
@@ -77,10 +81,8 @@ pub(crate) fn is_asked_for(headers: &HeaderMap) -> bool {
         .flat_map(|list| list.split(','))
         .any(|range| {
             let mut parts = range.split(';').map(str::trim);
-            let html = parts
-                .next()
-                .is_some_and(|kind| kind.eq_ignore_ascii_case("text/html"));
-            html && !parts.any(is_zero_weight)
+            let kind = parts.next().unwrap_or_default();
+            kind.eq_ignore_ascii_case("text/html") && !parts.any(is_zero_weight)
         })
 }
 
@@ -93,19 +95,12 @@ fn is_zero_weight(parameter: &str) -> bool {
 
 /// Returns the empty response to a client that only checks whether the gateway is reachable.
 fn nothing() -> Response<AnswerBody> {
-    let mut res = Response::new(full(Bytes::new()));
-    res.headers_mut()
-        .insert(VARY, HeaderValue::from_static("accept"));
-    res
+    varied(Response::new(full(Bytes::new())), "accept")
 }
 
 /// Refuses each request like a request for a path that does not exist. Used for pages that are not configured.
 pub(crate) fn unknown<B: Send + 'static>() -> BoxedService<B, PathBody> {
-    from_boxed(service_fn(
-        |_: Request<B>| -> ResponseFuture<PathBody, Error> {
-            Box::pin(ready(Err(Error::PathUnknown)))
-        },
-    ))
+    boxed(service_fn(|_: Request<B>| ready(Err(Error::PathUnknown))))
 }
 
 /// Answers browsers with `page`. Tools that only check whether the gateway is reachable get an empty response, which
@@ -174,8 +169,12 @@ fn written(view: &CatalogView<'_>) -> String {
         families,
         hello: say(language, "Привет", "Hello"),
     };
-    page.render()
-        .expect("rendering a template to a String cannot fail")
+    rendered(&page)
+}
+
+pub(super) fn rendered(template: &impl Template) -> String {
+    let text = template.render();
+    text.expect("rendering a template to a String cannot fail")
 }
 
 #[derive(Template)]
@@ -257,19 +256,10 @@ impl<'a> Row<'a> {
         price: Option<&Price>,
         language: Language,
     ) -> Self {
-        let rates = price.map(|price| {
-            [
-                price.input,
-                price.cached_input,
-                price.output,
-                price.cache_write,
-            ]
-        });
-        // Only the input of an embedding model has a price, which is in the first column.
-        let sold = |at: usize| at == 0 || kind != ModelKind::Embedding;
-        let cell = |at: usize| {
-            let rate = rates.filter(|_| sold(at)).map(|rates| rates[at]);
-            Cell::new(classes[at], rate, language)
+        let cell = |at: usize, rate: fn(&Price) -> Rate| {
+            // Only the input of an embedding model has a price, which is in the first column.
+            let price = price.filter(|_| at == 0 || kind != ModelKind::Embedding);
+            Cell::new(classes[at], price.map(rate), language)
         };
         let mut row = Self {
             id,
@@ -279,7 +269,12 @@ impl<'a> Row<'a> {
             },
             rule: price.map_or_else(String::new, |price| when(&price.condition, language)),
             now: String::new(),
-            cells: [cell(0), cell(1), cell(2), cell(3)],
+            cells: [
+                cell(0, |price| price.input),
+                cell(1, |price| price.cached_input),
+                cell(2, |price| price.output),
+                cell(3, |price| price.cache_write),
+            ],
             calls: Vec::new(),
         };
         for (class, rate) in price.iter().flat_map(|price| price.classes.iter()) {
@@ -328,18 +323,14 @@ fn when(condition: &Condition, language: Language) -> String {
             _ => format!("свыше {tokens} токенов входа"),
         }
     });
+    let tier = say(language, "уровень обслуживания", "service tier");
     let words = [
-        (
-            condition.service_tier,
-            say(language, "уровень обслуживания", "service tier"),
-        ),
+        (condition.service_tier, tier),
         (condition.speed, say(language, "скорость", "speed")),
         (condition.inference_geo, say(language, "регион", "region")),
     ];
-    let words = words
-        .iter()
-        .filter(|(word, _)| !word.is_empty())
-        .map(|(word, name)| format!("{name} {word}"));
+    let words = words.iter().filter(|(word, _)| !word.is_empty());
+    let words = words.map(|(word, name)| format!("{name} {word}"));
     let hours = condition.hours_utc.spans().join(", ").replace('-', "–");
     let hours = (!hours.is_empty()).then(|| format!("{hours} UTC"));
     let days = condition.weekdays.names().into_iter();
@@ -347,16 +338,14 @@ fn when(condition: &Condition, language: Language) -> String {
     let days = (!days.is_empty()).then(|| days.join(" "));
     let by = match condition.hours_at {
         Moment::Request => None,
-        Moment::FirstByte => Some(say(
-            language,
-            "по времени начала ответа",
-            "by the time at which the response begins",
-        )),
-        Moment::End => Some(say(
-            language,
-            "по времени конца ответа",
-            "by the time at which the response ends",
-        )),
+        Moment::FirstByte => {
+            let english = "by the time at which the response begins";
+            Some(say(language, "по времени начала ответа", english))
+        }
+        Moment::End => {
+            let english = "by the time at which the response ends";
+            Some(say(language, "по времени конца ответа", english))
+        }
     };
     let from = condition.valid_from_ms.map(|ms| {
         let from = say(language, "с", "from");
@@ -401,9 +390,8 @@ fn families<'a>(
     } in models
     {
         let row = |price: Option<&Price>| {
-            let is_in_force = price
-                .zip(in_force)
-                .is_some_and(|(it, now)| ptr::eq(it, now));
+            let both = price.zip(in_force);
+            let is_in_force = both.is_some_and(|(it, now)| ptr::eq(it, now));
             let until = changes_at_ms.filter(|_| is_in_force);
             Row {
                 now: until.map_or_else(String::new, |ms| {
@@ -417,10 +405,8 @@ fn families<'a>(
             None => vec![row(None)],
             Some(prices) => prices.prices().map(|price| row(Some(&**price))).collect(),
         };
-        match families
-            .iter_mut()
-            .find(|family| family.name == model.family)
-        {
+        let mut known = families.iter_mut();
+        match known.find(|family| family.name == model.family) {
             Some(family) => family.models.extend(rows),
             None => families.push(Family {
                 name: &model.family,
@@ -454,13 +440,17 @@ pub(crate) fn shown(rate: Rate, language: Language) -> String {
     format!("{}{point}{fraction}\u{a0}₽", grouped(whole, language))
 }
 
-/// Groups the digits of a number by thousands.
+/// Groups the digits of a number by thousands, as the price page does.
 pub(crate) fn grouped(whole: &str, language: Language) -> String {
-    let thousands = say(language, "\u{202f}", ",");
+    thousands(whole, say(language, "\u{202f}", ","))
+}
+
+/// Puts `separator` between the thousands of a number.
+pub(crate) fn thousands(whole: &str, separator: &str) -> String {
     let mut text = String::new();
     for (place, digit) in whole.chars().enumerate() {
         if place > 0 && (whole.len() - place).is_multiple_of(3) {
-            text.push_str(thousands);
+            text.push_str(separator);
         }
         text.push(digit);
     }

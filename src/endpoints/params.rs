@@ -35,9 +35,8 @@ impl Params {
             if value.is_empty() {
                 return Err(Error::invalid(name, Problem::Empty));
             }
-            let value =
-                decoded(value).ok_or_else(|| Error::invalid(name, Problem::WrongType("UTF-8")))?;
-            params.push((name, value));
+            let wrong = || Error::invalid(name, Problem::WrongType("UTF-8"));
+            params.push((name, decoded(value).ok_or_else(wrong)?));
         }
         Ok(Self(params))
     }
@@ -49,11 +48,10 @@ impl Params {
         wanted: &'static str,
         read: impl FnOnce(&str) -> Option<T>,
     ) -> Result<Option<T>, Error> {
+        let wrong = || Error::invalid(name, Problem::WrongType(wanted));
         let found = self.0.iter().find(|(given, _)| *given == name);
         found
-            .map(|(_, value)| {
-                read(value).ok_or_else(|| Error::invalid(name, Problem::WrongType(wanted)))
-            })
+            .map(|(_, value)| read(value).ok_or_else(wrong))
             .transpose()
     }
 

@@ -41,26 +41,13 @@ const MICRO: i64 = 1_000_000;
 
 /// Serves notifications of payment providers.
 #[derive(Clone, Debug)]
-pub struct Notifications {
-    payments: Payments,
-}
-
-impl Notifications {
-    /// Creates the service that handles the providers' notifications about `payments`.
-    #[must_use]
-    pub const fn new(payments: Payments) -> Self {
-        Self { payments }
-    }
-}
+pub struct Notifications(pub(crate) Payments);
 
 impl Handler<UnreadBody> for Notifications {
     async fn handle(self, req: Request<UnreadBody>) -> Result<Response<AnswerBody>, Error> {
-        let payments = self.payments;
-        let provider = Matched::from_request(&req)?
-            .parameter
-            .clone()
-            .unwrap_or_default();
-        let provider = &*provider;
+        let Self(payments) = self;
+        let provider = Matched::from_request(&req)?.parameter.clone();
+        let provider = provider.as_deref().unwrap_or_default();
         let (head, body) = req.into_parts();
         if !payments.has(provider) {
             return Err(Error::PathUnknown);
@@ -69,10 +56,8 @@ impl Handler<UnreadBody> for Notifications {
             return Ok(response(StatusCode::BAD_REQUEST, Bytes::new()));
         };
         let query = head.uri.query().unwrap_or_default();
-        let notified = payments
-            .notified(provider, query, &head.headers, &body)
-            .await;
-        Ok(match notified {
+        let notified = payments.notified(provider, query, &head.headers, &body);
+        Ok(match notified.await {
             Notified::Done(thanks) => response(StatusCode::OK, thanks.into()),
             Notified::Answer(code) => {
                 response(StatusCode::OK, format!("{{\"code\":{code}}}").into())
@@ -98,9 +83,7 @@ fn response(status: StatusCode, body: Bytes) -> Response<AnswerBody> {
 /// Serves a key's holder: returns the bounds of payments and the unpaid payments, or creates a payment. Must be below
 /// `auth`, which identifies the key.
 #[derive(Clone, Debug)]
-pub struct KeyPayments {
-    payments: Payments,
-}
+pub struct KeyPayments(pub(crate) Payments);
 
 const FIELDS: &[&str] = &["amount_rub", "email", "provider"];
 const AUTO_FIELDS: &[&str] = &[
@@ -152,21 +135,15 @@ impl From<Intent> for Shown {
 }
 
 impl KeyPayments {
-    /// Creates the endpoints with which a key's holder makes payments.
-    #[must_use]
-    pub const fn new(payments: Payments) -> Self {
-        Self { payments }
-    }
-
     async fn offer(&self, key: &KeyRecord, config: &PaymentsConfig) -> Result<Offer, Error> {
-        let open = self.payments.open_of(&key.account).await;
+        let open = self.0.open_of(&key.account).await;
         let open = open.map_err(|error| refusal(error, config))?;
-        let debt_rub = self.payments.debt_of(&key.account).await;
+        let debt_rub = self.0.debt_of(&key.account).await;
         let debt_rub = debt_rub.map_err(|error| refusal(error.into(), config))?;
         Ok(Offer {
             min_rub: config.min,
             max_rub: config.max,
-            providers: self.payments.providers(),
+            providers: self.0.providers(),
             debt_rub,
             payments: open.into_iter().map(Shown::from).collect(),
         })
@@ -190,7 +167,7 @@ impl KeyPayments {
             by: format!("key:{}", key.id),
             saves_card: false,
         };
-        let made = self.payments.create(wanted).await;
+        let made = self.0.create(wanted).await;
         let made = made.map_err(|error| refusal(error, config))?;
         tracing::info!(
             target: "audit", who = made.by, what = "payment.create", account = %made.account, intent = %made.id,
@@ -200,7 +177,7 @@ impl KeyPayments {
     }
 
     fn or_first(&self, provider: Option<String>) -> Option<String> {
-        let providers = self.payments.providers();
+        let providers = self.0.providers();
         provider.or_else(|| providers.first().map(|&name| name.to_owned()))
     }
 
@@ -214,7 +191,7 @@ impl KeyPayments {
     ) -> Result<Response<AnswerBody>, Error> {
         let account = &key.account;
         if req.method() == Method::GET {
-            let auto_topup = match self.payments.auto_of(account).await {
+            let auto_topup = match self.0.auto_of(account).await {
                 Ok(rule) => Some(rule),
                 Err(PaymentError::NoRule) => None,
                 Err(error) => return Err(refusal(error, config)),
@@ -226,7 +203,7 @@ impl KeyPayments {
         }
         let who = format!("key:{}", key.id);
         if req.method() == Method::DELETE {
-            match self.payments.remove_auto(account).await {
+            match self.0.remove_auto(account).await {
                 Ok(_) => {
                     tracing::info!(target: "audit", who, what = "account.auto_topup_remove", account = %account);
                 }
@@ -254,7 +231,7 @@ impl KeyPayments {
             email,
             by: who.clone(),
         };
-        let made = self.payments.set_auto(wanted).await;
+        let made = self.0.set_auto(wanted).await;
         let made = made.map_err(|error| refusal(error, config))?;
         tracing::info!(
             target: "audit", who, what = "account.auto_topup", account = %account, below_rub = %below, amount_rub = %amount,
@@ -296,34 +273,26 @@ fn text(fields: &Map<String, Value>, name: &'static str) -> Result<Option<String
 fn is_payable(amount: MicroRub, email: Option<&str>, config: &PaymentsConfig) -> Result<(), Error> {
     // The limits are shown in whole rubles: the minimum is rounded up, the maximum is rounded down.
     let rubles = |micro: i64| u64::try_from(micro / MICRO).unwrap_or_default();
-    if amount < config.min {
+    let (field, problem) = if amount < config.min {
         let least = config.min.micro().saturating_add(MICRO - 1);
-        return Err(Error::invalid(
-            "amount_rub",
-            Problem::BelowMin(rubles(least)),
-        ));
-    }
-    if amount > config.max {
+        ("amount_rub", Problem::BelowMin(rubles(least)))
+    } else if amount > config.max {
         let most = config.max.micro();
-        return Err(Error::invalid(
-            "amount_rub",
-            Problem::AboveMax(rubles(most)),
-        ));
-    }
-    if email.is_some_and(|email| !is_email(email)) {
-        return Err(Error::invalid(
-            "email",
-            Problem::WrongType("an email address, for example name@example.com"),
-        ));
-    }
-    Ok(())
+        ("amount_rub", Problem::AboveMax(rubles(most)))
+    } else if email.is_some_and(|email| !is_email(email)) {
+        let wanted = "an email address, for example name@example.com";
+        ("email", Problem::WrongType(wanted))
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(field, problem))
 }
 
 impl Handler<UnreadBody> for KeyPayments {
     async fn handle(self, req: Request<UnreadBody>) -> Result<Response<AnswerBody>, Error> {
         let Caller(key) = Caller::of(&req)?;
         let key = key.clone();
-        let config = self.payments.config().filter(|config| config.is_offered());
+        let config = self.0.config().filter(|config| config.is_offered());
         let config = config.ok_or(Error::PathUnknown)?;
         if Matched::from_request(&req)?.route == Route::AutoTopup {
             return self.auto(&key, config, req).await;

@@ -41,20 +41,12 @@ const RECEIPTS_MAX: u64 = 200;
 
 /// Serves receipts to the keys that were charged. Must be below `auth`, which identifies the key.
 #[derive(Clone, Debug)]
-pub struct Receipts {
-    store: AnyLedger,
-}
+pub struct Receipts(pub(crate) AnyLedger);
 
 impl Receipts {
-    /// Creates the service, which reads receipts from `store`.
-    #[must_use]
-    pub const fn new(store: AnyLedger) -> Self {
-        Self { store }
-    }
-
     /// Finds the receipt of a call. For another key's call, the error is the same as for an unknown call.
     async fn find(&self, number: RequestNumber, key: &KeyRecord) -> Result<Receipt, Error> {
-        let look = async || match self.store.receipt_of(&key.account, number).await {
+        let look = async || match self.0.receipt_of(&key.account, number).await {
             Ok(receipt) if !sees(key, None, &receipt.key) => Err(BookError::NotFound),
             found => found,
         };
@@ -93,14 +85,8 @@ impl Receipts {
                 && model.as_ref().is_none_or(|model| *model == item.model)
                 && (session.is_none() || session == item.session)
         };
-        let page = ReceiptsPage::read(
-            &self.store,
-            std::slice::from_ref(&key.account),
-            &part,
-            sought,
-            asks_for,
-        )
-        .await;
+        let account = std::slice::from_ref(&key.account);
+        let page = ReceiptsPage::read(&self.0, account, &part, sought, asks_for).await;
         page.map_err(no_books)
     }
 }

@@ -87,7 +87,8 @@ impl Spending {
         while let Some(lines) = latest.next().await.map_err(no_books)? {
             for line in &lines {
                 if left == 0 {
-                    return Ok(report.cut());
+                    report.sessions_complete = false;
+                    return Ok(report);
                 }
                 left -= 1;
                 report.sessions_since_ms = line.at_ms();
@@ -133,7 +134,7 @@ impl<B: Send + 'static> Handler<B> for Spending {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Report {
     since_ms: u64,
     total: Sums,
@@ -141,6 +142,7 @@ struct Report {
     models: HashMap<String, Sums>,
     sessions: HashMap<Option<SessionId>, Sums>,
     sessions_since_ms: u64,
+    /// Whether the sums by session cover the whole period. If not, they omit older receipts.
     sessions_complete: bool,
 }
 
@@ -164,12 +166,9 @@ impl Report {
     fn since(since_ms: u64) -> Self {
         Self {
             since_ms,
-            total: Sums::default(),
-            days: BTreeMap::new(),
-            models: HashMap::new(),
-            sessions: HashMap::new(),
             sessions_since_ms: since_ms,
             sessions_complete: true,
+            ..Self::default()
         }
     }
 
@@ -190,31 +189,21 @@ impl Report {
         sums.add(&rollup::Sums::from_receipt(receipt));
     }
 
-    /// Marks the report as incomplete: the sums by session omit older receipts.
-    fn cut(self) -> Self {
-        Self {
-            sessions_complete: false,
-            ..self
-        }
-    }
-
     fn answer(self) -> Answer {
-        let sessions_since_ms = if self.sessions_complete {
-            self.since_ms
-        } else {
-            self.sessions_since_ms
+        let sessions_since_ms = match self.sessions_complete {
+            true => self.since_ms,
+            false => self.sessions_since_ms,
         };
         let mut sessions = dearest(self.sessions, |session, sums| BySession { session, sums });
         let sessions_left_out = sessions.len().saturating_sub(SESSIONS_MAX);
         sessions.truncate(SESSIONS_MAX);
+        let days = self.days.into_iter();
         Answer {
             since: rfc3339(self.since_ms),
             counted_since: rfc3339(self.since_ms),
             complete: true,
             total: self.total,
-            days: (self.days.into_iter())
-                .map(|(day, sums)| ByDay { day, sums })
-                .collect(),
+            days: days.map(|(day, sums)| ByDay { day, sums }).collect(),
             models: dearest(self.models, |model, sums| ByModel { model, sums }),
             sessions,
             sessions_left_out,
@@ -230,9 +219,8 @@ fn dearest<K: Ord, R>(sums: HashMap<K, Sums>, row: impl Fn(K, Sums) -> R) -> Vec
     rows.sort_by(|(name, sums), (other, others)| {
         (others.charged_rub.cmp(&sums.charged_rub)).then_with(|| name.cmp(other))
     });
-    rows.into_iter()
-        .map(|(name, sums)| row(name, sums))
-        .collect()
+    let rows = rows.into_iter();
+    rows.map(|(name, sums)| row(name, sums)).collect()
 }
 
 #[derive(Debug, Serialize)]

@@ -4,10 +4,7 @@
 //! enters. The key stays in the script's memory: it is not written to the URL, a cookie, or the browser's storage.
 
 use askama::Template;
-use http::{
-    HeaderMap, HeaderValue, Request, Response,
-    header::{ACCEPT_LANGUAGE, VARY},
-};
+use http::{HeaderMap, Request, Response, header::ACCEPT_LANGUAGE};
 use tollgate_layers::{Error, body::AnswerBody, respond::Language};
 
 use crate::{
@@ -19,7 +16,7 @@ use crate::{
     edge::routes::Matched,
     endpoints::{
         catalog::document,
-        page::{HTML, isolated, say},
+        page::{HTML, isolated, rendered, say, varied},
     },
 };
 
@@ -52,10 +49,8 @@ pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<Answer
             Language::En => &pages.en,
             _ => &pages.ru,
         };
-        let mut res = isolated(document(page, HTML, true, req)?, POLICY);
-        res.headers_mut()
-            .insert(VARY, HeaderValue::from_static("accept-language"));
-        return Ok(res);
+        let res = isolated(document(page, HTML, true, req)?, POLICY);
+        return Ok(varied(res, "accept-language"));
     };
     let file = FILES.iter().find(|(file, ..)| *file == name);
     let (_, kind, text) = file.ok_or(Error::PathUnknown)?;
@@ -66,17 +61,13 @@ pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<Answer
 /// Renders the page in both languages.
 pub(crate) fn render(urls: &PublicUrls) -> ByLanguage {
     let page = |language| {
-        let page = UsageHtml {
+        let page = rendered(&UsageHtml {
             language,
             service: &urls.service,
             own_url: format!("{}/{}", urls.base_url, urls.service),
             pays: urls.pays,
-        };
-        Document::new(
-            page.render()
-                .expect("rendering a template to a String cannot fail")
-                .into(),
-        )
+        });
+        Document::new(page.into())
     };
     ByLanguage {
         ru: page(Language::Ru),
@@ -151,6 +142,8 @@ fn thousandths(weight: &str) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     #[test]
