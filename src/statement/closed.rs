@@ -8,14 +8,14 @@ use tollgate_layers::{key::AccountId, reserve::ledger::BookError, respond::Langu
 use tollgate_ledger::{contract::Documents, statement::Statement};
 
 use super::{About, Document, Month, VERSION};
-use crate::{config::SellerConfig, ledger::AnyLedger};
+use crate::{config::SellerConfig, endpoints::page::say, ledger::AnyLedger};
 
 /// The stored record of a closed month.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClosedStatement {
     /// The version of the JSON format that was hashed.
     version: u32,
-    sha256: String,
+    pub(super) sha256: String,
     /// The time of the first statement, in Unix milliseconds.
     kept_ms: u64,
     /// The account's name at the time of the first statement.
@@ -45,7 +45,7 @@ impl ClosedStatement {
             sha256: document.sha256(),
             kept_ms: about.now_ms,
             name: about.name.to_owned(),
-            language: code(language).to_owned(),
+            language: say(language, "ru", "en").to_owned(),
             seller: about.seller.map(Seller::new),
         }
     }
@@ -79,10 +79,6 @@ impl ClosedStatement {
             "en" => Language::En,
             _ => Language::Ru,
         }
-    }
-
-    pub(crate) fn sha256(&self) -> &str {
-        &self.sha256
     }
 
     /// Makes the month's statement again. Returns `None` if the journal, or this version of the program, no longer
@@ -130,13 +126,6 @@ impl Seller {
 
 fn name(account: &AccountId, month: Month) -> String {
     format!("statement/{account}/{month}")
-}
-
-const fn code(language: Language) -> &'static str {
-    match language {
-        Language::En => "en",
-        _ => "ru",
-    }
 }
 
 #[cfg(test)]

@@ -17,20 +17,7 @@ pub(super) fn written(document: &Document) -> String {
     sum(&mut csv, "spending", &document.spending.amount);
     vat(&mut csv, &document.vat);
     sum(&mut csv, "closing", &document.closing);
-    row(
-        &mut csv,
-        [
-            "about",
-            "sha256",
-            "",
-            "",
-            "",
-            "",
-            "",
-            "",
-            &document.sha256(),
-        ],
-    );
+    fact(&mut csv, "sha256", &document.sha256());
     csv
 }
 
@@ -48,6 +35,7 @@ fn about(csv: &mut String, document: &Document) {
     ];
     facts.extend(document.as_of.as_deref().map(|at| ("as_of", at)));
     if let Some(seller) = &document.seller {
+        let correspondent = &seller.correspondent_account;
         facts.push(("seller.name", &seller.name));
         let others = [
             ("seller.inn", &seller.inn),
@@ -57,71 +45,47 @@ fn about(csv: &mut String, document: &Document) {
             ("seller.bank", &seller.bank),
             ("seller.bik", &seller.bik),
             ("seller.bank_account", &seller.bank_account),
-            (
-                "seller.correspondent_account",
-                &seller.correspondent_account,
-            ),
+            ("seller.correspondent_account", correspondent),
             ("seller.contact", &seller.contact),
         ];
         let given = others.map(|(name, text)| text.as_deref().map(|text| (name, text)));
         facts.extend(given.into_iter().flatten());
     }
     for (name, text) in facts {
-        row(csv, ["about", name, "", "", "", "", "", "", text]);
+        fact(csv, name, text);
     }
+}
+
+fn fact(csv: &mut String, name: &str, text: &str) {
+    row(csv, ["about", name, "", "", "", "", "", "", text]);
 }
 
 fn models(csv: &mut String, document: &Document) {
     for line in &document.spending.models {
-        let [calls, input, output] = [
-            line.calls,
-            line.usage.input_total(),
-            line.usage.output_total(),
-        ]
-        .map(|count| count.to_string());
-        let (exact, rub) = (
-            line.amount.exact_rub.to_string(),
-            line.amount.rub.to_string(),
-        );
-        row(
-            csv,
-            [
-                "model",
-                &line.model,
-                "",
-                &calls,
-                &input,
-                &output,
-                &exact,
-                &rub,
-                "",
-            ],
-        );
+        let (model, usage, amount) = (&line.model, &line.usage, &line.amount);
+        let counts = [line.calls, usage.input_total(), usage.output_total()];
+        let [calls, input, output] = &counts.map(|count| count.to_string());
+        let (exact, rub) = (&amount.exact_rub.to_string(), &amount.rub.to_string());
+        let cells = ["model", model, "", calls, input, output, exact, rub, ""];
+        row(csv, cells);
     }
-    let rounding = document.spending.models_rounding_rub.to_string();
-    row(
-        csv,
-        ["models_rounding", "", "", "", "", "", "", &rounding, ""],
-    );
+    let rounding = &document.spending.models_rounding_rub.to_string();
+    let cells = ["models_rounding", "", "", "", "", "", "", rounding, ""];
+    row(csv, cells);
 }
 
 fn vat(csv: &mut String, vat: &Vat) {
-    let (percent, rub) = (
-        vat.percent.as_deref().unwrap_or_default(),
-        vat.rub.to_string(),
-    );
+    let percent = vat.percent.as_deref().unwrap_or_default();
     let note = vat.note.as_deref().unwrap_or_default();
+    let rub = vat.rub.to_string();
     row(csv, ["vat", percent, "", "", "", "", "", &rub, note]);
 }
 
 fn entries(csv: &mut String, section: &str, entries: &Entries) {
     for line in &entries.entries {
-        let amount = line.amount_rub.to_string();
+        let (id, at, amount) = (&line.id, &line.at, &line.amount_rub.to_string());
         let reason = line.reason.as_deref().unwrap_or_default();
-        row(
-            csv,
-            [section, &line.id, &line.at, "", "", "", &amount, "", reason],
-        );
+        row(csv, [section, id, at, "", "", "", amount, "", reason]);
     }
 }
 

@@ -14,7 +14,6 @@ struct Page<'a> {
 }
 
 pub(super) fn written(sheet: &Sheet) -> String {
-    Page { sheet }
-        .render()
-        .expect("writing to a String cannot fail")
+    let text = Page { sheet }.render();
+    text.expect("writing to a String cannot fail")
 }

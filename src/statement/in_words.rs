@@ -1,51 +1,12 @@
 //! Writes amounts in Russian words, in the form that invoices require: «Одна тысяча рублей 50 копеек».
 
-const UNITS: [&str; 20] = [
-    "",
-    "один",
-    "два",
-    "три",
-    "четыре",
-    "пять",
-    "шесть",
-    "семь",
-    "восемь",
-    "девять",
-    "десять",
-    "одиннадцать",
-    "двенадцать",
-    "тринадцать",
-    "четырнадцать",
-    "пятнадцать",
-    "шестнадцать",
-    "семнадцать",
-    "восемнадцать",
-    "девятнадцать",
-];
-const TENS: [&str; 10] = [
-    "",
-    "",
-    "двадцать",
-    "тридцать",
-    "сорок",
-    "пятьдесят",
-    "шестьдесят",
-    "семьдесят",
-    "восемьдесят",
-    "девяносто",
-];
-const HUNDREDS: [&str; 10] = [
-    "",
-    "сто",
-    "двести",
-    "триста",
-    "четыреста",
-    "пятьсот",
-    "шестьсот",
-    "семьсот",
-    "восемьсот",
-    "девятьсот",
-];
+/// The numbers from 1 to 19.
+const UNITS: &str = "один два три четыре пять шесть семь восемь девять десять одиннадцать двенадцать тринадцать \
+    четырнадцать пятнадцать шестнадцать семнадцать восемнадцать девятнадцать";
+/// The tens from 20 to 90.
+const TENS: &str = "двадцать тридцать сорок пятьдесят шестьдесят семьдесят восемьдесят девяносто";
+/// The hundreds from 100 to 900.
+const HUNDREDS: &str = "сто двести триста четыреста пятьсот шестьсот семьсот восемьсот девятьсот";
 
 /// The Russian forms of a noun after the numbers 1, 2 to 4, and 5.
 type Forms = [&'static str; 3];
@@ -78,23 +39,18 @@ pub(super) fn in_words(kopecks: u64) -> String {
     }
     let text = words.join(" ");
     let mut chars = text.chars();
-    let capital: String = chars
-        .next()
-        .into_iter()
-        .flat_map(char::to_uppercase)
-        .collect();
-    format!(
-        "{capital}{} {rest:02} {}",
-        chars.as_str(),
-        form(rest, KOPECKS)
-    )
+    let first = chars.next().into_iter();
+    let capital: String = first.flat_map(char::to_uppercase).collect();
+    let (words, unit) = (chars.as_str(), form(rest, KOPECKS));
+    format!("{capital}{words} {rest:02} {unit}")
 }
 
 /// Appends the words for a number below 1000. Thousands are feminine in Russian, so they need other forms of 1 and 2.
 fn hundreds(count: u64, feminine: bool, words: &mut Vec<&'static str>) {
-    let word = |table: &[&'static str], index: u64| {
-        let index = usize::try_from(index).unwrap_or_default();
-        table.get(index).copied().unwrap_or_default()
+    // Words are counted from 1. For zero there is no word.
+    let word = |words: &'static str, place: u64| {
+        let index = usize::try_from(place.checked_sub(1)?).ok()?;
+        words.split(' ').nth(index)
     };
     let below_hundred = count % 100;
     let (tens, units) = match below_hundred {
@@ -102,12 +58,16 @@ fn hundreds(count: u64, feminine: bool, words: &mut Vec<&'static str>) {
         _ => (below_hundred / 10, below_hundred % 10),
     };
     let unit = match (units, feminine) {
-        (1, true) => "одна",
-        (2, true) => "две",
-        _ => word(&UNITS, units),
+        (1, true) => Some("одна"),
+        (2, true) => Some("две"),
+        _ => word(UNITS, units),
     };
-    let all = [word(&HUNDREDS, count / 100), word(&TENS, tens), unit];
-    words.extend(all.into_iter().filter(|word| !word.is_empty()));
+    let tens = word(TENS, tens.saturating_sub(1));
+    words.extend(
+        [word(HUNDREDS, count / 100), tens, unit]
+            .into_iter()
+            .flatten(),
+    );
 }
 
 const fn form(count: u64, [one, few, many]: Forms) -> &'static str {

@@ -14,7 +14,7 @@ use super::{
     json, payment_code,
     payment_code::Code,
     pdf,
-    sheet::{self, Column, Row, Sheet, Table, Words},
+    sheet::{self, Row, Sheet, Table, Words, number, text},
 };
 use crate::{config::SellerConfig, text::time::day};
 
@@ -84,15 +84,13 @@ impl<'a> Payee<'a> {
                 ""
             })
         };
+        let correspondent = &seller.correspondent_account;
         let payee = Self {
             inn: set(&seller.inn, "seller.inn"),
             bank: set(&seller.bank, "seller.bank"),
             bik: set(&seller.bik, "seller.bik"),
             bank_account: set(&seller.bank_account, "seller.bank_account"),
-            correspondent_account: set(
-                &seller.correspondent_account,
-                "seller.correspondent_account",
-            ),
+            correspondent_account: set(correspondent, "seller.correspondent_account"),
         };
         match unset.is_empty() {
             true => Ok(payee),
@@ -131,27 +129,24 @@ impl Invoice {
         let of = sheet::day(order.date_ms, 0);
         let vat = Vat::new(Some(seller), kopecks.into());
         let purpose = purpose(&number, &of, &vat);
-        let (name, sum) = (seller.name.as_str(), kopecks.to_string());
+        let sum = kopecks.to_string();
         let kpp = seller.kpp.as_deref().map(|kpp| ("KPP", kpp, 9));
         let fields = [
-            ("Name", name, 160),
+            ("Name", seller.name.as_str(), 160),
             ("PersonalAcc", payee.bank_account, 20),
             ("BankName", payee.bank, 45),
             ("BIC", payee.bik, 9),
             ("CorrespAcc", payee.correspondent_account, 20),
             ("PayeeINN", payee.inn, 12),
         ];
-        let last = [
-            ("Purpose", purpose.as_str(), 210),
-            ("Sum", sum.as_str(), 18),
-        ];
+        let last = [("Purpose", &*purpose, 210), ("Sum", &*sum, 18)];
         let payment_code = payment_code::text(fields.into_iter().chain(kpp).chain(last));
         Ok(Self {
             number,
             account: order.account.clone(),
             name: order.name.to_owned(),
             date,
-            amount_rub: Kopecks(kopecks.into()),
+            amount_rub: Kopecks::new(kopecks.into()),
             amount_in_words: in_words(kopecks),
             vat,
             payment_code,
@@ -182,10 +177,9 @@ impl Invoice {
     }
 
     fn sheet(&self) -> Sheet {
-        let words = Words {
-            language: Language::Ru,
-        };
-        let amount = self.amount_rub.for_people(Language::Ru);
+        let language = Language::Ru;
+        let words = Words { language };
+        let amount = self.amount_rub.for_people(language);
         let mut facts = Vec::new();
         words.seller(&self.seller, &mut facts);
         let customer = match self.name.trim() {
@@ -196,7 +190,6 @@ impl Invoice {
         facts.push(("Назначение платежа", self.purpose.clone()));
         let total = format!("{amount}\u{a0}₽ ({})", self.amount_in_words);
         facts.push(("К оплате", total));
-        let column = |heading, right| Column { heading, right };
         let row = |name: &str, amount: String, strong| Row {
             cells: vec![name.to_owned(), amount],
             strong,
@@ -204,7 +197,7 @@ impl Invoice {
         let (vat, of_it) = words.vat(&self.vat);
         let table = Table {
             title: "Состав счёта",
-            columns: vec![column("Наименование", false), column("Сумма,\u{a0}₽", true)],
+            columns: vec![text("Наименование"), number("Сумма,\u{a0}₽")],
             rows: vec![
                 row(ITEM, amount.clone(), false),
                 row("Всего к оплате", amount, true),
@@ -212,7 +205,7 @@ impl Invoice {
             ],
         };
         Sheet {
-            language: Language::Ru,
+            language,
             title: format!("Счёт на оплату №\u{a0}{} от {}", self.number, self.of),
             warning: None,
             facts,

@@ -54,24 +54,22 @@ pub(crate) async fn issue(
             Some(closed) => closed.seller(),
             None => seller.cloned(),
         };
-        let offset = seller
-            .as_ref()
-            .map_or(0, |seller| seller.utc_offset_minutes);
-        let (time, now_ms) = (month.time(offset), now_ms());
+        let offset = seller.as_ref().map(|seller| seller.utc_offset_minutes);
+        let (time, now_ms) = (month.time(offset.unwrap_or(0)), now_ms());
         if closed.is_none() && time.start > now_ms {
             return Err(IssueError::NotBegun);
         }
         let read = Statement::read(store, account, time).await;
         let statement = read.map_err(|error| match error {
             StatementError::Ledger(error) => IssueError::Ledger(error),
-            error => IssueError::Sums(
-                error,
-                closed.as_ref().map(|closed| closed.sha256().to_owned()),
-            ),
+            error => {
+                let stored = closed.as_ref().map(|closed| closed.sha256.clone());
+                IssueError::Sums(error, stored)
+            }
         })?;
         if let Some(closed) = closed {
             let again = closed.again(account, month, statement);
-            let changed = || IssueError::Changed(closed.sha256().to_owned());
+            let changed = || IssueError::Changed(closed.sha256.clone());
             return Ok((again.ok_or_else(changed)?, closed.language()));
         }
         let about = About {
@@ -82,7 +80,7 @@ pub(crate) async fn issue(
             now_ms,
         };
         let document = Document::new(&about, statement);
-        if !document.is_closed() {
+        if !document.closed {
             return Ok((document, language));
         }
         let closed = ClosedStatement::new(&document, &about, language);

@@ -36,7 +36,10 @@ pub(crate) use self::{
 };
 use crate::{
     config::SellerConfig,
-    text::time::{offset, rfc3339},
+    text::{
+        hex::hex,
+        time::{offset, rfc3339},
+    },
 };
 
 /// The time between the end of a month and its closing. It is long enough that no line can be dated back into a closed
@@ -54,14 +57,9 @@ pub(crate) struct Month {
 }
 
 /// The error if a text does not name a month.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be a month like 2026-11")]
 pub(crate) struct NotAMonth;
-
-impl fmt::Display for NotAMonth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("must be a month like 2026-11")
-    }
-}
 
 impl FromStr for Month {
     type Err = NotAMonth;
@@ -207,8 +205,8 @@ impl Document {
         let closed = about.now_ms >= time.end.saturating_add(CLOSED_AFTER_MS);
         let kopecks = statement.kopecks();
         let amount = |kopecks: i128, micro: i128| Amount {
-            rub: Kopecks(kopecks),
-            exact_rub: Micro(micro),
+            rub: Kopecks::new(kopecks),
+            exact_rub: Micro::new(micro),
         };
         let opening = amount(kopecks.opening, statement.opening_micro);
         let paid = amount(kopecks.payments, statement.payments_micro());
@@ -240,7 +238,7 @@ impl Document {
             spending: Spending {
                 amount: spent,
                 models: models.collect(),
-                models_rounding_rub: Kopecks(kopecks.models_rounding),
+                models_rounding_rub: Kopecks::new(kopecks.models_rounding),
             },
             vat: Vat::new(about.seller, kopecks.spent),
             closing,
@@ -252,11 +250,6 @@ impl Document {
     /// Returns the statement's number, which is also its file name without the extension.
     pub(crate) fn number(&self) -> &str {
         &self.number
-    }
-
-    /// Returns whether the statement can no longer change.
-    pub(crate) const fn is_closed(&self) -> bool {
-        self.closed
     }
 
     /// Returns the statement as the API returns it: all fields, and the hash of this JSON without its hash field.
@@ -292,8 +285,7 @@ impl Document {
 
     /// Returns the hash of all fields, which is the same in every output format.
     fn sha256(&self) -> String {
-        let digest = Sha256::digest(json(self));
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&Sha256::digest(json(self)))
     }
 }
 
@@ -330,7 +322,7 @@ impl Vat {
         });
         Self {
             percent: percent.map(|percent| percent.normalize().to_string()),
-            rub: Kopecks(kopecks.unwrap_or_default()),
+            rub: Kopecks::new(kopecks.unwrap_or_default()),
             note: seller.and_then(|seller| seller.vat_note.clone()),
         }
     }

@@ -5,36 +5,35 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use tollgate_layers::respond::Language;
 
-/// An amount in whole kopecks.
+use crate::endpoints::page::thousands;
+
+/// An amount in units of which `10^DIGITS` are a ruble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kopecks(pub(crate) i128);
+pub(crate) struct Units<const DIGITS: usize>(i128);
+
+/// An amount in whole kopecks.
+pub(crate) type Kopecks = Units<2>;
 
 /// An amount in micro-rubles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Micro(pub(super) i128);
+pub(super) type Micro = Units<6>;
 
-/// Writes the amount for programs: `-1234.50`.
-impl fmt::Display for Kopecks {
+/// Writes the amount for programs: kopecks as `-1234.50`, micro-rubles as `-1234.500000`.
+impl<const DIGITS: usize> fmt::Display for Units<DIGITS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&plain(self.0, 2))
+        let sign = if self.0 < 0 { "-" } else { "" };
+        let width = DIGITS + 1;
+        let all = format!("{:0>width$}", self.0.unsigned_abs());
+        let (whole, fraction) = all.split_at(all.len() - DIGITS);
+        write!(f, "{sign}{whole}.{fraction}")
     }
 }
 
-/// Writes the amount for programs: `-1234.500000`.
-impl fmt::Display for Micro {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&plain(self.0, 6))
+impl<const DIGITS: usize> Units<DIGITS> {
+    pub(crate) const fn new(units: i128) -> Self {
+        Self(units)
     }
-}
 
-impl Kopecks {
     pub(crate) fn for_people(self, language: Language) -> String {
-        grouped(&self.to_string(), language)
-    }
-}
-
-impl Micro {
-    pub(super) fn for_people(self, language: Language) -> String {
         grouped(&self.to_string(), language)
     }
 }
@@ -44,49 +43,25 @@ pub(super) fn count(number: u64, language: Language) -> String {
     grouped(&number.to_string(), language)
 }
 
-fn plain(units: i128, digits: usize) -> String {
-    let sign = if units < 0 { "-" } else { "" };
-    let all = format!("{:0>width$}", units.unsigned_abs(), width = digits + 1);
-    let (whole, fraction) = all.split_at(all.len() - digits);
-    format!("{sign}{whole}.{fraction}")
-}
-
 /// Groups a number by thousands: `−1 234,50`, or `-1,234.50` in English.
 fn grouped(plain: &str, language: Language) -> String {
     let (group, point, minus) = match language {
-        Language::En => (',', ".", "-"),
+        Language::En => (",", ".", "-"),
         // Russian texts have no-break spaces between groups of digits, and the typographic minus.
-        _ => ('\u{a0}', ",", "\u{2212}"),
+        _ => ("\u{a0}", ",", "\u{2212}"),
     };
     let (sign, digits) = match plain.strip_prefix('-') {
         Some(digits) => (minus, digits),
         None => ("", plain),
     };
     let (whole, fraction) = match digits.split_once('.') {
-        Some((whole, fraction)) => (whole, Some(fraction)),
-        None => (digits, None),
+        Some((whole, fraction)) => (whole, format!("{point}{fraction}")),
+        None => (digits, String::new()),
     };
-    let mut text = sign.to_owned();
-    for (place, digit) in whole.chars().enumerate() {
-        if place > 0 && (whole.len() - place).is_multiple_of(3) {
-            text.push(group);
-        }
-        text.push(digit);
-    }
-    if let Some(fraction) = fraction {
-        text.push_str(point);
-        text.push_str(fraction);
-    }
-    text
+    format!("{sign}{}{fraction}", thousands(whole, group))
 }
 
-impl Serialize for Kopecks {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl Serialize for Micro {
+impl<const DIGITS: usize> Serialize for Units<DIGITS> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -110,13 +85,13 @@ mod tests {
                 "-1,234,567.89",
             ),
         ] {
-            let sum = Kopecks(kopecks);
+            let sum = Kopecks::new(kopecks);
             assert_eq!(sum.to_string(), plain);
             assert_eq!(sum.for_people(Language::Ru), ru);
             assert_eq!(sum.for_people(Language::En), en);
         }
-        assert_eq!(Micro(1).to_string(), "0.000001");
-        assert_eq!(Micro(-1_000_000).to_string(), "-1.000000");
+        assert_eq!(Micro::new(1).to_string(), "0.000001");
+        assert_eq!(Micro::new(-1_000_000).to_string(), "-1.000000");
         assert_eq!(count(1000, Language::Ru), "1\u{a0}000");
         assert_eq!(count(u64::MAX, Language::En), "18,446,744,073,709,551,615");
     }

@@ -111,10 +111,9 @@ impl Faces {
     }
 
     fn width(&self, style: Style, text: &str) -> f32 {
-        let font = if style.bold {
-            &self.bold
-        } else {
-            &self.regular
+        let font = match style.bold {
+            true => &self.bold,
+            false => &self.regular,
         };
         style.size * font.width(text)
     }
@@ -126,14 +125,11 @@ impl Faces {
         let mut line = String::new();
         let fits =
             |line: &str, more: &str| self.width(style, line) + self.width(style, more) <= width;
-        for word in text
-            .split([' ', '\n', '\r', '\t'])
-            .filter(|word| !word.is_empty())
-        {
-            let spaced = if line.is_empty() {
-                word.to_owned()
-            } else {
-                format!(" {word}")
+        let words = text.split([' ', '\n', '\r', '\t']);
+        for word in words.filter(|word| !word.is_empty()) {
+            let spaced = match line.is_empty() {
+                true => word.to_owned(),
+                false => format!(" {word}"),
             };
             if fits(&line, &spaced) {
                 line.push_str(&spaced);
@@ -235,8 +231,8 @@ impl<'a> Pages<'a> {
             self.next_page();
         }
         let baseline = self.y + LABEL.size;
-        self.page
-            .push(Mark::Text(LEFT, baseline, LABEL, label.to_owned()));
+        let label = Mark::Text(LEFT, baseline, LABEL, label.to_owned());
+        self.page.push(label);
         self.lines(LEFT + LABELS_WIDTH, RIGHT, BODY, text);
         self.skip(1.0);
     }
@@ -261,10 +257,8 @@ impl<'a> Pages<'a> {
     fn table(&mut self, table: &Table) {
         let widths = widths(self.faces, table);
         let head = Placed::head(self.faces, table, &widths);
-        let rows = table
-            .rows
-            .iter()
-            .map(|row| Placed::row(self.faces, table, row, &widths));
+        let rows = table.rows.iter();
+        let rows = rows.map(|row| Placed::row(self.faces, table, row, &widths));
         let rows: Vec<Placed> = rows.collect();
         let first = rows.first().map_or(0.0, Placed::height);
         self.skip(16.0);
@@ -291,8 +285,8 @@ impl<'a> Pages<'a> {
                     true => x + width - PADDING - self.faces.width(row.style, line),
                     false => x + PADDING,
                 };
-                self.page
-                    .push(Mark::Text(at, baseline, row.style, line.clone()));
+                let text = Mark::Text(at, baseline, row.style, line.clone());
+                self.page.push(text);
                 baseline += row.style.leading();
             }
             x += width;
@@ -331,13 +325,11 @@ impl Placed {
         columns: &[Column],
         widths: &[f32],
     ) -> Self {
-        let cells = texts
-            .zip(columns)
-            .zip(widths)
-            .map(|((text, column), width)| Cell {
-                right: column.right,
-                lines: faces.wrapped(style, text, width - 2.0 * PADDING),
-            });
+        let cells = texts.zip(columns).zip(widths);
+        let cells = cells.map(|((text, column), width)| Cell {
+            right: column.right,
+            lines: faces.wrapped(style, text, width - 2.0 * PADDING),
+        });
         Self {
             style,
             cells: cells.collect(),
@@ -368,16 +360,13 @@ fn widths(faces: &Faces, table: &Table) -> Vec<f32> {
         // The column is slightly wider than the text, so that float rounding does not wrap a line.
         widest + 2.0 * PADDING + 1.0
     };
-    let mut widths: Vec<f32> = (0..)
-        .zip(&table.columns)
+    let columns = (0..).zip(&table.columns);
+    let mut widths: Vec<f32> = columns
         .map(|(index, column)| wanted(index, column))
         .collect();
     let of = |right: bool, widths: &[f32]| -> f32 {
-        let some = table
-            .columns
-            .iter()
-            .zip(widths)
-            .filter(|(column, _)| column.right == right);
+        let columns = table.columns.iter().zip(widths);
+        let some = columns.filter(|(column, _)| column.right == right);
         some.map(|(_, width)| width).sum()
     };
     let (numbers, texts) = (of(true, &widths), of(false, &widths));

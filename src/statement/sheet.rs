@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     config::SellerConfig,
+    endpoints::page::say,
     text::time::{for_people, parse_rfc3339_ms},
 };
 
@@ -53,43 +54,34 @@ pub(super) struct Row {
     pub(super) strong: bool,
 }
 
-const fn text(heading: &'static str) -> Column {
-    Column {
-        heading,
-        right: false,
-    }
+pub(super) const fn text(heading: &'static str) -> Column {
+    let right = false;
+    Column { heading, right }
 }
 
-const fn number(heading: &'static str) -> Column {
-    Column {
-        heading,
-        right: true,
-    }
+pub(super) const fn number(heading: &'static str) -> Column {
+    let right = true;
+    Column { heading, right }
 }
 
 impl Sheet {
     /// Returns the code of the language: `en` or `ru`.
     pub(super) const fn lang(&self) -> &'static str {
-        match self.language {
-            Language::En => "en",
-            _ => "ru",
-        }
+        say(self.language, "ru", "en")
     }
 
     pub(super) fn new(document: &Document, language: Language) -> Self {
         let words = Words { language };
+        let offset = document.utc_offset_minutes;
         Self {
             language,
             title: words.title(document),
-            warning: document
-                .as_of
-                .as_deref()
-                .map(|at| words.open(at, document.utc_offset_minutes)),
+            warning: (document.as_of.as_deref()).map(|at| words.open(at, offset)),
             facts: words.facts(document),
             tables: vec![
                 words.summary(document),
-                words.payments(&document.payments, document.utc_offset_minutes),
-                words.corrections(&document.corrections, document.utc_offset_minutes),
+                words.payments(&document.payments, offset),
+                words.corrections(&document.corrections, offset),
                 words.spending(document),
             ],
             code: None,
@@ -103,43 +95,32 @@ pub(super) struct Words {
     pub(super) language: Language,
 }
 
-const MONTHS: [(&str, &str); 12] = [
-    ("январь", "January"),
-    ("февраль", "February"),
-    ("март", "March"),
-    ("апрель", "April"),
-    ("май", "May"),
-    ("июнь", "June"),
-    ("июль", "July"),
-    ("август", "August"),
-    ("сентябрь", "September"),
-    ("октябрь", "October"),
-    ("ноябрь", "November"),
-    ("декабрь", "December"),
-];
+const MONTHS_RU: &str =
+    "январь февраль март апрель май июнь июль август сентябрь октябрь ноябрь декабрь";
+const MONTHS_EN: &str =
+    "January February March April May June July August September October November December";
 
 impl Words {
     const fn say(&self, ru: &'static str, en: &'static str) -> &'static str {
-        match self.language {
-            Language::En => en,
-            _ => ru,
-        }
+        say(self.language, ru, en)
     }
 
     fn title(&self, document: &Document) -> String {
-        let month = document.month_of;
-        let name = MONTHS.get(usize::try_from(month.of_year()).unwrap_or_default());
-        let (ru, en) = name.copied().unwrap_or_default();
-        let (number, year) = (&document.number, month.year());
+        let (number, year) = (&document.number, document.month_of.year());
+        let mut months = self.say(MONTHS_RU, MONTHS_EN).split(' ');
+        let month = usize::try_from(document.month_of.of_year()).ok();
+        let month = month
+            .and_then(|month| months.nth(month))
+            .unwrap_or_default();
         match self.language {
-            Language::En => format!("Statement {number} for {en} {year}"),
-            _ => format!("Выписка №\u{a0}{number} за {ru} {year} года"),
+            Language::En => format!("Statement {number} for {month} {year}"),
+            _ => format!("Выписка №\u{a0}{number} за {month} {year} года"),
         }
     }
 
     fn open(&self, at: &str, utc_offset_minutes: i32) -> String {
-        let at = parse_rfc3339_ms(at)
-            .map_or_else(|| at.to_owned(), |ms| for_people(ms, utc_offset_minutes));
+        let shown = parse_rfc3339_ms(at).map(|ms| for_people(ms, utc_offset_minutes));
+        let at = shown.unwrap_or_else(|| at.to_owned());
         match self.language {
             Language::En => format!("Preliminary: the month is not closed. As of {at}."),
             _ => format!("Предварительно: месяц не закрыт. По состоянию на {at}."),
@@ -155,12 +136,8 @@ impl Words {
         facts.push((self.say("Заказчик", "Customer"), customer));
         let offset = document.utc_offset_minutes;
         let time = document.month_of.time(offset);
-        let period = format!(
-            "{} – {} (UTC{})",
-            day(time.start, offset),
-            day(time.end - 1, offset),
-            document.utc_offset
-        );
+        let (first, last) = (day(time.start, offset), day(time.end - 1, offset));
+        let period = format!("{first} – {last} (UTC{})", document.utc_offset);
         facts.push((self.say("Период", "Period"), period));
         facts
     }
@@ -198,6 +175,9 @@ impl Words {
             strong: false,
         };
         let named = |ru, en, amount, strong| row(self.say(ru, en).to_owned(), amount, strong);
+        let (opening, closing) = (&document.opening, &document.closing);
+        let (payments, spending) = (&document.payments.amount, &document.spending.amount);
+        let corrections = &document.corrections.amount;
         Table {
             title: self.say("Итоги", "Summary"),
             columns: vec![
@@ -206,32 +186,12 @@ impl Words {
                 number(self.say("Сумма,\u{a0}₽", "Amount,\u{a0}₽")),
             ],
             rows: vec![
-                named(
-                    "Остаток на начало",
-                    "Opening balance",
-                    &document.opening,
-                    true,
-                ),
-                named("Оплаты", "Payments", &document.payments.amount, false),
-                named(
-                    "Корректировки",
-                    "Corrections",
-                    &document.corrections.amount,
-                    false,
-                ),
-                named(
-                    "Списано за услуги",
-                    "Spending",
-                    &document.spending.amount,
-                    false,
-                ),
+                named("Остаток на начало", "Opening balance", opening, true),
+                named("Оплаты", "Payments", payments, false),
+                named("Корректировки", "Corrections", corrections, false),
+                named("Списано за услуги", "Spending", spending, false),
                 vat,
-                named(
-                    "Остаток на конец",
-                    "Closing balance",
-                    &document.closing,
-                    true,
-                ),
+                named("Остаток на конец", "Closing balance", closing, true),
             ],
         }
     }
@@ -284,11 +244,9 @@ impl Words {
             if with_reason {
                 cells.push(line.reason.clone().unwrap_or_default());
             }
-            cells.push(Micro(line.amount_rub.micro().into()).for_people(self.language));
-            Row {
-                cells,
-                strong: false,
-            }
+            cells.push(Micro::new(line.amount_rub.micro().into()).for_people(self.language));
+            let strong = false;
+            Row { cells, strong }
         };
         let mut rows: Vec<Row> = entries.entries.iter().map(row).collect();
         rows.push(self.total(columns.len(), &entries.amount));
@@ -305,10 +263,8 @@ impl Words {
         let mut cells = vec![String::new(); before];
         cells[0] = self.say("Итого", "Total").to_owned();
         cells.push(amount.rub.for_people(self.language));
-        Row {
-            cells,
-            strong: true,
-        }
+        let strong = true;
+        Row { cells, strong }
     }
 
     fn spending(&self, document: &Document) -> Table {
@@ -344,23 +300,17 @@ impl Words {
             })
             .collect();
         let mut rounding = vec![String::new(); 6];
-        self.say("Округление", "Rounding")
-            .clone_into(&mut rounding[0]);
+        rounding[0] = self.say("Округление", "Rounding").to_owned();
         rounding[5] = spending.models_rounding_rub.for_people(language);
         rows.push(Row {
             cells: rounding,
             strong: false,
         });
         let calls = spending.models.iter().map(|line| line.calls).sum();
-        let mut total = vec![String::new(); 6];
-        self.say("Итого", "Total").clone_into(&mut total[0]);
-        total[1] = count(calls, language);
-        total[4] = spending.amount.exact_rub.for_people(language);
-        total[5] = spending.amount.rub.for_people(language);
-        rows.push(Row {
-            cells: total,
-            strong: true,
-        });
+        let mut total = self.total(5, &spending.amount);
+        total.cells[1] = count(calls, language);
+        total.cells[4] = spending.amount.exact_rub.for_people(language);
+        rows.push(total);
         rows
     }
 

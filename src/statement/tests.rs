@@ -263,7 +263,7 @@ fn statement_without_vat_has_the_sellers_explanation() {
     seller.vat_note = Some("НДС не облагается: п. 2 ст. 346.11 НК РФ".into());
     let html = document(november(), Some(&seller), u64::MAX).html(Language::Ru);
     assert!(html.contains("НДС не облагается: п. 2 ст. 346.11 НК РФ"));
-    assert_eq!(Vat::new(None, 100).rub, Kopecks(0));
+    assert_eq!(Vat::new(None, 100).rub, Kopecks::new(0));
     for (percent, spent, kopecks) in [
         (20, 120, 20),
         (20, 3, 1),
@@ -274,7 +274,7 @@ fn statement_without_vat_has_the_sellers_explanation() {
         seller.vat_percent = Some(Decimal::from(percent));
         assert_eq!(
             Vat::new(Some(&seller), spent).rub,
-            Kopecks(kopecks),
+            Kopecks::new(kopecks),
             "{percent} {spent}"
         );
     }

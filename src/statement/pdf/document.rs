@@ -149,10 +149,8 @@ impl<'f> Document<'f> {
     /// Returns the bytes of the file.
     pub(super) fn finish(self, title: &str, language: &str, keywords: &str) -> Vec<u8> {
         let mut refs = (1..).map(Ref::new);
-        let mut next = || {
-            refs.next()
-                .expect("a PDF document has fewer than 2³¹ objects")
-        };
+        let too_many = "a PDF document has fewer than 2³¹ objects";
+        let mut next = || refs.next().expect(too_many);
         let (catalog, tree, info) = (next(), next(), next());
         let mut pdf = Pdf::new();
         pdf.document_info(info)
@@ -225,10 +223,8 @@ fn write_font(
         .system_info(IDENTITY)
         .font_descriptor(descriptor)
         .cid_to_gid_map_predefined(Name(b"Identity"));
-    let widths = used
-        .glyphs
-        .remapped_gids()
-        .map(|glyph| font.thousandths(font.advance(GlyphId(glyph))));
+    let glyphs = used.glyphs.remapped_gids();
+    let widths = glyphs.map(|glyph| font.thousandths(font.advance(GlyphId(glyph))));
     cid_font.widths().consecutive(0, widths);
     cid_font.finish();
 
@@ -252,10 +248,11 @@ fn write_font(
     }
     pdf.cmap(to_unicode, cmap.finish().as_slice());
     let packed = compressed(&subset);
-    pdf.stream(data, &packed).filter(Filter::FlateDecode).pair(
-        Name(b"Length1"),
-        i32::try_from(subset.len()).unwrap_or(i32::MAX),
-    );
+    let length = i32::try_from(subset.len()).unwrap_or(i32::MAX);
+    let mut stream = pdf.stream(data, &packed);
+    stream
+        .filter(Filter::FlateDecode)
+        .pair(Name(b"Length1"), length);
 }
 
 fn compressed(bytes: &[u8]) -> Vec<u8> {
