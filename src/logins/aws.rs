@@ -1,9 +1,8 @@
 //! Signs requests for AWS. The keys come from the configuration, from a command, or from the role of the EC2 instance.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header::AUTHORIZATION};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
@@ -129,17 +128,12 @@ impl Login for AwsLogin {
         if self.clock.correct(answer) {
             return true;
         }
-        let kind = answer
-            .get("x-amzn-errortype")
-            .and_then(|kind| kind.to_str().ok());
-        let is_of_keys = kind.is_some_and(|kind| {
-            ["ExpiredToken", "UnrecognizedClient", "InvalidClientTokenId"]
-                .iter()
-                .any(|known| kind.starts_with(known))
-        });
-        let sent = sent
-            .get(AUTHORIZATION)
-            .and_then(|value| value.to_str().ok());
+        let kind = answer.get("x-amzn-errortype");
+        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let mut of_keys = ["ExpiredToken", "UnrecognizedClient", "InvalidClientTokenId"].iter();
+        let is_of_keys = of_keys.any(|known| kind.starts_with(known));
+        let sent = sent.get(AUTHORIZATION);
+        let sent = sent.and_then(|value| value.to_str().ok());
         match &self.keys {
             Keys::Renewed(renewed) if is_of_keys => renewed.refuse(|keys| {
                 let credential = format!("Credential={}/", keys.access_key_id);
@@ -181,34 +175,29 @@ struct PrintedKeys {
 impl Source for AwsSource {
     type Credential = AwsKeys;
 
-    fn fetch(&self) -> BoxFuture<'_, Result<Fetched<AwsKeys>, LoginError>> {
-        Box::pin(async move {
-            match self {
-                Self::Command(command) => {
-                    let life = Life::Unknown(command.refresh);
-                    keys(command.output().await?.as_bytes(), life).ok_or_else(|| {
-                        LoginError::new(format!("{} printed no AWS keys in JSON", command.program))
-                    })
-                }
-                Self::Instance(endpoint, address) => {
-                    let life = Life::Unknown(std::time::Duration::from_secs(600));
-                    keys(&instance_keys(endpoint, address).await?, life)
-                        .ok_or_else(|| LoginError::new("the metadata service returned no AWS keys"))
-                }
+    async fn fetch(&self) -> Result<Fetched<AwsKeys>, LoginError> {
+        match self {
+            Self::Command(command) => {
+                let found = keys(command.output().await?.as_bytes(), command.refresh);
+                let problem = || format!("{} printed no AWS keys in JSON", command.program);
+                found.ok_or_else(|| LoginError::new(problem()))
             }
-        })
+            Self::Instance(endpoint, address) => {
+                let found = instance_keys(endpoint, address).await?;
+                let found = keys(&found, Duration::from_secs(600));
+                found.ok_or_else(|| LoginError::new("the metadata service returned no AWS keys"))
+            }
+        }
     }
 }
 
-/// Parses keys. If they do not state their expiry, `life` applies.
-fn keys(text: &[u8], life: Life) -> Option<Fetched<AwsKeys>> {
+/// Parses keys. If they do not state their expiry, they are renewed after `refresh`.
+fn keys(text: &[u8], refresh: Duration) -> Option<Fetched<AwsKeys>> {
     let keys: PrintedKeys = serde_json::from_slice(text).ok()?;
-    let ends_ms = keys.expiration.as_ref().and_then(instant_ms);
-    let life = ends_ms.map_or(life, |ends_ms| {
-        Life::Ends(std::time::Duration::from_millis(
-            ends_ms.saturating_sub(now_ms()),
-        ))
-    });
+    let life = match keys.expiration.as_ref().and_then(instant_ms) {
+        Some(ends_ms) => Life::Ends(Duration::from_millis(ends_ms.saturating_sub(now_ms()))),
+        None => Life::Unknown(refresh),
+    };
     let credential = AwsKeys {
         access_key_id: keys.access_key_id,
         secret_access_key: keys.secret_access_key.into(),

@@ -33,10 +33,9 @@ impl Clock {
             return false;
         };
         let difference_s = (server_ms.cast_signed() - now_ms().cast_signed()) / 1000;
-        let offset_s = if difference_s.abs() > IGNORED_S {
-            difference_s
-        } else {
-            0
+        let offset_s = match difference_s.abs() > IGNORED_S {
+            true => difference_s,
+            false => 0,
         };
         let before = self.offset_s.swap(offset_s, Ordering::Relaxed);
         (before - offset_s).abs() > IGNORED_S

@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::BoxFuture;
 use rustix::process::{Pid, Signal, kill_process_group};
 use secrecy::SecretString;
 use tokio::{task::spawn_blocking, time::Instant};
@@ -51,8 +50,8 @@ impl CommandLine {
         // The command runs in a task of its own, so that it is killed in time even if the caller has disconnected.
         let ran = spawn_blocking(move || run(&line, TIME_MAX)).await;
         let ran = ran.map_err(|error| LoginError::new(error.to_string()))?;
-        let (status, output) =
-            ran.map_err(|error| LoginError::new(format!("cannot run {program}: {error}")))?;
+        let cannot_run = |error| LoginError::new(format!("cannot run {program}: {error}"));
+        let (status, output) = ran.map_err(cannot_run)?;
         if !status.success() {
             return Err(LoginError::new(format!(
                 "{program} failed ({status}): run it as the gateway's user to see why"
@@ -99,10 +98,8 @@ fn finished(child: &mut Child, until: Instant) -> io::Result<(ExitStatus, Vec<u8
     let left = until.saturating_duration_since(Instant::now());
     let output = output.recv_timeout(left).map_err(|_| too_slow())??;
     if output.len() as u64 > OUTPUT_BYTES_MAX {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "it prints too much",
-        ));
+        let kind = io::ErrorKind::InvalidData;
+        return Err(io::Error::new(kind, "it prints too much"));
     }
     loop {
         if let Some(status) = child.try_wait()? {
@@ -128,12 +125,10 @@ fn kill(child: &mut Child) {
 impl Source for CommandLine {
     type Credential = SecretString;
 
-    fn fetch(&self) -> BoxFuture<'_, Result<Fetched<SecretString>, LoginError>> {
-        Box::pin(async move {
-            Ok(Fetched {
-                credential: self.output().await?.into(),
-                life: Life::Unknown(self.refresh),
-            })
+    async fn fetch(&self) -> Result<Fetched<SecretString>, LoginError> {
+        Ok(Fetched {
+            credential: self.output().await?.into(),
+            life: Life::Unknown(self.refresh),
         })
     }
 }

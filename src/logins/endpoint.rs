@@ -68,10 +68,8 @@ impl Endpoint {
                 self.client.get_or_init(|| client)
             }
         };
-        client
-            .send(req, Duration::from_secs(15))
-            .await
-            .map_err(failed)
+        let sent = client.send(req, Duration::from_secs(15)).await;
+        sent.map_err(failed)
     }
 }
 
@@ -95,15 +93,12 @@ pub(super) fn token(res: &Response<Bytes>) -> Result<Fetched<SecretString>, Logi
     let token = token.filter(|token| !token.is_empty());
     let token = token.ok_or(LoginError::new("the token endpoint's answer has no token"))?;
     let now_ms = date_ms(res.headers()).unwrap_or_else(crate::text::time::now_ms);
-    let life = match (
-        body.get("expires_in"),
-        first(&["expires_at", "expiresAt", "exp"]),
-    ) {
-        (Some(seconds), _) => number(seconds).map(Duration::from_secs),
-        (None, Some(at)) => {
-            instant_ms(at).map(|at| Duration::from_millis(at.saturating_sub(now_ms)))
+    let life = match body.get("expires_in") {
+        Some(seconds) => number(seconds).map(Duration::from_secs),
+        None => {
+            let at = first(&["expires_at", "expiresAt", "exp"]).and_then(instant_ms);
+            at.map(|at| Duration::from_millis(at.saturating_sub(now_ms)))
         }
-        (None, None) => None,
     };
     Ok(Fetched {
         credential: token.to_owned().into(),
@@ -125,9 +120,8 @@ pub(super) fn instant_ms(value: &Value) -> Option<u64> {
         None => {
             // Some servers write times with a fraction down to nanoseconds.
             let text = value.as_str()?;
-            let (seconds, _) = text
-                .split_once('.')
-                .unwrap_or((text.trim_end_matches('Z'), ""));
+            let whole = (text.trim_end_matches('Z'), "");
+            let (seconds, _) = text.split_once('.').unwrap_or(whole);
             parse_rfc3339_ms(&format!("{seconds}Z")).or_else(|| parse_rfc3339_ms(text))
         }
     }
@@ -138,16 +132,13 @@ pub(super) fn refusal(res: &Response<Bytes>) -> LoginError {
     let body: Value = serde_json::from_slice(res.body()).unwrap_or_default();
     let words = ["/error_description", "/message", "/error/message", "/error"];
     let words = words.iter().find_map(|at| body.pointer(at)?.as_str());
-    let words: String = words
-        .unwrap_or_default()
-        .chars()
-        .take(WORDS_CHARS_MAX)
-        .collect();
-    let words = scrubbed(&words.replace(|c: char| c.is_control(), " "));
+    let words = words.unwrap_or_default().chars();
+    let words: String = words.take(WORDS_CHARS_MAX).collect();
+    let words = scrubbed(&words.replace(char::is_control, " "));
     let separator = if words.is_empty() { "" } else { ": " };
+    let status = res.status();
     LoginError::new(format!(
-        "the token endpoint answered {}{separator}{words}",
-        res.status()
+        "the token endpoint answered {status}{separator}{words}"
     ))
 }
 

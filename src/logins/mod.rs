@@ -41,6 +41,7 @@ pub(crate) use self::{
     renewed::CredentialState,
     service_account::ServiceAccount,
 };
+use crate::text::hex::hex;
 
 /// How the gateway gets the credential for a vendor.
 pub(crate) enum Form {
@@ -95,18 +96,18 @@ pub(crate) fn login(vendor: &str, form: Form, egress: &Egress) -> (Arc<VendorLog
     }
     in_use.retain(|_, login| login.strong_count() > 0);
     let (name, inner): (_, Box<dyn RenewedLogin>) = match form {
-        Form::OAuth(oauth, header) => (
-            "oauth",
-            Box::new(TokenLogin::new(vendor, oauth.source(egress), header)),
-        ),
-        Form::ServiceAccount(account, header) => (
-            "service_account",
-            Box::new(TokenLogin::new(vendor, account.source(egress), header)),
-        ),
-        Form::Command(command, header) => (
-            "command",
-            Box::new(TokenLogin::new(vendor, command, header)),
-        ),
+        Form::OAuth(oauth, header) => {
+            let login = TokenLogin::new(vendor, oauth.source(egress), header);
+            ("oauth", Box::new(login))
+        }
+        Form::ServiceAccount(account, header) => {
+            let login = TokenLogin::new(vendor, account.source(egress), header);
+            ("service_account", Box::new(login))
+        }
+        Form::Command(command, header) => {
+            let login = TokenLogin::new(vendor, command, header);
+            ("command", Box::new(login))
+        }
         Form::Aws(aws) => ("aws", Box::new(AwsLogin::new(vendor, aws))),
     };
     let login = Arc::new(VendorLogin {
@@ -159,13 +160,7 @@ impl Identity {
             }
         };
         add(&format!("{header:?}"));
-        let hex = digest.sign();
-        Self(
-            hex.as_ref()
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
-        )
+        Self(hex(digest.sign().as_ref()))
     }
 }
 

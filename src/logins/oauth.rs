@@ -1,6 +1,5 @@
 //! Logins by OAuth 2.0 client credentials (RFC 6749, section 4.4), which GigaChat and Microsoft Entra use.
 
-use futures_util::future::BoxFuture;
 use http::{HeaderName, HeaderValue, Uri, header::AUTHORIZATION};
 use secrecy::{ExposeSecret, SecretString};
 use tollgate_layers::model::Egress;
@@ -12,7 +11,7 @@ use super::{
     renewed::{Fetched, Source},
     secret_header,
 };
-use crate::text::percent::encoded;
+use crate::text::percent::query;
 
 /// A token endpoint, and the client's credentials at this endpoint.
 pub(crate) struct OAuth {
@@ -45,10 +44,8 @@ impl OAuth {
         }
         add(self.scope.as_deref().unwrap_or_default());
         add(self.grant_type.as_deref().unwrap_or_default());
-        add(self
-            .request_id_header
-            .as_ref()
-            .map_or("", HeaderName::as_str));
+        let header = self.request_id_header.as_ref();
+        add(header.map_or("", HeaderName::as_str));
     }
 
     pub(super) fn source(self, egress: &Egress) -> impl Source<Credential = SecretString> {
@@ -68,16 +65,8 @@ impl OAuth {
                 ("client_secret", secret.expose_secret()),
             ]);
         }
-        form(&fields)
+        query(fields)
     }
-}
-
-/// Returns these fields encoded as `application/x-www-form-urlencoded`.
-pub(super) fn form(fields: &[(&str, &str)]) -> String {
-    let fields = fields
-        .iter()
-        .map(|(name, value)| format!("{name}={}", encoded(value)));
-    fields.collect::<Vec<_>>().join("&")
 }
 
 struct OAuthSource {
@@ -88,19 +77,17 @@ struct OAuthSource {
 impl Source for OAuthSource {
     type Credential = SecretString;
 
-    fn fetch(&self) -> BoxFuture<'_, Result<Fetched<SecretString>, LoginError>> {
-        Box::pin(async move {
-            let oauth = &self.oauth;
-            let mut req = post(&oauth.url, FORM, oauth.body());
-            if let ClientCredentials::Basic(key) = &oauth.credentials {
-                req.headers_mut()
-                    .insert(AUTHORIZATION, secret_header("Basic ", key)?);
-            }
-            if let Some(name) = &oauth.request_id_header {
-                req.headers_mut().insert(name, request_id()?);
-            }
-            token(&self.endpoint.exchange(req).await?)
-        })
+    async fn fetch(&self) -> Result<Fetched<SecretString>, LoginError> {
+        let oauth = &self.oauth;
+        let mut req = post(&oauth.url, FORM, oauth.body());
+        let headers = req.headers_mut();
+        if let ClientCredentials::Basic(key) = &oauth.credentials {
+            headers.insert(AUTHORIZATION, secret_header("Basic ", key)?);
+        }
+        if let Some(name) = &oauth.request_id_header {
+            headers.insert(name, request_id()?);
+        }
+        token(&self.endpoint.exchange(req).await?)
     }
 }
 

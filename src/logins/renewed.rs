@@ -10,7 +10,6 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
-use futures_util::future::BoxFuture;
 use hyper::rt::Executor;
 use hyper_util::rt::TokioExecutor;
 use tokio::{
@@ -38,7 +37,7 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 pub(super) trait Source: Send + Sync + 'static {
     type Credential: Send + Sync + 'static;
 
-    fn fetch(&self) -> BoxFuture<'_, Result<Fetched<Self::Credential>, LoginError>>;
+    fn fetch(&self) -> impl Future<Output = Result<Fetched<Self::Credential>, LoginError>> + Send;
 }
 
 /// A credential that a source has just issued, with its lifetime.
@@ -177,11 +176,9 @@ impl<S: Source> Shared<S> {
     ) -> Result<Arc<Held<S::Credential>>, LoginError> {
         let mut failures = self.failures.lock().await;
         let now = Instant::now();
-        let newer = self
-            .held
-            .load_full()
-            .filter(|held| held.is_usable(now) && old.is_none_or(|old| !Arc::ptr_eq(old, held)));
-        if let Some(newer) = newer {
+        let is_old = |held: &Arc<_>| old.is_some_and(|old| Arc::ptr_eq(old, held));
+        let held = self.held.load_full();
+        if let Some(newer) = held.filter(|held| held.is_usable(now) && !is_old(held)) {
             return Ok(newer);
         }
         if let Some((error, until)) = &failures.last
@@ -189,11 +186,8 @@ impl<S: Source> Shared<S> {
         {
             return Err(error.clone());
         }
-        let fetched = match timeout(FETCH_TIME_MAX, self.source.fetch()).await {
-            Ok(fetched) => fetched,
-            Err(_) => Err(LoginError::new("no answer in time")),
-        };
-        match fetched {
+        let fetched = timeout(FETCH_TIME_MAX, self.source.fetch()).await;
+        match fetched.unwrap_or_else(|_| Err(LoginError::new("no answer in time"))) {
             Ok(fetched) => {
                 *failures = Failures::default();
                 self.failed.store(0, Ordering::Relaxed);
@@ -274,19 +268,17 @@ mod tests {
     impl Source for Endpoint {
         type Credential = (u64, Instant);
 
-        fn fetch(&self) -> BoxFuture<'_, Result<Fetched<(u64, Instant)>, LoginError>> {
-            Box::pin(async move {
-                self.fetches.fetch_add(1, Ordering::Relaxed);
-                sleep(Duration::from_millis(300)).await;
-                if self.down.contains(&self.began.elapsed().as_secs()) {
-                    return Err(LoginError::new("connection refused"));
-                }
-                let number = self.issued.fetch_add(1, Ordering::Relaxed);
-                let life = Duration::from_secs(self.life_s);
-                Ok(Fetched {
-                    credential: (number, Instant::now() + life),
-                    life: Life::Ends(life),
-                })
+        async fn fetch(&self) -> Result<Fetched<(u64, Instant)>, LoginError> {
+            self.fetches.fetch_add(1, Ordering::Relaxed);
+            sleep(Duration::from_millis(300)).await;
+            if self.down.contains(&self.began.elapsed().as_secs()) {
+                return Err(LoginError::new("connection refused"));
+            }
+            let number = self.issued.fetch_add(1, Ordering::Relaxed);
+            let life = Duration::from_secs(self.life_s);
+            Ok(Fetched {
+                credential: (number, Instant::now() + life),
+                life: Life::Ends(life),
             })
         }
     }
@@ -390,17 +382,15 @@ mod tests {
         impl Source for Command {
             type Credential = ();
 
-            fn fetch(&self) -> BoxFuture<'_, Result<Fetched<()>, LoginError>> {
+            async fn fetch(&self) -> Result<Fetched<()>, LoginError> {
                 let is_first = !self.0.swap(true, Ordering::Relaxed);
-                Box::pin(async move {
-                    let life = Life::Unknown(Duration::from_secs(60));
-                    is_first
-                        .then_some(Fetched {
-                            credential: (),
-                            life,
-                        })
-                        .ok_or(LoginError::new("exit status: 1"))
-                })
+                let life = Life::Unknown(Duration::from_secs(60));
+                is_first
+                    .then_some(Fetched {
+                        credential: (),
+                        life,
+                    })
+                    .ok_or(LoginError::new("exit status: 1"))
             }
         }
 

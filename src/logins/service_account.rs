@@ -3,7 +3,6 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
 use http::{Request, Uri};
 use ring::{
     rand::SystemRandom,
@@ -18,9 +17,9 @@ use tollgate_layers::model::Egress;
 use super::{
     LoginError,
     endpoint::{Endpoint, FORM, JSON, post, token},
-    oauth::form,
     renewed::{Fetched, Source},
 };
+use crate::text::percent::query;
 
 /// The scope of a Google token, if the configuration does not name another.
 const GOOGLE_SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
@@ -85,28 +84,20 @@ impl ServiceAccount {
                 token_uri,
             } => {
                 let scope = scope.unwrap_or_else(|| GOOGLE_SCOPE.to_owned());
-                (
-                    Kind::Google { email, scope },
-                    private_key_id,
-                    private_key,
-                    token_uri,
-                )
+                let kind = Kind::Google { email, scope };
+                (kind, private_key_id, private_key, token_uri)
             }
             KeyFile::Yandex {
                 id,
                 service_account_id: account,
                 private_key,
-            } => (
-                Kind::Yandex { account },
-                id,
-                private_key,
-                YANDEX_TOKENS.to_owned(),
-            ),
+            } => {
+                let kind = Kind::Yandex { account };
+                (kind, id, private_key, YANDEX_TOKENS.to_owned())
+            }
         };
-        let address = address
-            .parse::<Uri>()
-            .ok()
-            .filter(|uri| uri.scheme().is_some());
+        let address = address.parse::<Uri>().ok();
+        let address = address.filter(|uri| uri.scheme().is_some());
         let url = url.or(address).ok_or("has a token_uri that is not a URL")?;
         let key = key_pair(&pem).ok_or("has a private_key that is not an RSA key in PEM")?;
         Ok(Self {
@@ -140,8 +131,8 @@ impl ServiceAccount {
                     "iss": email, "scope": scope, "aud": self.url.to_string(), "iat": now_s, "exp": ends_s,
                 });
                 let assertion = self.signed("RS256", &claims)?;
-                let fields = [("grant_type", GOOGLE_GRANT), ("assertion", &assertion)];
-                post(&self.url, FORM, form(&fields))
+                let fields = [("grant_type", GOOGLE_GRANT), ("assertion", &*assertion)];
+                post(&self.url, FORM, query(fields))
             }
             Kind::Yandex { account } => {
                 let claims =
@@ -162,14 +153,9 @@ impl ServiceAccount {
             _ => &RSA_PKCS1_SHA256,
         };
         let mut signature = vec![0; self.key.public().modulus_len()];
-        self.key
-            .sign(
-                padding,
-                &SystemRandom::new(),
-                text.as_bytes(),
-                &mut signature,
-            )
-            .map_err(|_| LoginError::new("cannot sign with the service account's key"))?;
+        let (random, bytes) = (SystemRandom::new(), text.as_bytes());
+        let signed = self.key.sign(padding, &random, bytes, &mut signature);
+        signed.map_err(|_| LoginError::new("cannot sign with the service account's key"))?;
         Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 }
@@ -191,20 +177,18 @@ struct ServiceAccountSource {
 impl Source for ServiceAccountSource {
     type Credential = SecretString;
 
-    fn fetch(&self) -> BoxFuture<'_, Result<Fetched<SecretString>, LoginError>> {
-        Box::pin(async move {
-            let clock = &self.endpoint.clock;
-            let send = || async {
-                let req = self.account.request(clock.now_ms() / 1000)?;
-                self.endpoint.exchange(req).await
-            };
-            let mut res = send().await?;
-            // The server refuses an assertion with a wrong time. So if the clock was wrong, that explains the refusal.
-            if clock.correct(res.headers()) && res.status().is_client_error() {
-                res = send().await?;
-            }
-            token(&res)
-        })
+    async fn fetch(&self) -> Result<Fetched<SecretString>, LoginError> {
+        let clock = &self.endpoint.clock;
+        let send = || async {
+            let req = self.account.request(clock.now_ms() / 1000)?;
+            self.endpoint.exchange(req).await
+        };
+        let mut res = send().await?;
+        // The server refuses an assertion with a wrong time. So if the clock was wrong, that explains the refusal.
+        if clock.correct(res.headers()) && res.status().is_client_error() {
+            res = send().await?;
+        }
+        token(&res)
     }
 }
 

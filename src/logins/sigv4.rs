@@ -13,7 +13,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tollgate_layers::login::Unsigned;
 
 use super::{LoginError, secret_header};
-use crate::text::{percent::encoded, time::rfc3339};
+use crate::text::{hex::hex, percent::encoded, time::rfc3339};
 
 const X_AMZ_DATE: &str = "x-amz-date";
 const X_AMZ_SECURITY_TOKEN: &str = "x-amz-security-token";
@@ -48,11 +48,8 @@ pub(super) fn sign(
     let time = rfc3339(now_ms / 1000 * 1000).replace(['-', ':'], "");
     let day = &time[..8];
     let mut signed = vec![("host", host(request.address)), (X_AMZ_DATE, time.clone())];
-    if let Some(kind) = request
-        .headers
-        .get(CONTENT_TYPE)
-        .and_then(|kind| kind.to_str().ok())
-    {
+    let kind = request.headers.get(CONTENT_TYPE);
+    if let Some(kind) = kind.and_then(|kind| kind.to_str().ok()) {
         signed.push(("content-type", kind.to_owned()));
     }
     if let Some(token) = &keys.session_token {
@@ -99,11 +96,8 @@ fn canonical(request: &Unsigned<'_>, signed: &[(&str, String)], names: &str) -> 
     for (name, value) in signed {
         let _ = writeln!(text, "{name}:{}", value.trim());
     }
-    let _ = write!(
-        text,
-        "\n{names}\n{}",
-        hex(body_digest(request.body).as_ref())
-    );
+    let digest = hex(body_digest(request.body).as_ref());
+    let _ = write!(text, "\n{names}\n{digest}");
     text
 }
 
@@ -126,15 +120,11 @@ fn canonical_path(path: &str) -> String {
 /// Returns the query in the form that is signed: its parameters sorted. They are percent-encoded already.
 fn canonical_query(query: &str) -> String {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
-    let mut pairs: Vec<_> = pairs
-        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-        .collect();
+    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let mut pairs: Vec<_> = pairs.collect();
     pairs.sort_unstable();
-    let pairs: Vec<_> = pairs
-        .iter()
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect();
-    pairs.join("&")
+    let pairs = pairs.iter().map(|(name, value)| format!("{name}={value}"));
+    pairs.collect::<Vec<_>>().join("&")
 }
 
 fn body_digest(body: &[Bytes]) -> digest::Digest {
@@ -145,14 +135,6 @@ fn body_digest(body: &[Bytes]) -> digest::Digest {
 
 fn mac(key: &[u8], text: &str) -> hmac::Tag {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 #[cfg(test)]
