@@ -9,6 +9,8 @@ use tollgate_ledger::{
     happening::Happening,
 };
 
+use crate::text::time::millis;
+
 /// Name prefix of the ledger documents that store conditions.
 const PREFIX: &str = "condition/";
 /// How long a gateway's report of a condition is valid. If the gateway does not repeat the report in this time, the
@@ -30,10 +32,8 @@ impl Reports {
         after.by.retain(|_, until_ms| *until_ms > now_ms);
         if report.is_true {
             let valid_until_ms = now_ms + millis(VALID_FOR);
-            let until_ms = after
-                .by
-                .entry(report.owner.to_owned())
-                .or_insert(valid_until_ms);
+            let until_ms = after.by.entry(report.owner.to_owned());
+            let until_ms = until_ms.or_insert(valid_until_ms);
             if *until_ms < valid_until_ms - millis(REPEAT_EVERY) {
                 *until_ms = valid_until_ms;
             }
@@ -102,10 +102,6 @@ pub(super) async fn known<L: Documents>(store: &L) -> Result<Vec<String>, BookEr
         (!reports.by.is_empty()).then(|| name.to_owned())
     });
     Ok(names.collect())
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

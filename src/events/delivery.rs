@@ -83,14 +83,16 @@ impl Delivery {
                     // The wait ends after at most a third of the leader lease, so that the lease is renewed in time.
                     let _ = tokio::time::timeout(LEASE / 3, self.tail.beyond(place)).await;
                 }
-                Some(Err(error)) if self.away => {
-                    tracing::debug!(receiver = self.receiver.name, %error, "the ledger is still out of reach");
-                    tokio::time::sleep(LOOK_EVERY).await;
-                    continue;
-                }
                 Some(Err(error)) => {
-                    self.away = true;
-                    tracing::warn!(receiver = self.receiver.name, %error, "events are not sent: the ledger is out of reach");
+                    let receiver = &self.receiver.name;
+                    match std::mem::replace(&mut self.away, true) {
+                        true => {
+                            tracing::debug!(receiver, %error, "the ledger is still out of reach")
+                        }
+                        false => {
+                            tracing::warn!(receiver, %error, "events are not sent: the ledger is out of reach")
+                        }
+                    }
                     tokio::time::sleep(LOOK_EVERY).await;
                     continue;
                 }
@@ -107,10 +109,8 @@ impl Delivery {
         }
         let (mut version, mut state) = self.stored.begin(&self.tail).await?;
         let now = now_ms();
-        let page = self
-            .tail
-            .read(state.after, PAGE, &self.receiver.filter)
-            .await?;
+        let page = self.tail.read(state.after, PAGE, &self.receiver.filter);
+        let page = page.await?;
         self.measure(page.events.first(), now);
         if state.stopped {
             return Ok(Next::In(LOOK_EVERY));

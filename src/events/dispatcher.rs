@@ -121,23 +121,19 @@ impl Dispatcher {
             return Ok(Replayed::Excluded);
         }
         let metrics = self.metrics.events.for_receiver(&receiver.name);
-        match receiver.send(&event).await {
+        let why = match receiver.send(&event).await {
             Sent::Taken => {
                 metrics.count(Outcome::Delivered);
                 if let Some(letter) = letter {
                     stored.forget(&letter).await?;
                 }
-                Ok(Replayed::Accepted)
+                return Ok(Replayed::Accepted);
             }
-            Sent::Gone => {
-                metrics.count(Outcome::Failed);
-                Ok(Replayed::Failed("answered 410 Gone".to_owned()))
-            }
-            Sent::Failed { why, .. } => {
-                metrics.count(Outcome::Failed);
-                Ok(Replayed::Failed(why))
-            }
-        }
+            Sent::Gone => "answered 410 Gone".to_owned(),
+            Sent::Failed { why, .. } => why,
+        };
+        metrics.count(Outcome::Failed);
+        Ok(Replayed::Failed(why))
     }
 
     /// Stops or resumes the delivery to a receiver, on all gateways.
@@ -148,14 +144,11 @@ impl Dispatcher {
     ) -> Result<DeliveryState, BookError> {
         let stored = self.receiver_store(receiver);
         stored.begin(&self.tail).await?;
-        let change = stored.change(|state| {
-            if stopped {
-                state.stopped = true;
-            } else {
-                state.resume();
-            }
-        });
-        change.await
+        let change = |state: &mut DeliveryState| match stopped {
+            true => state.stopped = true,
+            false => state.resume(),
+        };
+        stored.change(change).await
     }
 }
 

@@ -64,6 +64,7 @@ impl Mailer {
 }
 
 /// A receiver that gets events by email.
+#[derive(Debug)]
 pub(super) struct Mail {
     mailer: Mailer,
     to: Vec<Mailbox>,
@@ -90,19 +91,15 @@ impl Mail {
                 return failed(format!("the event cannot be written as an email: {error}"));
             }
         };
-        match self.mailer.send(message).await {
-            Ok(()) => Sent::Taken,
-            Err(error) => failed(error),
-        }
+        let sent = self.mailer.send(message).await;
+        sent.map_or_else(failed, |()| Sent::Taken)
     }
 
     /// Returns the email about an event. Its Message-ID is the same at each attempt, so that mail servers can drop a
     /// repeated email.
     fn message(&self, event: &Event) -> Result<Message, lettre::error::Error> {
         let domain = self.mailer.from.email.domain();
-        let mut message = self
-            .mailer
-            .message()
+        let mut message = (self.mailer.message())
             .subject(words::subject(event, self.utc_offset_minutes))
             .message_id(Some(format!("<{}@{domain}>", id(event))));
         for to in &self.to {
@@ -136,15 +133,6 @@ impl fmt::Debug for Mailer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mailer")
             .field("host", &self.host)
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Mail {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mail")
-            .field("host", &self.mailer.host)
-            .field("to", &self.to)
             .finish_non_exhaustive()
     }
 }

@@ -51,7 +51,7 @@ impl Receiver {
         match &self.way {
             Way::Webhook(hook) => ("webhook", hook.host()),
             Way::Mail(mail) => ("mail", mail.host()),
-            Way::Telegram(chat) => ("telegram", chat.chat()),
+            Way::Telegram(chat) => ("telegram", &chat.chat),
         }
     }
 

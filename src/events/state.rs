@@ -9,7 +9,7 @@ use tollgate_ledger::{
 };
 
 use super::tail::Tail;
-use crate::ledger::AnyLedger;
+use crate::{ledger::AnyLedger, text::time::millis};
 
 /// Maximum number of dead letters that are stored per receiver. A further dead letter replaces the oldest.
 pub(crate) const DEAD_MAX: usize = 1000;
@@ -26,19 +26,16 @@ pub(crate) struct DeliveryState {
     #[serde(default)]
     pub(crate) failures: u32,
     /// The Unix time (ms) of the first failed attempt since an event was last delivered.
-    #[serde(default)]
     pub(crate) failing_since_ms: Option<u64>,
     /// The Unix time (ms) before which no event is sent.
     #[serde(default)]
     pub(crate) next_ms: u64,
     /// Why the last attempt failed; `None` if it succeeded.
-    #[serde(default)]
     pub(crate) error: Option<String>,
     /// Whether the delivery is stopped, because the receiver answered 410 or an operator stopped it.
     #[serde(default)]
     pub(crate) stopped: bool,
     /// The Unix time (ms) at which an event was last delivered.
-    #[serde(default)]
     pub(crate) taken_ms: Option<u64>,
 }
 
@@ -90,10 +87,6 @@ fn pause(failures: u32) -> Duration {
     pause.min(PAUSE_MAX)
 }
 
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// An event that a receiver did not accept within its retry time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DeadLetter {
@@ -115,7 +108,7 @@ impl ReceiverStore {
     /// Opens the state of a receiver. It is stored in the same ledger as the events.
     pub(super) fn new(tail: &Tail, receiver: &str) -> Self {
         Self {
-            store: tail.store().clone(),
+            store: tail.store.clone(),
             name: receiver.to_owned(),
         }
     }

@@ -26,7 +26,8 @@ const LOOKED_THROUGH_MAX: usize = 10_000;
 /// The events of a ledger, and the number of the last one. Clones share this number.
 #[derive(Clone, Debug)]
 pub(crate) struct Tail {
-    store: AnyLedger,
+    /// The ledger whose events these are.
+    pub(super) store: AnyLedger,
     last: Arc<watch::Sender<u64>>,
 }
 
@@ -44,11 +45,6 @@ impl Tail {
             store,
             last: Arc::new(watch::Sender::new(0)),
         }
-    }
-
-    /// Returns the ledger whose events these are.
-    pub(super) const fn store(&self) -> &AnyLedger {
-        &self.store
     }
 
     /// Polls the ledger for new events. Never returns.

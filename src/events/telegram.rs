@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tollgate_ledger::happening::Event;
 
 use super::{
-    webhook::{Sent, failed},
+    webhook::{Sent, failed, in_time},
     words,
 };
 use crate::{
@@ -27,7 +27,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 pub(super) struct Telegram {
     /// The URL of the method `sendMessage`. It contains the bot's token, so it is secret.
     url: Uri,
-    chat: String,
+    pub(super) chat: String,
     utc_offset_minutes: i32,
     client: HttpsClient,
 }
@@ -42,15 +42,8 @@ impl Telegram {
         }
     }
 
-    pub(super) fn chat(&self) -> &str {
-        &self.chat
-    }
-
     pub(super) async fn send(&self, event: &Event) -> Sent {
-        match tokio::time::timeout(PATIENCE, self.post(event)).await {
-            Ok(sent) => sent,
-            Err(_) => failed(format!("no answer within {} s", PATIENCE.as_secs())),
-        }
+        in_time(PATIENCE, self.post(event)).await
     }
 
     async fn post(&self, event: &Event) -> Sent {
@@ -68,10 +61,9 @@ impl Telegram {
             Err(error) => return failed(format!("no answer: {}", chain(&error))),
         };
         let status = res.status();
-        let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX)
-            .collect()
-            .await;
-        let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+        let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX);
+        let body = body.collect().await.map(|body| body.to_bytes());
+        let body = body.unwrap_or_default();
         reported(status, &serde_json::from_slice(&body).unwrap_or_default())
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     catalog::snapshot::Live,
     edge::panics::catch_round,
     ledger::AnyLedger,
-    text::time::{day, now_ms},
+    text::time::{day, millis, now_ms},
 };
 
 const CHECK_EVERY: Duration = Duration::from_secs(2);
@@ -161,10 +161,8 @@ impl Watcher {
         if sweep {
             self.swept = Some(Instant::now());
         }
-        if self
-            .keys_checked
-            .is_none_or(|at| at.elapsed() >= KEYS_EVERY)
-        {
+        let is_due = |at: Instant| at.elapsed() >= KEYS_EVERY;
+        if self.keys_checked.is_none_or(is_due) {
             self.check_keys(now_ms).await?;
             self.keys_checked = Some(Instant::now());
         }
@@ -175,14 +173,12 @@ impl Watcher {
     fn conditions(&mut self, now_ms: u64) -> HashSet<String> {
         let vendors = self.health.snapshot();
         let out = vendors.iter().filter(|vendor| is_out(vendor));
-        let mut conditions: HashSet<_> = out
-            .map(|vendor| format!("{VENDOR}{}", vendor.name))
-            .collect();
+        let out = out.map(|vendor| format!("{VENDOR}{}", vendor.name));
+        let mut conditions: HashSet<_> = out.collect();
         match self.live.snapshot().rate() {
             Some(reading) => {
                 let age = reading.at.map(|at| at.elapsed()).unwrap_or_default();
-                let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-                self.rate_ms = now_ms.saturating_sub(age);
+                self.rate_ms = now_ms.saturating_sub(millis(age));
             }
             None => drop(conditions.insert(RATE.to_owned())),
         }
@@ -198,13 +194,12 @@ impl Watcher {
             });
         }
         let vendor = name.strip_prefix(VENDOR)?;
+        let vendor = vendor.to_owned();
         Some(Events {
-            begin: Happening::VendorOut {
-                vendor: vendor.to_owned(),
-            },
             end: Some(Happening::VendorBack {
-                vendor: vendor.to_owned(),
+                vendor: vendor.clone(),
             }),
+            begin: Happening::VendorOut { vendor },
         })
     }
 
@@ -262,7 +257,7 @@ impl Watcher {
 
 /// Returns whether a vendor gets no calls: an operator has disabled it, or none of its routes has a closed breaker.
 fn is_out(vendor: &VendorState) -> bool {
-    let shut =
-        |route: &tollgate_layers::failover::RouteState| route.breaker != BreakerState::Closed;
-    vendor.disabled || (!vendor.routes.is_empty() && vendor.routes.iter().all(shut))
+    let mut routes = vendor.routes.iter();
+    let is_shut = !vendor.routes.is_empty() && routes.all(|it| it.breaker != BreakerState::Closed);
+    vendor.disabled || is_shut
 }

@@ -25,9 +25,11 @@ use tollgate_ledger::happening::Event;
 use super::event::Shown;
 use crate::{
     config::WebhookConfig,
-    net::address::Resolver,
-    net::https,
-    text::{causes::chain, time::now_ms},
+    net::{address::Resolver, https},
+    text::{
+        causes::chain,
+        time::{now_ms, rfc3339},
+    },
 };
 
 const ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -82,11 +84,10 @@ impl Webhook {
             .enable_http1()
             .wrap_connector(http);
         let keys = config.keys.iter();
+        let keys = keys.map(|key| hmac::Key::new(hmac::HMAC_SHA256, key));
         Self {
             url: config.url.clone(),
-            keys: keys
-                .map(|key| hmac::Key::new(hmac::HMAC_SHA256, key))
-                .collect(),
+            keys: keys.collect(),
             timeout: config.answer_timeout,
             client: Client::builder(TokioExecutor::new())
                 .pool_max_idle_per_host(1)
@@ -101,15 +102,11 @@ impl Webhook {
 
     /// Sends an event once, without retries.
     pub(super) async fn send(&self, event: &Event) -> Sent {
-        match tokio::time::timeout(self.timeout, self.post(event)).await {
-            Ok(sent) => sent,
-            Err(_) => failed(format!("no answer within {} s", self.timeout.as_secs())),
-        }
+        in_time(self.timeout, self.post(event)).await
     }
 
     async fn post(&self, event: &Event) -> Sent {
-        let answer = self.client.request(self.request(event)).await;
-        let res = match answer {
+        let res = match self.client.request(self.request(event)).await {
             Ok(res) => res,
             Err(error) => return failed(format!("no answer: {}", chain(&error))),
         };
@@ -123,7 +120,7 @@ impl Webhook {
     fn request(&self, event: &Event) -> Request<Full<Bytes>> {
         let body = Body {
             r#type: event.what.kind(),
-            timestamp: crate::text::time::rfc3339(event.at_ms),
+            timestamp: rfc3339(event.at_ms),
             data: Shown::from(event),
         };
         let body = serde_json::to_vec(&body).expect("an event serializes to JSON");
@@ -131,7 +128,7 @@ impl Webhook {
         let signature = signature(&self.keys, &id, seconds, &body);
         let mut req = Request::post(self.url.clone())
             .header(CONTENT_TYPE, "application/json")
-            .header(USER_AGENT, concat!("tollgate/", env!("CARGO_PKG_VERSION")))
+            .header(USER_AGENT, https::USER_AGENT)
             .header(ID, id)
             .header(TIMESTAMP, seconds)
             .body(Full::new(Bytes::from(body)))
@@ -178,8 +175,7 @@ fn sent(status: StatusCode, retry_after: Option<&HeaderValue>) -> Sent {
         true => format!("answered {status}: redirects are not followed; give the final URL"),
         false => format!("answered {status}"),
     };
-    let wait =
-        retry_after.and_then(|value| wait_of(value.to_str().ok()?.trim(), SystemTime::now()));
+    let wait = retry_after.and_then(|it| wait_of(it.to_str().ok()?.trim(), SystemTime::now()));
     Sent::Failed {
         why,
         retry_after: wait.map(|wait| wait.min(RETRY_AFTER_MAX)),
@@ -194,6 +190,12 @@ fn wait_of(text: &str, now: SystemTime) -> Option<Duration> {
     }
     let until = httpdate::parse_http_date(text).ok()?;
     Some(until.duration_since(now).unwrap_or_default())
+}
+
+/// Waits for the result of an attempt, which fails if it takes longer than `time_max`.
+pub(super) async fn in_time(time_max: Duration, attempt: impl Future<Output = Sent>) -> Sent {
+    let sent = tokio::time::timeout(time_max, attempt).await;
+    sent.unwrap_or_else(|_| failed(format!("no answer within {} s", time_max.as_secs())))
 }
 
 pub(super) fn failed(why: String) -> Sent {

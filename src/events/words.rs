@@ -281,7 +281,7 @@ fn limit(ceiling: CeilingKind, group: Option<&GroupId>) -> String {
 /// Writes an amount in Russian style, for example `1 234 567,89 ₽`. It is rounded as in statements, so that messages
 /// and statements show the same balance.
 fn rubles(amount: MicroRub) -> String {
-    let kopecks = Kopecks(to_kopecks(amount.micro().into()));
+    let kopecks = Kopecks::new(to_kopecks(amount.micro().into()));
     format!("{}\u{a0}₽", kopecks.for_people(Language::Ru))
 }
 
