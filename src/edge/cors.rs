@@ -70,10 +70,8 @@ pub(super) fn preflight(methods: &'static str, requested: &HeaderMap) -> Respons
     let mut res = Response::new(full(Bytes::new()));
     *res.status_mut() = StatusCode::NO_CONTENT;
     let headers = res.headers_mut();
-    headers.insert(
-        ACCESS_CONTROL_ALLOW_METHODS,
-        HeaderValue::from_static(methods),
-    );
+    let methods = HeaderValue::from_static(methods);
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, methods);
     // All requested headers are allowed, because clients send various headers of their own. The request that follows
     // the preflight is checked when it arrives.
     if let Some(names) = requested.get(ACCESS_CONTROL_REQUEST_HEADERS) {
@@ -105,11 +103,8 @@ impl CorsLayer {
     /// Returns the value of `access-control-allow-origin` for the response to this request; `None` if the page must not
     /// read the response.
     fn allow<B>(&self, req: &Request<B>) -> Option<HeaderValue> {
-        match self
-            .routes
-            .find(req.uri().path())
-            .is_some_and(Route::is_public)
-        {
+        let route = self.routes.find(req.uri().path());
+        match route.is_some_and(Route::is_public) {
             true => Some(ANY),
             false => self.origins.get().allow(req.headers().get(ORIGIN)?),
         }

@@ -100,16 +100,14 @@ where
 
 impl HeadLimits {
     fn check<B>(&self, req: &Request<B>) -> Result<(), Error> {
-        match req.extensions().get() {
-            Some(FramingFault::TwoLengths) => {
-                let problem = Problem::Contradicts("transfer-encoding");
-                return Err(Error::invalid("content-length", problem));
+        let fault = req.extensions().get().map(|fault| match fault {
+            FramingFault::TwoLengths => {
+                ("content-length", Problem::Contradicts("transfer-encoding"))
             }
-            Some(FramingFault::Coding) => {
-                let problem = Problem::NotOneOf("chunked");
-                return Err(Error::invalid("transfer-encoding", problem));
-            }
-            None => {}
+            FramingFault::Coding => ("transfer-encoding", Problem::NotOneOf("chunked")),
+        });
+        if let Some((field, problem)) = fault {
+            return Err(Error::invalid(field, problem));
         }
         let uri = req.uri().path_and_query();
         if uri.is_some_and(|uri| uri.as_str().len() > self.uri_bytes_max) {

@@ -26,7 +26,7 @@ pub(crate) const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// Layer that turns a panic below it into an [`Error::Internal`] with the cause [`Panicked`].
 ///
 /// A layer above logs the panic. If that layer would lack facts about the request, a [`Witness`] logs it instead.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PanicsLayer<W = ()>(PhantomData<fn() -> W>);
 
 impl PanicsLayer {
@@ -42,20 +42,6 @@ impl PanicsLayer {
         PanicsLayer(PhantomData)
     }
 }
-
-impl Default for PanicsLayer {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<W> Clone for PanicsLayer<W> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<W> Copy for PanicsLayer<W> {}
 
 /// Facts about a request that are logged if the request panics.
 pub trait Witness: Clone {
@@ -96,22 +82,16 @@ impl<S, W> Layer<S> for PanicsLayer<W> {
     fn layer(&self, inner: S) -> Self::Service {
         Panics {
             inner,
-            layer: *self,
+            witness: PhantomData,
         }
     }
 }
 
 /// The service that [`PanicsLayer`] creates.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Panics<S, W = ()> {
     inner: S,
-    layer: PanicsLayer<W>,
-}
-
-impl<S: Clone, W> Clone for Panics<S, W> {
-    fn clone(&self) -> Self {
-        self.layer.layer(self.inner.clone())
-    }
+    witness: PhantomData<fn() -> W>,
 }
 
 impl<S, B, A, W> Service<Request<B>> for Panics<S, W>
@@ -129,17 +109,14 @@ where
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let witness = W::from_request(&req);
-        match caught(&witness, || self.inner.call(req)) {
-            Ok(inner) => ResponseFuture {
-                inner: Some(inner),
-                refused: None,
-                witness,
-            },
-            Err(error) => ResponseFuture {
-                inner: None,
-                refused: Some(Box::new(error)),
-                witness,
-            },
+        let (inner, refused) = match caught(&witness, || self.inner.call(req)) {
+            Ok(inner) => (Some(inner), None),
+            Err(error) => (None, Some(Box::new(error))),
+        };
+        ResponseFuture {
+            inner,
+            refused,
+            witness,
         }
     }
 }
@@ -166,10 +143,8 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let Some(inner) = this.inner.as_mut().as_pin_mut() else {
-            let error = this
-                .refused
-                .take()
-                .expect("a completed future must not be polled again");
+            let error = this.refused.take();
+            let error = error.expect("a completed future must not be polled again");
             return Poll::Ready(Err(*error));
         };
         let res = match caught(this.witness, || inner.poll(cx)) {
@@ -226,9 +201,8 @@ impl<A: Body<Data = Bytes, Error = Error>, W: Witness> Body for ResponseBody<A, 
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner
-            .as_ref()
-            .map_or_else(SizeHint::new, Body::size_hint)
+        let hint = self.inner.as_ref().map(Body::size_hint);
+        hint.unwrap_or_default()
     }
 }
 
@@ -245,11 +219,9 @@ fn caught<T>(witness: &impl Witness, run: impl FnOnce() -> T) -> Result<T, Error
 
 /// Returns the message with which the code panicked.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("a panic without a message")
+    let message = panic.downcast_ref::<&str>().copied();
+    let message = message.or(panic.downcast_ref::<String>().map(String::as_str));
+    message.unwrap_or("a panic without a message")
 }
 
 /// Runs one round of a background task. If the round panics, logs the panic with the task's name and returns `None`.

@@ -106,17 +106,15 @@ impl Identity {
         };
         ParsedCertificate::try_from(own).map_err(unfit)?;
         let expires_at_ms = not_after_ms(own);
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
-            Flaw::Key("has no private key in PEM, or the key is encrypted".to_owned())
-        })?;
+        let unfit = |flaw: &str| Flaw::Key(flaw.to_owned());
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|_| unfit("has no private key in PEM, or the key is encrypted"))?;
         let key = CertifiedKey::from_der(chain, key, &ring::default_provider());
-        let key = key.map_err(|error| {
-            Flaw::Key(match error {
-                rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                    "is not the private key of the certificate".to_owned()
-                }
-                _ => "has an unsupported kind of key: use RSA, ECDSA or Ed25519".to_owned(),
-            })
+        let key = key.map_err(|error| match error {
+            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                unfit("is not the private key of the certificate")
+            }
+            _ => unfit("has an unsupported kind of key: use RSA, ECDSA or Ed25519"),
         })?;
         Ok(Self {
             key: Arc::new(key),
@@ -133,10 +131,7 @@ impl Identity {
     /// Returns whether the certificate is valid for this host name or IP address.
     #[must_use]
     pub fn is_for(&self, host: &str) -> bool {
-        let Ok(name) = ServerName::try_from(host) else {
-            return false;
-        };
-        let Some(own) = self.key.cert.first() else {
+        let (Ok(name), Some(own)) = (ServerName::try_from(host), self.key.cert.first()) else {
             return false;
         };
         ParsedCertificate::try_from(own).is_ok_and(|own| verify_server_name(&own, &name).is_ok())

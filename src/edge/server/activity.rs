@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{limits::ConnectionLimits, transport::PREFACE, unread::Unread};
+use crate::text::time::millis;
 
 /// During a drain, a new connection may still send its first request for this long. The server may have accepted the
 /// connection just before the drain, and the client would treat a close as a refusal.
@@ -109,12 +110,9 @@ impl Activity {
         let mut requests = self.0.requests.lock();
         requests.in_flight.push(began);
         requests.begun += 1;
-        requests
-            .deliveries
-            .retain(|delivery| delivery.strong_count() > 0);
-        requests
-            .deliveries
-            .extend(delivery.as_ref().map(Arc::downgrade));
+        let deliveries = &mut requests.deliveries;
+        deliveries.retain(|delivery| delivery.strong_count() > 0);
+        deliveries.extend(delivery.as_ref().map(Arc::downgrade));
         let nth = requests.begun;
         drop(requests);
         if nth == 1 {
@@ -137,16 +135,14 @@ impl Activity {
     /// Reads and discards the unread rests of request bodies.
     pub(super) fn poll_discards(&self, cx: &mut Context<'_>) -> Poll<Infallible> {
         self.0.discards.register(cx.waker());
-        self.0
-            .unread
-            .lock()
-            .retain_mut(|rest| rest.poll_discard(cx).is_pending());
+        let mut unread = self.0.unread.lock();
+        unread.retain_mut(|rest| rest.poll_discard(cx).is_pending());
         Poll::Pending
     }
 
     /// Returns whether an HTTP/1 connection must be closed because a request body was not read.
     pub(super) fn must_close(&self) -> bool {
-        self.0.unread.lock().iter().any(Unread::ends_connection)
+        self.0.unread.lock().iter().any(|it| it.ends_connection)
     }
 
     pub(super) fn set_stage(&self, stage: Stage) {
@@ -177,7 +173,7 @@ impl Activity {
     /// stalls in this case.
     pub(super) fn is_stalled(&self, timeout: Duration) -> bool {
         let now = self.now_ms();
-        let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let timeout = millis(timeout);
         let requests = self.0.requests.lock();
         let mut deliveries = requests.deliveries.iter().filter_map(Weak::upgrade);
         deliveries.any(|delivery| {

@@ -1,6 +1,6 @@
 //! Determines a client's address: the address of the socket, or the address that a trusted proxy reports.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, HeaderValue};
 use ipnet::IpNet;
@@ -14,19 +14,12 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> I
     if trusted.is_empty() || !is_trusted(&peer) {
         return peer;
     }
-    let lines: Vec<&[u8]> = headers
-        .get_all("x-forwarded-for")
-        .iter()
-        .map(HeaderValue::as_bytes)
-        .collect();
+    let lines = headers.get_all("x-forwarded-for").iter();
+    let lines = lines.map(HeaderValue::as_bytes).rev();
     let mut nearest = peer;
     // Entries are split as bytes, not as text, so that an invalid byte from the client cannot hide the entry that the
     // proxy appended.
-    let entries = lines
-        .iter()
-        .rev()
-        .flat_map(|line| line.rsplit(|byte| *byte == b','));
-    for entry in entries {
+    for entry in lines.flat_map(|line| line.rsplit(|byte| *byte == b',')) {
         // If an entry is invalid, the entries to its left are not trusted.
         let text = std::str::from_utf8(entry).unwrap_or_default();
         let Some(address) = parse_address(text.trim()) else {
@@ -43,12 +36,9 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> I
 /// Parses an IP address that a port may follow.
 fn parse_address(text: &str) -> Option<IpAddr> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
-    let address = bare.parse().ok().or_else(|| {
-        text.parse()
-            .ok()
-            .map(|socket: std::net::SocketAddr| socket.ip())
-    });
-    address.map(|address: IpAddr| address.to_canonical())
+    let socket = text.parse::<SocketAddr>().map(|socket| socket.ip());
+    let address: IpAddr = bare.parse().ok().or(socket.ok())?;
+    Some(address.to_canonical())
 }
 
 #[cfg(test)]

@@ -97,9 +97,8 @@ impl ControlFrames {
             bytes = &bytes[taken..];
         }
         if self.count > before && self.count > self.allowed() {
-            return Err(io::Error::other(
-                "the client sent too many PRIORITY or WINDOW_UPDATE frames",
-            ));
+            let problem = "the client sent too many PRIORITY or WINDOW_UPDATE frames";
+            return Err(io::Error::other(problem));
         }
         Ok(())
     }

@@ -83,16 +83,14 @@ impl Framing {
                     bytes: left,
                     chunked,
                 } => {
-                    let step = usize::try_from(*left)
-                        .unwrap_or(usize::MAX)
-                        .min(bytes.len());
+                    let step = usize::try_from(*left).unwrap_or(usize::MAX);
+                    let step = step.min(bytes.len());
                     *left -= step as u64;
                     bytes = &bytes[step..];
                     if *left == 0 {
-                        self.state = if *chunked {
-                            State::ChunkSize
-                        } else {
-                            State::Head(Head::default())
+                        self.state = match chunked {
+                            true => State::ChunkSize,
+                            false => State::Head(Head::default()),
                         };
                     }
                 }
@@ -213,11 +211,9 @@ fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 }
 
 fn chunk_size(line: &[u8]) -> Option<u64> {
-    let digits = line
-        .iter()
-        .position(|byte| !byte.is_ascii_hexdigit())
-        .unwrap_or(line.len());
-    u64::from_str_radix(std::str::from_utf8(&line[..digits]).ok()?, 16).ok()
+    let end = line.iter().position(|byte| !byte.is_ascii_hexdigit());
+    let digits = &line[..end.unwrap_or(line.len())];
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
 #[cfg(test)]

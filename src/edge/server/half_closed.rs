@@ -69,9 +69,7 @@ impl HalfClosed {
 
     /// Wakes the task that waits for input, because the response has been sent.
     pub(super) fn answered(&mut self) {
-        if let Some(reader) = self.reader.take() {
-            reader.wake();
-        }
+        self.reader.take().into_iter().for_each(Waker::wake);
     }
 
     /// Sends probes when they are due. Completes when the client is gone. `stage` is `None` while response data waits

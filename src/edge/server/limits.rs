@@ -99,12 +99,7 @@ impl Default for ConnectionLimits {
 impl ConnectionLimits {
     /// Returns the settings of hyper's server for these limits.
     pub(super) fn server(self) -> auto::Builder<TokioExecutor> {
-        let Self {
-            headers_max,
-            head_bytes_max,
-            h2,
-            ..
-        } = self;
+        let h2 = self.h2;
         let mut builder = auto::Builder::new(TokioExecutor::new());
         // The limits of hyper are slightly larger than the configured limits, so that the layer `head` refuses an
         // oversized request. A refusal by hyper would have no body.
@@ -112,12 +107,12 @@ impl ConnectionLimits {
             .http1()
             // `supervise` limits the time to receive a head, with one timer per connection instead of one per head.
             .header_read_timeout(None::<Duration>)
-            .max_headers(headers_max + HEADERS_SPARE)
+            .max_headers(self.headers_max + HEADERS_SPARE)
             // Without vectored writes, hyper copies all available frames into one buffer and sends them in one write. A
             // vectored write of hyper would contain at most five frames, because with chunked encoding each frame has
             // three parts.
             .writev(false)
-            .max_buf_size((head_bytes_max * 2).max(BUFFER_BYTES_MIN));
+            .max_buf_size((self.head_bytes_max * 2).max(BUFFER_BYTES_MIN));
         builder
             .http2()
             .timer(TokioTimer::new())
@@ -128,7 +123,7 @@ impl ConnectionLimits {
             .keep_alive_timeout(h2.ping_timeout)
             .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
             .max_local_error_reset_streams(LOCAL_RESETS_MAX)
-            .max_header_list_size(u32::try_from(head_bytes_max * 2).unwrap_or(u32::MAX));
+            .max_header_list_size(u32::try_from(self.head_bytes_max * 2).unwrap_or(u32::MAX));
         builder
     }
 }

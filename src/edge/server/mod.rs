@@ -126,10 +126,8 @@ type AdmissionPermit = Either<ConnectionPermit, SeatPermit>;
 
 impl Admission {
     fn new(settings: &ServerSettings) -> Self {
-        let (limits, proxies) = (
-            settings.connections.clone(),
-            settings.trusted_proxies.clone(),
-        );
+        let limits = settings.connections.clone();
+        let proxies = settings.trusted_proxies.clone();
         match settings.when_full {
             WhenFull::Refuse => Self::Counted(Peers::new(limits, proxies)),
             WhenFull::ReplaceStrangers => Self::Seats(Seats::new(limits, proxies)),
@@ -307,14 +305,9 @@ async fn transport(socket: TcpStream, tls: Option<&Tls>, time_max: Duration) -> 
         return Some(Transport::Plain(socket));
     };
     match timeout(time_max, tls.acceptor().accept(socket)).await {
-        Ok(Ok(stream)) => Some(Transport::Tls(Box::new(stream))),
-        Ok(Err(error)) => {
-            tracing::debug!(%error, "TLS handshake failed");
-            None
-        }
-        Err(_) => {
-            tracing::debug!("TLS handshake took longer than limits.first_byte_seconds");
-            None
-        }
+        Ok(Ok(stream)) => return Some(Transport::Tls(Box::new(stream))),
+        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => tracing::debug!("TLS handshake took longer than limits.first_byte_seconds"),
     }
+    None
 }

@@ -53,11 +53,8 @@ impl Peers {
     /// Admits a connection from `peer`, unless a limit is reached.
     pub(super) fn admit(&self, peer: IpAddr) -> Option<ConnectionPermit> {
         let peer = peer.to_canonical();
-        let ConnectionLimits {
-            max,
-            per_address_max,
-            ..
-        } = self.0.limits.get();
+        let limits = self.0.limits.get();
+        let max = limits.max;
         let proxies = self.0.unlimited.get();
         let is_proxy = proxies.iter().any(|net| net.contains(&peer));
         let block = ClientAddr(peer).block();
@@ -72,7 +69,7 @@ impl Peers {
             return None;
         }
         let count = counts.by_block.entry(block).or_default();
-        if *count >= per_address_max && !is_proxy {
+        if *count >= limits.per_address_max && !is_proxy {
             tracing::debug!(%peer, "connection refused: limits.connections_per_address_max is reached");
             return None;
         }

@@ -143,20 +143,15 @@ enum Replace {
 /// the seats, chooses a seat of that block; otherwise a seat of the block with the most seats.
 fn to_replace(taken: &[Arc<Seat>], newcomer: &Seat, max: usize) -> Replace {
     let share = (max / PARTS).max(1);
-    let strangers = || {
-        taken
-            .iter()
-            .enumerate()
-            .filter(|(_, seat)| !seat.has_signed_in())
-    };
+    let seats = || taken.iter().enumerate();
+    let strangers = || seats().filter(|(_, seat)| !seat.has_signed_in());
     let mut by_block: HashMap<IpAddr, usize> = HashMap::new();
     strangers().for_each(|(_, seat)| *by_block.entry(seat.block).or_default() += 1);
     let taken_by_block = by_block.get(&newcomer.block).copied().unwrap_or_default();
     let last_used = |(_, seat): &(usize, &Arc<Seat>)| seat.used.load(Ordering::Relaxed);
     let found = if newcomer.is_limited && taken_by_block >= share {
-        strangers()
-            .filter(|(_, seat)| seat.block == newcomer.block)
-            .min_by_key(last_used)
+        let of_block = strangers().filter(|(_, seat)| seat.block == newcomer.block);
+        of_block.min_by_key(last_used)
     } else if strangers().count() >= (max - max / PARTS).max(1) || taken.len() >= max {
         strangers().min_by_key(|seat| (Reverse(by_block[&seat.1.block]), last_used(seat)))
     } else {

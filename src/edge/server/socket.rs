@@ -106,10 +106,8 @@ impl Socket {
             self.stalled = true;
             stall.as_mut().reset(until);
         }
-        match stall.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
-        }
+        let timed_out = stall.as_mut().poll(cx);
+        timed_out.map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 

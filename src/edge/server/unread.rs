@@ -33,17 +33,16 @@ pub(super) struct Unread<B> {
     bytes_left: u64,
     until: Instant,
     idle: Pin<Box<Sleep>>,
-    ends_connection: bool,
+    /// Whether the connection must be closed after the response. The response then contains `connection: close`.
+    pub(super) ends_connection: bool,
 }
 
 impl<B: Body + Unpin> Unread<B> {
     /// Takes the unread rest of a body. If a task has begun to read the body, or if the client waits for `100
     /// Continue`, the rest may never arrive. In this case, the connection is closed.
     pub(super) fn new(body: B, begun: bool) -> Self {
-        let is_short = body
-            .size_hint()
-            .upper()
-            .is_some_and(|bytes| bytes <= SHORT_BYTES_MAX);
+        let upper = body.size_hint().upper();
+        let is_short = upper.is_some_and(|bytes| bytes <= SHORT_BYTES_MAX);
         Self {
             body,
             bytes_left: BYTES_MAX,
@@ -51,12 +50,6 @@ impl<B: Body + Unpin> Unread<B> {
             idle: Box::pin(sleep(IDLE_MAX)),
             ends_connection: begun || !is_short,
         }
-    }
-
-    /// Returns whether the connection must be closed after the response. The response then contains `connection:
-    /// close`.
-    pub(super) const fn ends_connection(&self) -> bool {
-        self.ends_connection
     }
 
     /// Reads and discards more of the body. Completes at the end of the body, or when a limit is reached.
@@ -139,9 +132,9 @@ mod tests {
             (SHORT_BYTES_MAX + 1, false, true),
         ] {
             let unread = Unread::new(of(bytes), begun);
-            assert_eq!(unread.ends_connection(), ends, "{bytes} {begun}");
+            assert_eq!(unread.ends_connection, ends, "{bytes} {begun}");
         }
         let of_unknown_length = StreamBody::new(pieces(Duration::ZERO));
-        assert!(Unread::new(of_unknown_length, false).ends_connection());
+        assert!(Unread::new(of_unknown_length, false).ends_connection);
     }
 }
