@@ -191,10 +191,8 @@ impl ReceiptsPage {
         sought: Sought<'_>,
         asks_for: impl Fn(&Receipt) -> bool,
     ) -> Result<Self, BookError> {
-        let until_ms = match part.after {
-            Some(after) => part.until_ms.min(after.at_ms.saturating_add(1)),
-            None => part.until_ms,
-        };
+        let after_ms = part.after.map(|after| after.at_ms.saturating_add(1));
+        let until_ms = part.until_ms.min(after_ms.unwrap_or(u64::MAX));
         let alone = match accounts {
             [account] => Some(account),
             _ => None,
@@ -208,24 +206,20 @@ impl ReceiptsPage {
                 break;
             }
             let Some(stretch) = search.next(store).await? else {
-                return Ok(reading.ended());
+                return Ok(reading.page(None));
             };
             let times = |account: &AccountId| stretch.times(&search, account);
             let mut latest = Latest::begin(store, accounts, times).await?;
             while let Some(line) = latest.next().await? {
                 if let Some(next) = reading.enough(line.at_ms()) {
-                    return Ok(reading.cut(next));
+                    return Ok(reading.page(Some(next)));
                 }
                 reading.add(line, &asks_for);
             }
         }
-        Ok(match search.next(store).await? {
-            Some(stretch) => {
-                let next = ReceiptsCursor::before(stretch.time.end);
-                reading.cut(next)
-            }
-            None => reading.ended(),
-        })
+        let next = search.next(store).await?;
+        let next = next.map(|stretch| ReceiptsCursor::before(stretch.time.end));
+        Ok(reading.page(next))
     }
 
     /// Returns the time since which the pages returned so far contain every receipt; `None` if they contain all
@@ -298,17 +292,11 @@ impl Reading {
         }
     }
 
-    fn cut(self, next: ReceiptsCursor) -> ReceiptsPage {
+    /// Returns the page. `next` is the cursor of the next page; `None` if this page is the last.
+    fn page(self, next: Option<ReceiptsCursor>) -> ReceiptsPage {
         ReceiptsPage {
             receipts: self.receipts,
-            next: Some(next),
-        }
-    }
-
-    fn ended(self) -> ReceiptsPage {
-        ReceiptsPage {
-            receipts: self.receipts,
-            next: None,
+            next,
         }
     }
 }
@@ -376,9 +364,8 @@ impl<'a> Latest<'a> {
             let open = open.filter(|(_, (_, time))| time.is_none());
             let parts = open
                 .filter_map(|(at, (way, _))| Some((at, way.latest.account, way.latest.part()?)));
-            let (open, parts): (Vec<usize>, Vec<(&AccountId, JournalPart<'_>)>) = parts
-                .map(|(at, account, part)| (at, (account, part)))
-                .unzip();
+            let parts = parts.map(|(at, account, part)| (at, (account, part)));
+            let (open, parts): (Vec<usize>, Vec<_>) = parts.unzip();
             if open.is_empty() {
                 return Ok(times);
             }
@@ -411,8 +398,8 @@ impl<'a> Latest<'a> {
 
     fn wait(&mut self, at: usize) {
         let first = self.ways[at].lines.front();
-        self.turns
-            .extend(first.map(|line| (line.at_ms(), Reverse(at))));
+        let turn = first.map(|line| (line.at_ms(), Reverse(at)));
+        self.turns.extend(turn);
     }
 
     async fn next(&mut self) -> Result<Option<JournalLine>, BookError> {
@@ -480,9 +467,9 @@ impl FromStr for ReceiptsCursor {
                 receipts: receipts.parse().ok()?,
             })
         });
-        parsed.ok_or(
-            "must be the value of `next` in a response to a request with the same parameters",
-        )
+        let wanted =
+            "must be the value of `next` in a response to a request with the same parameters";
+        parsed.ok_or(wanted)
     }
 }
 

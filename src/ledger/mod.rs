@@ -29,7 +29,7 @@ use tollgate_ledger::{
     sqlite::{OpenError, SqliteLedger},
 };
 
-use crate::config::{LedgerConfig, LedgerUrl, OutboxConfig};
+use crate::config::{LedgerConfig, LedgerUrl};
 
 /// One of the kinds of ledgers that `ledger.url` can name. Clones share the ledger.
 #[derive(Clone, Debug)]
@@ -58,19 +58,14 @@ impl AnyLedger {
                     let is_new = !path.exists();
                     ready(SqliteLedger::open(path).map(|ledger| (ledger, is_new)))
                 });
-                let opened = opened.await.map_err(OpenLedgerError::Sqlite)?;
-                let (ledger, is_new) = opened;
+                let (ledger, is_new) = opened.await.map_err(OpenLedgerError::Sqlite)?;
                 if is_new {
                     warn_of_new(&path.display());
                 }
                 Ok(Self::Sqlite(ledger))
             }
             LedgerUrl::Redis(url) => {
-                let OutboxConfig {
-                    path,
-                    calls_max,
-                    age_max,
-                } = &config.outbox;
+                let path = &config.outbox.path;
                 let opened = patiently(LOADING_WAIT, "ledger.url", || {
                     let settings = RedisSettings {
                         authorities: config.authorities.clone(),
@@ -82,11 +77,8 @@ impl AnyLedger {
                 if config.has_leases() {
                     ledger = ledger.with_leases(LeaseSettings::new(config.lease_max, owner(path)));
                 }
-                for warning in ledger
-                    .check_server()
-                    .await
-                    .map_err(OpenLedgerError::Redis)?
-                {
+                let warnings = ledger.check_server().await;
+                for warning in warnings.map_err(OpenLedgerError::Redis)? {
                     tracing::warn!("ledger.url: {warning}");
                 }
                 if ledger.is_new() {
@@ -97,14 +89,12 @@ impl AnyLedger {
                 });
                 let log = log.await.map_err(OpenLedgerError::Outbox)?;
                 let settings = OutboxSettings {
-                    calls_max: *calls_max,
-                    age_max: *age_max,
+                    calls_max: config.outbox.calls_max,
+                    age_max: config.outbox.age_max,
                     ..OutboxSettings::default()
                 };
-                Outbox::open(ledger, log, settings)
-                    .await
-                    .map(Self::Redis)
-                    .map_err(OpenLedgerError::Unread)
+                let opened = Outbox::open(ledger, log, settings).await;
+                opened.map(Self::Redis).map_err(OpenLedgerError::Unread)
             }
         }
     }
@@ -259,11 +249,10 @@ async fn give_back_left(ledger: &RedisLedger) {
         match ledger.give_back_left(LEFT_FOR).await {
             Ok(0) => return,
             Ok(leases) => {
-                tracing::info!(
+                return tracing::info!(
                     leases,
                     "returned the leases of an earlier process to the ledger"
                 );
-                return;
             }
             Err(error) => {
                 tracing::warn!(
@@ -314,10 +303,8 @@ impl Cause for LedgerError {
         let Self::Unavailable(cause) = self else {
             return None;
         };
-        let fault = cause.downcast_ref::<RedisFault>()?;
-        fault
-            .is_loading()
-            .then_some("waiting for Redis to load its data")
+        let is_loading = cause.downcast_ref::<RedisFault>()?.is_loading();
+        is_loading.then_some("waiting for Redis to load its data")
     }
 }
 
@@ -387,27 +374,18 @@ async fn confirm_server(outbox: &Outbox<RedisLedger, SqliteLog>) -> Result<(), B
 /// Returns an error if this node must not serve because of its outbox: it has too many charges, or a charge that has
 /// waited too long.
 fn check_backlog(backlog: &Backlog) -> Result<(), BoxError> {
-    let Backlog {
-        calls,
-        oldest,
-        overdue,
-        full,
-        broken,
-    } = backlog;
-    if let Some(fault) = broken {
-        return Err(format!("ledger.outbox: {fault}").into());
-    }
-    if *full {
-        return Err(format!(
-            "ledger.outbox: the outbox is full: {calls} entries wait for the ledger"
-        )
-        .into());
-    }
-    if *overdue {
-        let seconds = oldest.unwrap_or_default().as_secs();
-        return Err(format!("ledger.outbox: an entry has waited {seconds} s for Redis").into());
-    }
-    Ok(())
+    let problem = if let Some(fault) = &backlog.broken {
+        fault.to_string()
+    } else if backlog.full {
+        let calls = backlog.calls;
+        format!("the outbox is full: {calls} entries wait for the ledger")
+    } else if backlog.overdue {
+        let seconds = backlog.oldest.unwrap_or_default().as_secs();
+        format!("an entry has waited {seconds} s for Redis")
+    } else {
+        return Ok(());
+    };
+    Err(format!("ledger.outbox: {problem}").into())
 }
 
 /// The reason why the ledger that `ledger.url` names could not be opened. The messages never contain the URL, which may
@@ -456,6 +434,7 @@ mod tests {
     use tollgate_layers::reserve::HoldMode;
 
     use super::*;
+    use crate::config::OutboxConfig;
 
     fn file(path: PathBuf) -> LedgerConfig {
         LedgerConfig {
