@@ -43,7 +43,6 @@ use crate::{
     observe::{log::AuditedLayer, metrics::Metrics, record::Calls},
     payments::Payments,
     stack,
-    state::scrape::Sources,
 };
 
 thread_local! {
@@ -129,7 +128,7 @@ fn admin_with(
     let snapshot = live.snapshot();
     health.follow(snapshot.models().flat_map(|(model, _)| &model.routes));
     let (metrics, readiness) = (Arc::new(Metrics::new("tollgate")), Readiness::default());
-    let sources = Sources {
+    let scrape = Scrape {
         calls: Calls::new(Arc::clone(&metrics)),
         live: Arc::clone(&live),
         store: store.clone(),
@@ -138,7 +137,6 @@ fn admin_with(
         readiness: readiness.clone(),
         connections: OpenConnections::default(),
     };
-    let scrape = Scrape::new(Arc::clone(&metrics), sources);
     let config = AdminConfig {
         listen: ([127, 0, 0, 1], 0).into(),
         key: SecretString::from("correct horse".to_owned()),

@@ -47,7 +47,7 @@ use crate::{
         limits::LiveLimits,
         rates::KeyRates,
         readiness::{self, Readiness},
-        scrape::{Scrape, Sources},
+        scrape::Scrape,
     },
 };
 
@@ -176,8 +176,8 @@ impl Parts {
     ) -> anyhow::Result<(Self, Tasks, Option<Exporter>)> {
         let store = AnyLedger::open(&config.ledger).await?;
         let version = store.tariff_version(&config.live.fingerprint()).await;
-        let version =
-            version.context("the ledger returned no tariff version for the configured prices")?;
+        let no_version = "the ledger returned no tariff version for the configured prices";
+        let version = version.context(no_version)?;
         tariffs::keep(&store, version, &config.live).await;
         let live = Arc::new(Live::new(config, version, RENDERERS));
         let metrics = Arc::new(Metrics::new(&config.service));
@@ -288,7 +288,7 @@ impl Parts {
         };
         let listener = listen(inherited, admin.listen, config.reuse_port, "admin.listen")?;
         let address = listener.local_addr()?;
-        let sources = Sources {
+        let scrape = Scrape {
             calls: self.calls.clone(),
             live: Arc::clone(&self.live),
             store: self.store.clone(),
@@ -302,7 +302,7 @@ impl Parts {
             Arc::clone(&self.live),
             self.health.clone(),
             self.readiness.clone(),
-            Scrape::new(Arc::clone(&self.metrics), sources),
+            scrape,
             self.dispatcher.clone(),
             self.payments.clone(),
         )
@@ -333,11 +333,8 @@ impl Parts {
         loops.spawn(tasks.watcher.run());
         let mut settler = JoinSet::new();
         settler.spawn(readiness::settle(tasks.settling, readiness.clone()));
-        loops.spawn(readiness::watch(
-            store.clone(),
-            self.ledger.clone(),
-            readiness.clone(),
-        ));
+        let (ledger, readiness) = (self.ledger.clone(), readiness.clone());
+        loops.spawn(readiness::watch(store.clone(), ledger, readiness));
         if store.takes_leases() {
             let leases = store.clone();
             let renewal = async move {
@@ -348,23 +345,16 @@ impl Parts {
         }
         if let Some(mut shared_rates) = tasks.shared_rates {
             loops.spawn(async move {
-                while catch_round(
-                    "the task that counts rate limits in Redis",
-                    shared_rates.run(),
-                )
-                .await
-                .is_none()
-                {
+                let part = "the task that counts rate limits in Redis";
+                while catch_round(part, shared_rates.run()).await.is_none() {
                     tokio::time::sleep(RESTART_PAUSE).await;
                 }
             });
         }
         let refused = self.calls.clone();
         loops.spawn(async move {
-            restarted("the task that stores refused calls", || {
-                refused.store_unbooked()
-            })
-            .await;
+            let store = || refused.store_unbooked();
+            restarted("the task that stores refused calls", store).await;
         });
         let journals = store.clone();
         loops.spawn(async move {

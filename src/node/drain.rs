@@ -94,10 +94,9 @@ impl Gateway {
 
 /// Returns how long to wait for the ledger to acknowledge the last charges. The drain's timeout passes at `until`.
 fn patience_for_charges(until: Instant, now: Instant, calls_were_cut: bool) -> Duration {
-    let least = if calls_were_cut {
-        CUT_CHARGES
-    } else {
-        LAST_CHARGES
+    let least = match calls_were_cut {
+        true => CUT_CHARGES,
+        false => LAST_CHARGES,
     };
     until.saturating_duration_since(now).max(least)
 }

@@ -77,9 +77,7 @@ impl Reload {
     pub async fn look(&mut self, gateway: &mut Gateway) {
         self.next_look = self.every.map(|every| Instant::now() + every);
         let ended = catch_round("the reload", self.look_once(gateway)).await;
-        if ended.is_none() {
-            gateway.metrics().reloaded(false);
-        }
+        ended.unwrap_or_else(|| gateway.metrics().reloaded(false));
     }
 
     /// Applies the files now, even if they are unchanged. Returns whether the content of the files is in force

@@ -68,11 +68,9 @@ pub async fn serve(config: Config, file: &Path, files: Files) -> anyhow::Result<
 fn shares(config: &Config, gateway: &Gateway) -> Shares {
     let snapshot = gateway.live.snapshot();
     // The snapshot contains a vendor once per route of this vendor. The map keeps it once.
-    let vendors: BTreeMap<_, _> = snapshot
-        .vendors()
-        .map(|vendor| (&*vendor.name, vendor.connections_max))
-        .collect();
-    let vendors = vendors.values().sum();
+    let vendors = snapshot.vendors();
+    let vendors = vendors.map(|vendor| (&*vendor.name, vendor.connections_max));
+    let vendors = BTreeMap::from_iter(vendors).values().sum();
     let admin = config.admin.as_ref();
     Shares {
         callers: config.limits.connections.max,

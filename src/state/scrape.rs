@@ -11,14 +11,16 @@ use crate::{
     ledger::AnyLedger,
     logins,
     observe::{
-        metrics::{Metrics, Readings, text::Format},
+        metrics::{Readings, text::Format},
         record::Calls,
     },
 };
 
-/// The parts of the gateway from which metrics are read. Reading them never waits for another machine.
+/// Renders the metrics for scrapes, from the parts of the gateway in its fields. Reading them never waits for another
+/// machine.
 #[derive(Clone, Debug)]
-pub(crate) struct Sources {
+pub struct Scrape {
+    /// The records of this gateway's requests.
     pub(crate) calls: Calls,
     pub(crate) live: Arc<Live>,
     pub(crate) store: AnyLedger,
@@ -28,7 +30,7 @@ pub(crate) struct Sources {
     pub(crate) connections: OpenConnections,
 }
 
-impl Sources {
+impl Scrape {
     fn read(&self) -> Readings {
         let (holds_open, hold_oldest) = self.calls.holds();
         let backlog = self.store.backlog();
@@ -53,27 +55,13 @@ impl Sources {
             is_ready: self.readiness.check().is_ok(),
         }
     }
-}
 
-/// Renders the metrics for scrapes.
-#[derive(Clone, Debug)]
-pub struct Scrape {
-    metrics: Arc<Metrics>,
-    sources: Sources,
-}
-
-impl Scrape {
-    pub(crate) const fn new(metrics: Arc<Metrics>, sources: Sources) -> Self {
-        Self { metrics, sources }
-    }
-
-    /// Returns the records of this gateway's requests.
     pub(crate) const fn calls(&self) -> &Calls {
-        &self.sources.calls
+        &self.calls
     }
 
     /// Returns all metrics as text in the given format.
     pub(crate) fn text(&self, format: Format) -> Result<String, fmt::Error> {
-        self.metrics.text(self.sources.read(), format)
+        self.calls.metrics().text(self.read(), format)
     }
 }
