@@ -9,7 +9,7 @@ use tollgate_ledger::unbooked::{UnbookedBounds, UnbookedCall, UnbookedQuery, Unb
 use super::{
     Admin, Answer, NOT_A_NUMBER, ok,
     query::{self, Query},
-    receipts::{RECEIPTS, RECEIPTS_MAX},
+    receipts::{RECEIPTS, RECEIPTS_MAX, call_number},
     refusal::Refusal,
     route::{AdminRequest, Route, routes},
 };
@@ -78,12 +78,6 @@ impl Admin {
             None => Err(Refusal::NotFound(unknown(number, calls.unbooked_bounds()))),
         }
     }
-}
-
-/// Returns the call number that the path of a request names.
-pub(super) fn call_number(request: &AdminRequest) -> Result<RequestNumber, Refusal> {
-    let number = request.named().parse();
-    number.map_err(|_| Refusal::NotFound(format!("not a call number: {NOT_A_NUMBER}")))
 }
 
 fn out_of_reach(error: BoxError) -> Refusal {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use tollgate_layers::{
+    facts::RequestNumber,
     key::{AccountId, KeyId},
     reserve::ledger::{BookError, LedgerAdmin, Receipt},
     session::SessionId,
@@ -15,9 +16,8 @@ use tollgate_ledger::{
 };
 
 use super::{
-    Admin, Answer,
+    Admin, Answer, NOT_A_NUMBER,
     answer::ReceiptAnswer,
-    calls::call_number,
     keys::find_key,
     ok,
     query::{self, Query},
@@ -165,4 +165,10 @@ impl Admin {
         })?;
         ok(&ReceiptAnswer::from(&receipt))
     }
+}
+
+/// Returns the call number that the path of a request names.
+pub(super) fn call_number(request: &AdminRequest) -> Result<RequestNumber, Refusal> {
+    let number = request.named().parse();
+    number.map_err(|_| Refusal::NotFound(format!("not a call number: {NOT_A_NUMBER}")))
 }

@@ -24,7 +24,7 @@ use crate::{
         texts::{english, filled, translated},
     },
     edge::routes::Route,
-    endpoints::page::grouped,
+    text::language::grouped,
     text::{percent::encoded, time::rfc3339},
 };
 

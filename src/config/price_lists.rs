@@ -16,7 +16,6 @@ use tollgate_layers::{
     price::{Condition, Currency},
 };
 
-use self::precedence::Which;
 use super::{
     BaseRates, ModelConfig, Tariff,
     check::{Check, all},
@@ -102,6 +101,29 @@ impl PriceLists {
             }
             line
         })
+    }
+}
+
+/// How specifically a rule names models. A more specific value is greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Which {
+    /// The rule names a prefix of the model's id, with this length in bytes.
+    Prefix(usize),
+    Exact,
+}
+
+impl Which {
+    /// Returns how specific the most specific matching pattern is. `None` if no pattern matches the model.
+    fn from_patterns(patterns: &[String], model: &str) -> Option<Self> {
+        let matching = patterns
+            .iter()
+            .filter_map(|pattern| match pattern.strip_suffix('*') {
+                Some(start) => model
+                    .starts_with(start)
+                    .then_some(Self::Prefix(start.len())),
+                None => (pattern == model).then_some(Self::Exact),
+            });
+        matching.max()
     }
 }
 

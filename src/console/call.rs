@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     admin::Refusal,
-    endpoints::page::{grouped, say},
+    text::language::{grouped, say},
 };
 
 /// The times of a call, in milliseconds since its request arrived.

@@ -17,9 +17,7 @@ use super::{
     views::{Configuration, Vendor},
 };
 use crate::{
-    admin::Refusal,
-    endpoints::page::{HTML, say},
-    operators::Right,
+    admin::Refusal, endpoints::page::HTML, operators::Right, text::language::say,
     text::percent::encoded,
 };
 

@@ -10,7 +10,7 @@ use tollgate_layers::respond::Language;
 
 use super::views::micro;
 use crate::{
-    endpoints::page::{grouped, say},
+    text::language::{grouped, say},
     text::{rubles::Rubles, time::parse_rfc3339_ms},
 };
 

@@ -7,7 +7,7 @@ use http::{HeaderMap, header};
 use tollgate_layers::respond::Language;
 
 use super::{Answer, russian::RUSSIAN, russian_cabinet, sign_in::Cookie};
-use crate::endpoints::page::say;
+use crate::text::language::say;
 
 /// The cookie that stores the chosen language.
 const COOKIE: Cookie = Cookie {

@@ -26,6 +26,7 @@ use crate::{
         error::EndpointError,
         page::{self, rendered},
     },
+    text::language::say,
 };
 
 /// The placeholder that the user replaces with a key.
@@ -205,7 +206,7 @@ pub(crate) fn render(view: &CatalogView<'_>) -> ConnectDocuments {
         .iter()
         .map(|client| {
             let place = |language| {
-                let place = page::say(language, client.place_ru, client.place_en);
+                let place = say(language, client.place_ru, client.place_en);
                 place.replace("{variable}", &variable)
             };
             Entry {
@@ -363,12 +364,12 @@ impl<'a> Offer<'a> {
             first: first.to_owned(),
             embedding: embedding.map(|view| view.model.id.clone()),
             models,
-            hello: page::say(front.language, "Привет", "Hello"),
+            hello: say(front.language, "Привет", "Hello"),
         }
     }
 
     fn say(&self, ru: &'static str, en: &'static str) -> &'static str {
-        page::say(self.front.language, ru, en)
+        say(self.front.language, ru, en)
     }
 
     fn base_url(&self) -> String {

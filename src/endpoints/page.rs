@@ -28,7 +28,10 @@ use crate::{
     },
     edge::router::{BoxedService, PathBody, ResponseFuture, boxed, from_boxed},
     endpoints::catalog::document,
-    text::time::{for_people, rfc3339},
+    text::{
+        language::{grouped, say},
+        time::{for_people, rfc3339},
+    },
 };
 
 /// Content security policy that allows only the page's own styles and its empty icon.
@@ -417,13 +420,6 @@ fn families<'a>(
     families
 }
 
-pub(crate) const fn say(language: Language, ru: &'static str, en: &'static str) -> &'static str {
-    match language {
-        Language::En => en,
-        _ => ru,
-    }
-}
-
 /// Returns a price for people: in kopecks, rounded up. A price for which kopecks are too coarse gets two significant
 /// digits.
 pub(crate) fn shown(rate: Rate, language: Language) -> String {
@@ -438,23 +434,6 @@ pub(crate) fn shown(rate: Rate, language: Language) -> String {
     let (whole, fraction) = amount.split_once('.').unwrap_or((&amount, "00"));
     let point = say(language, ",", ".");
     format!("{}{point}{fraction}\u{a0}₽", grouped(whole, language))
-}
-
-/// Groups the digits of a number by thousands, as the price page does.
-pub(crate) fn grouped(whole: &str, language: Language) -> String {
-    thousands(whole, say(language, "\u{202f}", ","))
-}
-
-/// Puts `separator` between the thousands of a number.
-pub(crate) fn thousands(whole: &str, separator: &str) -> String {
-    let mut text = String::new();
-    for (place, digit) in whole.chars().enumerate() {
-        if place > 0 && (whole.len() - place).is_multiple_of(3) {
-            text.push_str(separator);
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// Writes the UTC day of a time.

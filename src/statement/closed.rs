@@ -8,7 +8,7 @@ use tollgate_layers::{key::AccountId, reserve::ledger::BookError, respond::Langu
 use tollgate_ledger::{contract::Documents, statement::Statement};
 
 use super::{About, Document, Month, VERSION};
-use crate::{config::SellerConfig, endpoints::page::say, ledger::AnyLedger};
+use crate::{config::SellerConfig, ledger::AnyLedger, text::language::say};
 
 /// The stored record of a closed month.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

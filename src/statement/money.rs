@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use tollgate_layers::respond::Language;
 
-use crate::endpoints::page::thousands;
+use crate::text::language::thousands;
 
 /// An amount in units of which `10^DIGITS` are a ruble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     config::SellerConfig,
-    endpoints::page::say,
+    text::language::say,
     text::time::{for_people, parse_rfc3339_ms},
 };
 

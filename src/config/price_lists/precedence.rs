@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tollgate_layers::key::AccountId;
 
-use super::{Groups, PriceLists, Row, Scoped};
+use super::{Groups, PriceLists, Row, Scoped, Which};
 use crate::config::{
     ModelConfig,
     check::{Check, all},
@@ -21,29 +21,6 @@ pub(super) enum Who {
     All,
     Group,
     Account,
-}
-
-/// How specifically a rule names models. A more specific value is greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Which {
-    /// The rule names a prefix of the model's id, with this length in bytes.
-    Prefix(usize),
-    Exact,
-}
-
-impl Which {
-    /// Returns how specific the most specific matching pattern is. `None` if no pattern matches the model.
-    pub(super) fn from_patterns(patterns: &[String], model: &str) -> Option<Self> {
-        let matching = patterns
-            .iter()
-            .filter_map(|pattern| match pattern.strip_suffix('*') {
-                Some(start) => model
-                    .starts_with(start)
-                    .then_some(Self::Prefix(start.len())),
-                None => (pattern == model).then_some(Self::Exact),
-            });
-        matching.max()
-    }
 }
 
 /// Returns the most specific of the matching rules, by account and then by model. `Ok(None)` if no rule matches. If two

@@ -16,8 +16,9 @@ use crate::{
     edge::routes::Matched,
     endpoints::{
         catalog::document,
-        page::{HTML, isolated, rendered, say, varied},
+        page::{HTML, isolated, rendered, varied},
     },
+    text::language::say,
 };
 
 /// Content security policy that allows only the page's own script, styles, endpoints and empty icon; forms cannot be
