@@ -24,9 +24,10 @@ use crate::{
     catalog::snapshot::Live,
     config::CabinetConfig,
     console::{
+        cookie::Cookie,
         form::Form,
         pages::written,
-        sign_in::{Cookie, is_tls},
+        sign_in::is_tls,
         texts::{chosen, english, filled},
     },
     endpoints::key_info::no_books,

@@ -10,6 +10,7 @@ pub(crate) mod call;
 pub(crate) mod calls;
 mod changes;
 mod configuration;
+pub(crate) mod cookie;
 mod events;
 pub(crate) mod form;
 mod history;

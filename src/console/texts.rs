@@ -3,10 +3,10 @@
 
 use std::{collections::HashMap, fmt, sync::LazyLock, time::Duration};
 
-use http::{HeaderMap, header};
+use http::{HeaderMap, Response, header};
 use tollgate_layers::respond::Language;
 
-use super::{Answer, russian::RUSSIAN, russian_cabinet, sign_in::Cookie};
+use super::{cookie::Cookie, russian::RUSSIAN, russian_cabinet};
 use crate::text::language::say;
 
 /// The cookie that stores the chosen language.
@@ -73,7 +73,7 @@ pub(crate) fn of_browser(headers: &HeaderMap) -> Language {
 }
 
 /// Sets a cookie that stores the chosen language for a year.
-pub(super) fn with_cookie(res: Answer, language: Language) -> Answer {
+pub(super) fn with_cookie<B>(res: Response<B>, language: Language) -> Response<B> {
     COOKIE.set(res, say(language, "ru", "en"), COOKIE_AGE, false)
 }
 
@@ -222,7 +222,7 @@ mod tests {
             headers.insert(header::ACCEPT_LANGUAGE, HeaderValue::from_static(accepted));
             assert_eq!(of_browser(&headers), language, "{cookie} {accepted}");
         }
-        let res = with_cookie(Answer::default(), Language::Ru);
+        let res = with_cookie(Response::new(()), Language::Ru);
         assert_eq!(
             res.headers()[header::SET_COOKIE],
             "tollgate_language=ru; Path=/; Max-Age=31536000; HttpOnly; SameSite=Lax"

@@ -18,10 +18,11 @@ use tokio::sync::Semaphore;
 use self::provider::{Provider, ProviderError};
 use super::{
     Answer,
+    cookie::{Cookie, single},
     form::Form,
     pages, see,
     sessions::digest,
-    sign_in::{Cookie, is_tls, single},
+    sign_in::is_tls,
 };
 use crate::{
     config::OidcConfig,
