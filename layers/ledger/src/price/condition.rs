@@ -144,7 +144,7 @@ impl Served {
         }
     }
 
-    fn labels(&self) -> [Label; 3] {
+    pub(super) fn labels(&self) -> [Label; 3] {
         [self.service_tier, self.speed, self.inference_geo]
     }
 
@@ -186,7 +186,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    fn labels(&self) -> [Label; 3] {
+    pub(super) fn labels(&self) -> [Label; 3] {
         [self.service_tier, self.speed, self.inference_geo]
     }
 
@@ -227,10 +227,14 @@ impl Condition {
     /// these times.
     #[must_use]
     pub fn holds(&self, input_tokens: u64, served: &Served, times: &CallTimes) -> bool {
+        self.allows(input_tokens, served) && self.holds_at(times)
+    }
+
+    /// Returns whether the condition allows this number of input tokens and this service, at some time.
+    fn allows(&self, input_tokens: u64, served: &Served) -> bool {
         self.above_input_tokens.is_none_or(|max| input_tokens > max)
             && std::iter::zip(self.labels(), served.labels())
-                .all(|(needed, reported)| needed.is_empty() || needed == reported)
-            && self.holds_at(times)
+                .all(|(needed, served)| needed.is_empty() || needed == served)
     }
 
     /// Returns whether the condition may apply to a call that has at most `input_tokens_max` input tokens and requests
@@ -242,11 +246,7 @@ impl Condition {
         requested: &Served,
         times: Option<&PossibleTimes>,
     ) -> bool {
-        self.above_input_tokens
-            .is_none_or(|max| input_tokens_max > max)
-            && std::iter::zip(self.labels(), requested.labels())
-                .all(|(needed, requested)| needed.is_empty() || needed == requested)
-            && self.time().can_hold(times)
+        self.allows(input_tokens_max, requested) && self.time().can_hold(times)
     }
 
     /// Returns whether the condition certainly applies to a call at these times, however many input tokens it has and
@@ -297,36 +297,26 @@ impl Condition {
 /// Writes the condition for people, for example `above_input_tokens 272000, service_tier flex`.
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut between = "";
-        if let Some(max) = self.above_input_tokens {
-            write!(f, "above_input_tokens {max}")?;
-            between = ", ";
-        }
-        for (name, label) in [
-            ("service_tier", self.service_tier),
-            ("speed", self.speed),
-            ("inference_geo", self.inference_geo),
-        ] {
-            if !label.is_empty() {
-                write!(f, "{between}{name} {label}")?;
-                between = ", ";
-            }
-        }
-        for (name, parts) in [
+        let above = self.above_input_tokens.map(|max| max.to_string());
+        let valid_from = self.valid_from_ms.map(rfc3339);
+        let hours_at = match self.hours_at {
+            Moment::Request => "",
+            at => at.as_str(),
+        };
+        let parts = [
+            ("above_input_tokens", above.unwrap_or_default()),
+            ("service_tier", self.service_tier.to_string()),
+            ("speed", self.speed.to_string()),
+            ("inference_geo", self.inference_geo.to_string()),
             ("hours_utc", self.hours_utc.spans().join(" ")),
             ("weekdays", self.weekdays.names().join(" ")),
-        ] {
-            if !parts.is_empty() {
-                write!(f, "{between}{name} {parts}")?;
-                between = ", ";
-            }
-        }
-        if !self.hours_at.is_request() {
-            write!(f, "{between}hours_at {}", self.hours_at.as_str())?;
+            ("hours_at", hours_at.to_owned()),
+            ("valid_from", valid_from.unwrap_or_default()),
+        ];
+        let mut between = "";
+        for (name, value) in parts.iter().filter(|(_, value)| !value.is_empty()) {
+            write!(f, "{between}{name} {value}")?;
             between = ", ";
-        }
-        if let Some(ms) = self.valid_from_ms {
-            write!(f, "{between}valid_from {}", rfc3339(ms))?;
         }
         Ok(())
     }

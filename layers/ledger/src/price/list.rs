@@ -168,26 +168,18 @@ impl PriceList {
 
     /// Returns the first field of `served` whose word is not in any condition of the list.
     fn unknown(&self, served: &Served) -> Option<Unpriced> {
-        let known = |label, of: fn(&Condition) -> super::Label| {
-            let rules = self.rules.iter().flat_map(|rules| rules.iter());
-            rules
-                .map(|price| of(&price.condition))
-                .any(|it| it == label)
-        };
-        [
-            (
-                served.service_tier,
-                Unpriced::ServiceTier,
-                (|it| it.service_tier) as fn(&Condition) -> _,
-            ),
-            (served.speed, Unpriced::Speed, |it| it.speed),
-            (served.inference_geo, Unpriced::InferenceGeo, |it| {
-                it.inference_geo
-            }),
-        ]
-        .into_iter()
-        .find(|(label, _, of)| !label.is_empty() && !known(*label, *of))
-        .map(|(_, unpriced, _)| unpriced)
+        let fields = [
+            Unpriced::ServiceTier,
+            Unpriced::Speed,
+            Unpriced::InferenceGeo,
+        ];
+        let rules = self.rules.as_deref().unwrap_or_default();
+        let mut unpriced = std::iter::zip(fields, served.labels()).enumerate();
+        let unpriced = unpriced.find(|(nth, (_, label))| {
+            let has_label = |price: &Arc<Price>| price.condition.labels()[*nth] == *label;
+            !label.is_empty() && !rules.iter().any(has_label)
+        });
+        unpriced.map(|(_, (field, _))| field)
     }
 
     /// Returns the prices that may apply to a request with at most `input_tokens` input tokens. Prices are left out if
@@ -234,9 +226,7 @@ impl PriceList {
             return None;
         }
         let now = self.in_force(after_ms);
-        let dates = self
-            .prices()
-            .filter_map(|price| price.condition.valid_from_ms);
+        let dates = (self.prices()).filter_map(|price| price.condition.valid_from_ms);
         let dates = dates.filter(|from_ms| *from_ms > after_ms);
         // Each date may bring prices with other hours. Hours repeat weekly, so one week after each date is checked.
         let changes = std::iter::once(after_ms)
@@ -487,10 +477,7 @@ impl Price {
             Kind::Output => self.output,
             Kind::Call => Rate::default(),
         };
-        let others = self
-            .classes
-            .iter()
-            .filter(|(class, _)| class.kind() == kind);
+        let others = (self.classes.iter()).filter(|(class, _)| class.kind() == kind);
         others.filter_map(|(_, rate)| rate).fold(own, Rate::max)
     }
 

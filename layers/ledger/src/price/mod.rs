@@ -147,12 +147,16 @@ impl Price {
     /// a rate adds nothing, so [`PriceList::charge`] adds the missing rates first.
     #[must_use]
     pub fn cost(&self, usage: &Usage) -> MicroRub {
-        let mut sum = sum::of_tokens([
+        let tokens = [
             (usage.input, self.input),
             (usage.cached_input, self.cached_input),
             (usage.cache_write, self.cache_write),
             (usage.output, self.output),
-        ]);
+        ];
+        // Each product is below 2¹²⁸, but the sum may be larger; it then saturates, far above the largest amount.
+        let mut sum = tokens.iter().fold(0u128, |sum, (tokens, rate)| {
+            sum.saturating_add(u128::from(*tokens) * u128::from(rate.0))
+        });
         if !usage.classes.is_empty() {
             for (class, count) in usage.classes.iter() {
                 let rate = self.classes.get(class).unwrap_or_default();
@@ -193,14 +197,6 @@ impl Price {
 mod sum {
     use super::{Class, Kind, Rate};
     use crate::money::MicroRub;
-
-    /// Returns the sum of tokens times rate. Each product is below 2¹²⁸, but the sum may be larger; it then saturates,
-    /// far above [`MicroRub::MAX`].
-    pub(super) fn of_tokens<const N: usize>(classes: [(u64, Rate); N]) -> u128 {
-        classes.iter().fold(0u128, |sum, (tokens, rate)| {
-            sum.saturating_add(u128::from(*tokens) * u128::from(rate.0))
-        })
-    }
 
     /// Computes the cost of `count` units of a class.
     pub(super) fn micro_millionths(class: Class, count: u64, rate: Rate) -> u128 {

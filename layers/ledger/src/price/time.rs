@@ -1,6 +1,6 @@
 //! Time conditions of prices: hours of the day and weekdays (both in UTC), and the time from which a price is valid.
 
-use std::{fmt, ops::RangeInclusive, str::FromStr};
+use std::{fmt, ops::RangeInclusive};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -64,7 +64,8 @@ pub struct PossibleTimes {
 }
 
 /// The error for a configured text that is not a span of hours, or not the name of a weekday.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct TimeError(&'static str);
 
 impl Hours {
@@ -85,8 +86,8 @@ impl Hours {
         let mut hours = Self {
             excluded: [u64::MAX; WORDS],
         };
-        for span in spans {
-            let Span { first, minutes } = span.as_ref().parse()?;
+        for text in spans {
+            let (first, minutes) = span(text.as_ref())?;
             for minute in first..first + minutes {
                 let minute = usize::from(minute % MINUTES_PER_DAY);
                 hours.excluded[minute / 64] &= !(1 << (minute % 64));
@@ -138,43 +139,34 @@ impl Hours {
     }
 }
 
-/// A span of hours: the first minute of the day, and the number of minutes.
-struct Span {
-    first: u16,
-    minutes: u16,
-}
-
-impl FromStr for Span {
-    type Err = TimeError;
-
-    fn from_str(text: &str) -> Result<Self, TimeError> {
-        let wrong = TimeError("not a span of hours: write for example \"01:00-04:00\"");
-        let minute = |text: &str| {
-            let (hour, minute) = text.split_once(':')?;
-            let number = |text: &str| match text.as_bytes() {
-                [b'0'..=b'9', b'0'..=b'9'] => text.parse::<u16>().ok(),
-                _ => None,
-            };
-            let (hour, minute) = (number(hour)?, number(minute)?);
-            let at = hour * 60 + minute;
-            (minute < 60 && at <= MINUTES_PER_DAY).then_some(at)
+/// Parses a span of hours. Returns its first minute of the day, and the number of its minutes.
+fn span(text: &str) -> Result<(u16, u16), TimeError> {
+    let wrong = TimeError("not a span of hours: write for example \"01:00-04:00\"");
+    let minute = |text: &str| {
+        let (hour, minute) = text.split_once(':')?;
+        let number = |text: &str| match text.as_bytes() {
+            [b'0'..=b'9', b'0'..=b'9'] => text.parse::<u16>().ok(),
+            _ => None,
         };
-        let (first, end) = text.split_once('-').ok_or(wrong)?;
-        let (first, end) = minute(first).zip(minute(end)).ok_or(wrong)?;
-        if first == MINUTES_PER_DAY {
-            return Err(wrong);
-        }
-        if first == end {
-            return Err(TimeError(
-                "an empty span of hours: its beginning equals its end",
-            ));
-        }
-        let minutes = match first < end {
-            true => end - first,
-            false => end + MINUTES_PER_DAY - first,
-        };
-        Ok(Self { first, minutes })
+        let (hour, minute) = (number(hour)?, number(minute)?);
+        let at = hour * 60 + minute;
+        (minute < 60 && at <= MINUTES_PER_DAY).then_some(at)
+    };
+    let (first, end) = text.split_once('-').ok_or(wrong)?;
+    let (first, end) = minute(first).zip(minute(end)).ok_or(wrong)?;
+    if first == MINUTES_PER_DAY {
+        return Err(wrong);
     }
+    if first == end {
+        return Err(TimeError(
+            "an empty span of hours: its beginning equals its end",
+        ));
+    }
+    let minutes = match first < end {
+        true => end - first,
+        false => end + MINUTES_PER_DAY - first,
+    };
+    Ok((first, minutes))
 }
 
 impl Weekdays {
@@ -407,14 +399,6 @@ impl<'de> Deserialize<'de> for Weekdays {
         Self::from_names(&Vec::<String>::deserialize(deserializer)?).map_err(de::Error::custom)
     }
 }
-
-impl fmt::Display for TimeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for TimeError {}
 
 #[cfg(test)]
 mod tests {
