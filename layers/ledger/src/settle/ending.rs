@@ -31,6 +31,14 @@ pub enum Ending {
 }
 
 impl Ending {
+    pub(crate) const fn release(number: RequestNumber, account: AccountId, key: KeyId) -> Self {
+        Self::Release {
+            number,
+            account,
+            key,
+        }
+    }
+
     /// Returns the call's number.
     #[must_use]
     pub fn number(&self) -> RequestNumber {

@@ -154,16 +154,7 @@ impl<T: Bill> Granted<T> {
             item.held_at_end_rub = Some(held_at_end);
         }
         drop(amounts);
-        Some(Settlement {
-            number: self.hold.number,
-            account: self.hold.account.clone(),
-            key: self.hold.key.clone(),
-            held,
-            cost,
-            fresh: true,
-            lease: None,
-            item,
-        })
+        Some(Settlement::new(&self.hold, held, cost, item))
     }
 
     /// Returns the call's timeline as if the call ended now.

@@ -22,7 +22,7 @@ use super::{
     Bill,
     ending::Ending,
     running::{Granted, Running, RunningEntry},
-    task::SettlerTask,
+    task::{SettlerTask, TaskContext},
 };
 use crate::contract::{Ledger, Settled, Settlement};
 use crate::{BoxError, number::RequestNumber};
@@ -111,23 +111,23 @@ impl Settler {
             drop(catch_unwind(AssertUnwindSafe(|| report(event))));
         };
         let task = SettlerTask {
-            ledger: Arc::new(ledger),
-            running: running.clone(),
-            settings,
-            report: Arc::new(report),
+            context: TaskContext {
+                ledger,
+                settings,
+                report: Box::new(report),
+                running: running.clone(),
+                unacknowledged: unacknowledged.clone(),
+            },
             endings: endings_in,
             unfinished: unfinished_in,
-            unacknowledged: unacknowledged.clone(),
         };
-        (
-            Self {
-                endings,
-                unfinished,
-                running,
-                unacknowledged,
-            },
-            task,
-        )
+        let settler = Self {
+            endings,
+            unfinished,
+            running,
+            unacknowledged,
+        };
+        (settler, task)
     }
 
     /// Returns a permit for one place in the queue, or `None` if the queue is full.
@@ -202,18 +202,13 @@ impl Unacknowledged {
 }
 
 /// A permit for one place in the settler's queue. With a permit, sending neither waits nor fails.
+#[derive(Debug)]
 pub struct QueuePermit(mpsc::OwnedPermit<Ending>);
 
 impl QueuePermit {
     /// Puts the settlement or release into the queue.
     pub fn send(self, ending: Ending) {
         self.0.send(ending);
-    }
-}
-
-impl fmt::Debug for QueuePermit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("QueuePermit")
     }
 }
 
