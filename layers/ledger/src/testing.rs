@@ -122,25 +122,35 @@ pub async fn check_store<L: Books>(make: impl AsyncFn() -> L) {
     check_all(store_cases(), make).await;
 }
 
-/// Lists tests of stores, by module. Each test ends with an audit of the store.
-macro_rules! audited_cases {
-    ($($module:ident: $($name:ident)*;)*) => {
+/// Lists tests by module. `$around` runs each test.
+macro_rules! list_cases {
+    ($around:ident; $($module:ident: $($name:ident)*;)*) => {
         [$($(Case {
             name: stringify!($name),
-            run: |ledger: &L| {
-                Box::pin(async move {
-                    $module::$name(ledger).await;
-                    is_sound(ledger).await;
-                })
-            },
+            run: |ledger: &L| Box::pin($around(ledger, $module::$name(ledger))),
         }),*),*]
     };
+}
+
+async fn alone<L>(_: &L, test: impl Future<Output = ()>) {
+    test.await;
+}
+
+async fn audited<L: Books>(ledger: &L, test: impl Future<Output = ()>) {
+    test.await;
+    is_sound(ledger).await;
+}
+
+async fn opened_and_audited<L: Books>(ledger: &L, test: impl Future<Output = ()>) {
+    open_all(ledger).await;
+    audited(ledger, test).await;
 }
 
 /// Returns the tests of a store's events. Each test starts with an empty store, and ends with an audit of the store.
 #[must_use]
 pub fn event_cases<L: Books + EventStore>() -> Vec<Case<L>> {
-    audited_cases! {
+    list_cases! {
+        audited;
         events:
             each_entry_emits_one_event_in_order
             of_many_charges_at_once_one_passes_a_level
@@ -158,19 +168,14 @@ pub fn event_cases<L: Books + EventStore>() -> Vec<Case<L>> {
 /// Returns the tests of a ledger's documents. Each test starts with a ledger without documents.
 #[must_use]
 pub fn document_cases<L: Documents>() -> Vec<Case<L>> {
-    macro_rules! cases {
-        ($($name:ident)*) => {
-            vec![$(Case {
-                name: stringify!($name),
-                run: |ledger: &L| Box::pin(documents::$name(ledger)),
-            }),*]
-        };
+    list_cases! {
+        alone;
+        documents:
+            a_document_is_changed_only_at_its_current_version
+            concurrent_updates_of_a_document_all_take_effect
+            a_removed_value_keeps_its_document_s_version;
     }
-    cases! {
-        a_document_is_changed_only_at_its_current_version
-        concurrent_updates_of_a_document_all_take_effect
-        a_removed_value_keeps_its_document_s_version
-    }
+    .into()
 }
 
 /// Runs every test of [`event_cases`]. For each test, `make` must return a new, empty store.
@@ -296,8 +301,9 @@ impl<L> fmt::Debug for Case<L> {
 
 /// Passes to a macro the names of the tests that concern calls, by module.
 macro_rules! promises_to_calls {
-    ($take:ident) => {
-        $take! {
+    ($around:ident) => {
+        list_cases! {
+            $around;
             calls:
                 a_reserve_grants_between_the_least_and_the_wanted_amount
                 holds_of_all_keys_count_against_the_account
@@ -350,37 +356,16 @@ macro_rules! promises_to_calls {
 /// runtime.
 #[must_use]
 pub fn cases<L: Ledger + Clone>() -> Vec<Case<L>> {
-    macro_rules! cases {
-        ($($module:ident: $($name:ident)*;)*) => {
-            [$($(Case {
-                name: stringify!($name),
-                run: |ledger: &L| Box::pin($module::$name(ledger)),
-            }),*),*]
-        };
-    }
-    promises_to_calls!(cases).into()
+    promises_to_calls!(alone).into()
 }
 
 /// Returns the tests for stores: the tests of [`cases`], and tests of the promises that operators rely on. Each test
 /// starts with an empty store, and ends with an audit of the store.
 #[must_use]
 pub fn store_cases<L: Books>() -> Vec<Case<L>> {
-    macro_rules! cases_with_openings {
-        ($($module:ident: $($name:ident)*;)*) => {
-            [$($(Case {
-                name: stringify!($name),
-                run: |ledger: &L| {
-                    Box::pin(async move {
-                        open_all(ledger).await;
-                        $module::$name(ledger).await;
-                        is_sound(ledger).await;
-                    })
-                },
-            }),*),*]
-        };
-    }
-    let mut all: Vec<Case<L>> = promises_to_calls!(cases_with_openings).into();
-    all.extend(audited_cases! {
+    let mut all: Vec<Case<L>> = promises_to_calls!(opened_and_audited).into();
+    all.extend(list_cases! {
+        audited;
         holds:
             holds_of_all_keys_count_against_the_account_and_a_ceiling_against_its_key
             a_ceiling_can_be_raised_lowered_and_removed
