@@ -132,12 +132,7 @@ impl AccountAudit {
     /// Checks that the amounts of a call agree with each other.
     pub(crate) fn call_money(&mut self, number: RequestNumber, key: &KeyId, money: &CallMoney) {
         if !money.adds_up() {
-            let CallMoney {
-                cost,
-                charged,
-                loss,
-                ..
-            } = money;
+            let (cost, charged, loss) = (money.cost, money.charged, money.loss);
             self.breaches.push(format!(
                 "I3 key {key}: call {number} cost {cost}, was charged {charged} and lost {loss} µ₽"
             ));
@@ -249,40 +244,23 @@ impl AccountAudit {
     #[must_use]
     pub fn without_journal(mut self) -> Vec<String> {
         self.periods();
-        let Self {
-            books,
-            ended,
-            breaches,
-            ..
-        } = &mut self;
-        for number in std::mem::take(ended) {
-            breaches.push_once(open_and_ended(&books.id, number));
+        for number in std::mem::take(&mut self.ended) {
+            (self.breaches).push_once(open_and_ended(&self.books.id, number));
         }
         self.breaches.listed(&self.books.id)
     }
 
     fn journal_sums(&mut self) {
-        let Snapshot {
-            id,
-            loss_rub,
-            keys,
-            journal_complete,
-            ..
-        } = &self.books;
+        let (books, id) = (&self.books, &self.books.id);
         // If the store has dropped the oldest lines of the journal, the sum of the remaining lines is at most the sum
         // in the books.
-        let agrees = |books: i128, journal: i128| {
-            if *journal_complete {
-                books == journal
-            } else {
-                books >= journal
-            }
+        let agrees = |in_books: i128, journal: i128| match books.journal_complete {
+            true => in_books == journal,
+            false => in_books >= journal,
         };
-        for key in keys {
-            let (used, charged) = (
-                micro(key.spent_rub),
-                self.charged.remove(&key.id).unwrap_or_default(),
-            );
+        for key in &books.keys {
+            let used = micro(key.spent_rub);
+            let charged = self.charged.remove(&key.id).unwrap_or_default();
             if !agrees(used, charged) && !is_capped(key.spent_rub) {
                 self.breaches.push(format!(
                     "I3 key {}: used {used}, but its receipts sum to {charged} µ₽",
@@ -295,24 +273,21 @@ impl AccountAudit {
                 "I3 key {key}: account {id} has no such key, but its receipts sum to {charged} µ₽"
             ));
         }
-        let (loss, lost) = (micro(*loss_rub), self.lost);
-        if !agrees(loss, lost) && !is_capped(*loss_rub) {
+        let (loss, lost) = (micro(books.loss_rub), self.lost);
+        if !agrees(loss, lost) && !is_capped(books.loss_rub) {
             self.breaches.push(format!(
                 "I3 account {id}: loss {loss}, but its receipts sum to {lost} µ₽"
             ));
         }
         // Entries can be negative, so the sum of an incomplete journal may be more or less than the sum in the books.
-        if *journal_complete {
+        if books.journal_complete {
             self.entered_is(self.entered);
         }
     }
 
     fn entered_is(&mut self, sum: i128) {
-        let Snapshot {
-            id, entered_rub, ..
-        } = &self.books;
-        let entered = micro(*entered_rub);
-        if entered != sum && !is_capped(*entered_rub) {
+        let (id, entered) = (&self.books.id, micro(self.books.entered_rub));
+        if entered != sum && !is_capped(self.books.entered_rub) {
             self.breaches.push(format!(
                 "I3 account {id}: entered {entered}, but its entries sum to {sum} µ₽"
             ));
@@ -338,14 +313,8 @@ impl AccountAudit {
     /// Checks that the open holds add up to the held amounts of the account and of its keys (I2), and that each hold
     /// can end (I5, I8).
     fn holds(&mut self) {
-        let Snapshot {
-            id,
-            balance_rub,
-            held_rub,
-            holds,
-            ..
-        } = &self.books;
-        let (balance, held) = (micro(*balance_rub), micro(*held_rub));
+        let (id, holds) = (&self.books.id, &self.books.holds);
+        let (balance, held) = (micro(self.books.balance_rub), micro(self.books.held_rub));
         let mut by_key = HoldsByKey::new();
         for hold in holds {
             let (sum, calls) = by_key.entry(&hold.key).or_default();
@@ -385,11 +354,9 @@ impl AccountAudit {
 
     /// Checks that the sums of each group equal the sums of its keys (I2, I3).
     fn groups(&mut self) {
-        let Snapshot {
-            id, keys, groups, ..
-        } = &self.books;
+        let (id, groups) = (&self.books.id, &self.books.groups);
         let mut of_keys: BTreeMap<&GroupId, (i128, i128)> = BTreeMap::new();
-        for key in keys {
+        for key in &self.books.keys {
             let Some(group) = &key.group else { continue };
             if groups.iter().all(|known| known.id != *group) {
                 self.breaches.push(format!(
@@ -448,29 +415,21 @@ impl AccountAudit {
             self.balance_is(micro(self.books.entered_rub));
         }
         let used = self.used();
-        let Snapshot {
-            id,
-            spent_rub,
-            loss_rub,
-            keys,
-            ..
-        } = &self.books;
-        let spent = micro(*spent_rub);
-        if spent != used && !is_capped(*spent_rub) {
+        let (books, id) = (&self.books, &self.books.id);
+        let (spent, loss) = (micro(books.spent_rub), micro(books.loss_rub));
+        if spent != used && !is_capped(books.spent_rub) {
             self.breaches.push(format!(
                 "I3 account {id}: spent {spent} but its keys used {used} µ₽"
             ));
         }
-        for key in keys.iter().filter(|key| micro(key.spent_rub) < 0) {
-            self.breaches.push(format!(
-                "I4 key {}: used {} µ₽",
-                key.id,
-                micro(key.spent_rub)
-            ));
+        for key in &books.keys {
+            let used = micro(key.spent_rub);
+            if used < 0 {
+                (self.breaches).push(format!("I4 key {}: used {used} µ₽", key.id));
+            }
         }
-        if micro(*loss_rub) < 0 {
-            self.breaches
-                .push(format!("I4 account {id}: loss {} µ₽", micro(*loss_rub)));
+        if loss < 0 {
+            (self.breaches).push(format!("I4 account {id}: loss {loss} µ₽"));
         }
     }
 }

@@ -10,7 +10,7 @@ mod record;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use super::{
@@ -27,7 +27,7 @@ use crate::{
     number::RequestNumber,
 };
 
-pub(super) use self::record::{GroupRow, Journaled, Record, Used};
+pub(super) use self::record::{GroupRow, Journaled, Record, SettledCall, Used};
 
 /// How many expired holds of an account one sweep ends at most. It is limited because the sweep keeps the lock.
 pub(super) const EXPIRE_MAX: usize = 256;
@@ -45,24 +45,21 @@ pub(super) struct Torn;
 
 /// Returns the clock of the embedded stores: Unix time in milliseconds.
 pub(super) fn now_ms() -> Millis {
-    let since_epoch = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    millis(since_epoch.unwrap_or_default())
+}
+
+/// The whole milliseconds of a duration.
+pub(super) fn millis(duration: Duration) -> Millis {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns the result of an earlier settlement whose tombstone has expired, from the receipt of the call.
 pub(super) fn first_result(receipt: &Receipt) -> Settled {
-    let Receipt {
-        booked,
-        charged_rub: charged,
-        loss_rub: loss,
-        ..
-    } = *receipt;
     Settled {
-        booked,
-        charged,
-        loss,
+        booked: receipt.booked,
+        charged: receipt.charged_rub,
+        loss: receipt.loss_rub,
         repeated: true,
     }
 }
@@ -79,9 +76,9 @@ pub(super) struct State {
     companies: BTreeMap<AccountId, AccountInfo>,
     keys: HashMap<KeyId, Arc<KeyRecord>, Hashing>,
     by_digest: HashMap<KeyDigest, Arc<KeyRecord>, Hashing>,
-    tariff: Option<(TariffVersion, String)>,
+    pub(super) tariff: Option<(TariffVersion, String)>,
     /// Accounts whose journals had already lost their oldest lines when the accounts were copied into this store.
-    forgotten: HashSet<AccountId>,
+    pub(super) forgotten: HashSet<AccountId>,
     /// In-flight calls that have a checkpoint in the store.
     noted: HashSet<RequestNumber, Hashing>,
     /// The latest time of any journal line.
@@ -107,9 +104,8 @@ impl State {
     ) -> Result<Journaled<Settled>, UnknownNumber> {
         // If `fresh` is false, the book moves no money for an unknown call. The store can then search for the call's
         // receipt before it charges the call, which has no hold.
-        let settled =
-            self.book
-                .settle(call.number, &call.account, &call.key, call.cost, false, now);
+        let (account, key, cost) = (&call.account, &call.key, call.cost);
+        let settled = (self.book).settle(call.number, account, key, cost, false, now);
         if settled.booked == Booked::Stale {
             Err(UnknownNumber)
         } else {
@@ -119,14 +115,8 @@ impl State {
 
     /// Charges a call that has neither a hold nor a receipt.
     pub(super) fn settle_unknown(&mut self, call: &Settlement, now: Millis) -> Journaled<Settled> {
-        let settled = self.book.settle(
-            call.number,
-            &call.account,
-            &call.key,
-            call.cost,
-            call.fresh,
-            now,
-        );
+        let (account, key, cost) = (&call.account, &call.key, call.cost);
+        let settled = (self.book).settle(call.number, account, key, cost, call.fresh, now);
         self.journaled(call, settled, now)
     }
 
@@ -161,18 +151,16 @@ impl State {
             booked: settled.booked,
             item: call.item.clone(),
         };
-        let record = Record::Settled {
+        let record = SettledCall {
             receipt,
             balance: account.balance,
             loss: account.loss,
             used,
             group,
             noted: self.noted.remove(&call.number),
-            events: self
-                .feed
-                .events_of(&call.account, account.happened(), at_ms),
+            events: (self.feed).events_of(&call.account, account.happened(), at_ms),
         };
-        (settled, Some(record))
+        (settled, Some(Record::Settled(record)))
     }
 
     /// Writes roll-up sums, unless the stored sums were changed since they were read. Returns their new version.
@@ -280,14 +268,24 @@ impl State {
     }
 
     pub(super) fn account(&self, id: &AccountId) -> Result<AccountView, BookError> {
-        self.account_view(id).ok_or(BookError::NotFound)
+        let company = self.companies.get(id).ok_or(BookError::NotFound)?;
+        let account = self.book.account(id).ok_or(BookError::NotFound)?;
+        Ok(AccountView {
+            id: id.clone(),
+            name: company.name.clone(),
+            suspended: account.suspended,
+            balance_rub: account.balance,
+            held_rub: account.held,
+            free_rub: account.balance.minus_or_zero(account.held),
+            spent_rub: account.spent(),
+            loss_rub: account.loss,
+            holds_open: account.holds_open() as u64,
+        })
     }
 
     pub(super) fn accounts(&self) -> Vec<AccountView> {
-        self.companies
-            .keys()
-            .filter_map(|id| self.account_view(id))
-            .collect()
+        let ids = self.companies.keys();
+        ids.filter_map(|id| self.account(id).ok()).collect()
     }
 
     pub(super) fn enter(
@@ -385,7 +383,15 @@ impl State {
     }
 
     pub(super) fn key(&self, id: &KeyId, now: Millis) -> Result<KeyView, BookError> {
-        self.key_view(id, now).ok_or(BookError::NotFound)
+        let record = self.keys.get(id).ok_or(BookError::NotFound)?;
+        let (account, money) = self.money_of(record).ok_or(BookError::NotFound)?;
+        let free = account.balance.minus_or_zero(account.held);
+        let view = money.view(KeyRecord::clone(record), free, now);
+        let group = account.group_of(id).and_then(|group| account.group(group));
+        Ok(match group {
+            None => view,
+            Some(group) => group.bounds(view, now),
+        })
     }
 
     pub(super) fn keys_of(
@@ -394,11 +400,8 @@ impl State {
         now: Millis,
     ) -> Result<Vec<KeyView>, BookError> {
         let company = self.companies.get(account).ok_or(BookError::NotFound)?;
-        Ok(company
-            .keys
-            .iter()
-            .filter_map(|id| self.key_view(id, now))
-            .collect())
+        let ids = company.keys.iter();
+        Ok(ids.filter_map(|id| self.key(id, now).ok()).collect())
     }
 
     /// Returns an account with its keys and holds. `journal_end` is not earlier than the last journal line, and every
@@ -430,11 +433,6 @@ impl State {
         })
     }
 
-    #[cfg(feature = "sqlite")]
-    pub(super) fn tariff(&self) -> Option<(TariffVersion, String)> {
-        self.tariff.clone()
-    }
-
     pub(super) fn find_key(&self, digest: &KeyDigest) -> Option<Arc<KeyRecord>> {
         self.by_digest.get(digest).cloned()
     }
@@ -453,26 +451,16 @@ impl State {
             id,
             effective_from_ms: now,
         };
-        self.tariff = Some((version, fingerprint.to_owned()));
-        (
-            version,
-            Some(Record::Tariff {
-                version,
-                fingerprint: fingerprint.to_owned(),
-            }),
-        )
+        let fingerprint = fingerprint.to_owned();
+        self.tariff = Some((version, fingerprint.clone()));
+        (version, Some(Record::Tariff(version, fingerprint)))
     }
 
     /// Adds an account that was read from a store's file.
     pub(super) fn put_account(&mut self, id: AccountId, name: String, account: Account) {
         self.book.restore(&id, account);
-        self.companies.insert(
-            id,
-            AccountInfo {
-                name,
-                keys: BTreeSet::new(),
-            },
-        );
+        let keys = BTreeSet::new();
+        self.companies.insert(id, AccountInfo { name, keys });
     }
 
     /// Adds a key that was read from a store's file. Its account must have been added first.
@@ -480,9 +468,6 @@ impl State {
     pub(super) fn restore_key(&mut self, record: KeyRecord, money: KeyBook) {
         let money = KeyBook {
             enabled: record.may_hold(),
-            ..money
-        };
-        let money = KeyBook {
             concurrency: record.concurrency,
             ..money
         };
@@ -494,18 +479,6 @@ impl State {
                 account.restore_member(&record.id, group);
             }
         }
-    }
-
-    /// Sets the tariff version in force, as read from a store's file.
-    #[cfg(feature = "sqlite")]
-    pub(super) fn restore_tariff(&mut self, version: TariffVersion, fingerprint: String) {
-        self.tariff = Some((version, fingerprint));
-    }
-
-    /// Marks an account's journal as incomplete, as read from a store's file: its oldest lines are missing.
-    #[cfg(feature = "sqlite")]
-    pub(super) fn restore_forgotten(&mut self, id: AccountId) {
-        self.forgotten.insert(id);
     }
 
     /// Sets the time of the newest journal line, as read from a store's file. A time far ahead of the clock is ignored,
@@ -533,32 +506,5 @@ impl State {
     fn money_of(&self, record: &KeyRecord) -> Option<(&Account, &KeyBook)> {
         let account = self.book.account(&record.account)?;
         Some((account, account.key(&record.id)?))
-    }
-
-    fn account_view(&self, id: &AccountId) -> Option<AccountView> {
-        let (company, account) = (self.companies.get(id)?, self.book.account(id)?);
-        Some(AccountView {
-            id: id.clone(),
-            name: company.name.clone(),
-            suspended: account.suspended,
-            balance_rub: account.balance,
-            held_rub: account.held,
-            free_rub: account.balance.minus_or_zero(account.held),
-            spent_rub: account.spent(),
-            loss_rub: account.loss,
-            holds_open: account.holds_open() as u64,
-        })
-    }
-
-    fn key_view(&self, id: &KeyId, now: Millis) -> Option<KeyView> {
-        let record = self.keys.get(id)?;
-        let (account, money) = self.money_of(record)?;
-        let free = account.balance.minus_or_zero(account.held);
-        let view = money.view(KeyRecord::clone(record), free, now);
-        let group = account.group_of(id).and_then(|group| account.group(group));
-        Some(match group {
-            None => view,
-            Some(group) => group.bounds(view, now),
-        })
     }
 }

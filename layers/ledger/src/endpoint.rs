@@ -2,8 +2,6 @@
 
 use std::{fmt, str::FromStr};
 
-#[cfg(feature = "settle")]
-use serde::Deserializer;
 use serde::{Deserialize, Serialize};
 
 /// The endpoint at which a call was made. The text form is the path after the version, for example `chat/completions`.
@@ -63,16 +61,6 @@ impl FromStr for Endpoint {
         let mut all = Self::ALL.into_iter();
         all.find(|it| it.as_str() == word).ok_or(EndpointError)
     }
-}
-
-/// Reads an endpoint from a stored receipt. An unknown endpoint, which a later version wrote, becomes `None`, so that
-/// the receipt stays readable.
-#[cfg(feature = "settle")]
-pub(crate) fn stored<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Endpoint>, D::Error> {
-    let word: Option<String> = Option::deserialize(deserializer)?;
-    Ok(word.and_then(|word| word.parse().ok()))
 }
 
 #[cfg(test)]

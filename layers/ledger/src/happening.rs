@@ -52,19 +52,15 @@ impl Levels {
         }
         sorted.0[..levels.len()].copy_from_slice(levels);
         sorted.0.sort_unstable_by(|a, b| b.cmp(a));
-        let twice = sorted
-            .iter()
-            .zip(sorted.iter().skip(1))
-            .any(|(a, b)| a == b);
+        let mut pairs = sorted.0[..levels.len()].windows(2);
+        let twice = pairs.any(|pair| pair[0] == pair[1]);
         if twice { Err(LevelsError) } else { Ok(sorted) }
     }
 
     /// Returns the levels, the highest first.
     pub fn iter(&self) -> impl Iterator<Item = MicroRub> + '_ {
-        self.0
-            .iter()
-            .copied()
-            .take_while(|level| *level > MicroRub::ZERO)
+        let levels = self.0.iter().copied();
+        levels.take_while(|level| *level > MicroRub::ZERO)
     }
 
     /// Returns whether there are no levels.

@@ -97,11 +97,9 @@ impl Inner {
     /// Adds the journal lines and the events of a change.
     fn store(&mut self, record: Option<Record>) {
         let events = match record {
-            Some(Record::Settled {
-                receipt, events, ..
-            }) => {
-                self.journal.call(receipt);
-                events
+            Some(Record::Settled(settled)) => {
+                self.journal.call(settled.receipt);
+                settled.events
             }
             Some(Record::Entry {
                 account,

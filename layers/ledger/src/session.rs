@@ -12,13 +12,3 @@ id! {
     /// safely.
     SessionId
 }
-
-/// Reads a session from a stored receipt. A name that only a later version allows becomes `None`, so that the receipt
-/// stays readable.
-#[cfg(feature = "settle")]
-pub(crate) fn stored<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<SessionId>, D::Error> {
-    let text: Option<String> = Option::deserialize(deserializer)?;
-    Ok(text.and_then(|text| text.parse().ok()))
-}

@@ -14,7 +14,10 @@ use std::{collections::BTreeMap, ops::Range};
 
 use crate::{
     account::AccountId,
-    contract::{AccountBooks, BookError, Booked, JournalLine, JournalPart, LedgerAdmin, Receipt},
+    contract::{
+        AccountBooks, BookError, Booked, JournalLine, JournalPages, JournalPart, LedgerAdmin,
+        Receipt,
+    },
     money::MicroRub,
     rollup::{Rollup, Sums},
     usage::Usage,
@@ -135,26 +138,15 @@ impl Statement {
     ) -> Result<Self, StatementError> {
         let books = ledger.books(account).await?;
         must_reach_back(ledger, &books, time.start).await?;
+        let mut pages = JournalPages::up_to(&books);
+        pages.part.since_ms = time.start;
         let mut reader = Reader::new(books.view.balance_rub, time);
-        let mut after: Option<String> = None;
-        loop {
-            let part = JournalPart {
-                since_ms: reader.time.start,
-                after: after.as_deref(),
-                end: Some(&books.journal_end),
-                ..JournalPart::whole()
-            };
-            let page = ledger.journal(account, &part).await?;
-            for line in page.lines {
-                reader.line(line)?;
-            }
-            after = page.next;
-            if after.is_none() {
-                return Ok(reader.finish());
-            }
+        while let Some(lines) = pages.next(ledger).await? {
+            lines.into_iter().try_for_each(|line| reader.line(line))?;
             // A ledger in this process answers without waiting, so this task yields to let other tasks run.
             tokio::task::yield_now().await;
         }
+        Ok(reader.finish())
     }
 
     /// Returns the sum of all payments.
@@ -213,44 +205,30 @@ fn sum(moved: &[Moved]) -> i128 {
     amounts.sum()
 }
 
-/// Fails unless the journal contains every line since the beginning of the period.
+/// Fails unless the journal contains every line since the beginning of the period. A journal drops its oldest lines
+/// first. So if it contains a line from before the period, it contains all lines of the period.
 async fn must_reach_back<L: LedgerAdmin + ?Sized>(
     ledger: &L,
     books: &AccountBooks,
     begins_ms: u64,
 ) -> Result<(), StatementError> {
-    match books.journal_complete || reaches_back(ledger, &books.view.id, begins_ms).await? {
-        true => Ok(()),
-        false => Err(StatementError::Forgotten),
+    if books.journal_complete {
+        return Ok(());
     }
-}
-
-/// Returns whether the journal contains a line from before the period. A journal drops its oldest lines first. So if it
-/// contains such a line, it contains all lines of the period.
-async fn reaches_back<L: LedgerAdmin + ?Sized>(
-    ledger: &L,
-    account: &AccountId,
-    begins_ms: u64,
-) -> Result<bool, StatementError> {
-    let mut after: Option<String> = None;
-    loop {
-        let part = JournalPart {
-            // Skips entries at time 0, whose true time is unknown.
-            since_ms: 1,
-            until_ms: begins_ms.saturating_sub(DATED_BACK_MS_MAX),
-            after: after.as_deref(),
-            limit: 1,
-            ..JournalPart::whole()
-        };
-        let page = ledger.journal(account, &part).await?;
-        if !page.lines.is_empty() {
-            return Ok(true);
-        }
-        after = page.next;
-        if after.is_none() {
-            return Ok(false);
+    let part = JournalPart {
+        // Skips entries at time 0, whose true time is unknown.
+        since_ms: 1,
+        until_ms: begins_ms.saturating_sub(DATED_BACK_MS_MAX),
+        limit: 1,
+        ..JournalPart::whole()
+    };
+    let mut pages = JournalPages::new(books.view.id.clone(), part, None);
+    while let Some(lines) = pages.next(ledger).await? {
+        if !lines.is_empty() {
+            return Ok(());
         }
     }
+    Err(StatementError::Forgotten)
 }
 
 /// Computes a statement from all lines since the beginning of the period. The current balance is known, so lines after

@@ -58,29 +58,25 @@ impl Timeline {
 
 impl fmt::Display for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let or_none = |f: &mut fmt::Formatter<'_>, value: Option<u32>| match value {
-            Some(value) => write!(f, "{value} "),
-            None => f.write_str("- "),
+        let or_dash = |value: Option<u32>| {
+            fmt::from_fn(move |f| match value {
+                Some(value) => write!(f, "{value}"),
+                None => f.write_str("-"),
+            })
         };
-        write!(f, "{} ", self.held_ms)?;
-        or_none(f, self.asked_ms)?;
-        or_none(f, self.first_byte_ms)?;
-        write!(f, "{} ", self.whole_ms)?;
-        match self.status {
-            Some(status) => write!(f, "{status}")?,
-            None => f.write_str("-")?,
-        }
+        let (held_ms, asked_ms) = (self.held_ms, or_dash(self.asked_ms));
+        let (first_byte_ms, whole_ms) = (or_dash(self.first_byte_ms), self.whole_ms);
+        let status = or_dash(self.status.map(u32::from));
+        write!(
+            f,
+            "{held_ms} {asked_ms} {first_byte_ms} {whole_ms} {status}"
+        )?;
         for attempt in &self.failed {
-            let FailedAttempt {
-                at_ms,
-                took_ms,
-                status,
-                code,
-                vendor,
-            } = attempt;
             // Names that the gateway makes do not contain the separator. Operators choose the vendors' names, so a
             // separator in a vendor's name is replaced.
-            let vendor = vendor.replace('|', "/");
+            let vendor = attempt.vendor.replace('|', "/");
+            let (at_ms, took_ms) = (attempt.at_ms, attempt.took_ms);
+            let (status, code) = (attempt.status, &attempt.code);
             write!(f, "|{at_ms} {took_ms} {status} {code} {vendor}")?;
         }
         Ok(())
@@ -145,16 +141,6 @@ impl<'de> Deserialize<'de> for Timeline {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(serde::de::Error::custom)
     }
-}
-
-/// Reads a timeline from a stored receipt. A text that only a later version of the gateway can parse becomes `None`, so
-/// that the receipt stays readable.
-#[cfg(feature = "settle")]
-pub(crate) fn stored<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Timeline>, D::Error> {
-    let text: Option<String> = Option::deserialize(deserializer)?;
-    Ok(text.and_then(|text| text.parse().ok()))
 }
 
 #[cfg(test)]

@@ -6,17 +6,16 @@
 //! [`Target::publish`].
 
 mod export;
-mod restore;
 
 use std::collections::HashMap;
 
-use self::restore::Restore;
 use super::contract::{
     AccountBooks, BookError, Document, Documents, EVENTS_AT_ONCE_MAX, EventStore, JournalLine,
-    JournalPages, Ledger, LedgerAdmin, TariffVersion,
+    JournalPages, Ledger, LedgerAdmin, TariffVersion, if_found,
 };
 use crate::{
     account::AccountId,
+    audit::{AccountAudit, Snapshot},
     happening::{Event, Levels, Watched},
     money::MicroRub,
 };
@@ -183,22 +182,37 @@ async fn copy_feed<S: Source, T: Target>(from: &S, to: &mut T) -> Result<(), Boo
     Ok(())
 }
 
-/// Copies an account, and returns the number of its journal lines.
+/// Copies an account: first its journal, page by page, and then its sums and keys. Returns the number of its journal
+/// lines. Fails if the audit of these lines finds breaches; the sums and keys are then not written.
 async fn copy_account<S: Source, T: Target>(
     from: &S,
     to: &mut T,
     books: &AccountBooks,
 ) -> Result<u64, CopyError> {
-    let mut restore = Restore::begin(to, books);
+    let (id, forgotten) = (&books.view.id, !books.journal_complete);
+    let mut audit = AccountAudit::new(Snapshot::from(books));
+    let (mut entries, mut count) = (HashMap::new(), 0);
     let mut pages = JournalPages::up_to(books);
     while let Some(lines) = pages.next(from).await? {
-        restore.lines(&lines).await?;
+        for line in &lines {
+            audit.line(line);
+            if let JournalLine::Entry { id, amount_rub, .. } = line {
+                entries.insert(id.clone(), *amount_rub);
+            }
+        }
+        count += lines.len() as u64;
+        to.lines(id, &lines, forgotten).await?;
     }
-    let mut restored = restore.journal_done()?;
-    if !books.journal_complete {
-        restored.add_entries(from.entries(&books.view.id).await?);
+    let breaches = audit.finish();
+    if !breaches.is_empty() {
+        return Err(CopyError::Breach(breaches));
     }
-    Ok(restored.finish().await?)
+    if forgotten {
+        // The source's journal has dropped some entries.
+        entries.extend(from.entries(id).await?);
+    }
+    to.account(books, &entries).await?;
+    Ok(count)
 }
 
 /// The sums of a ledger, in micro-rubles.
@@ -261,22 +275,16 @@ pub async fn compare(
     let mut export = Export::whole(from).await?;
     while let Some(ours) = export.next(from).await? {
         found.from.add(&ours);
-        let same = match to.books(&ours.view.id).await {
-            Ok(theirs) => same(&ours, &theirs),
-            Err(BookError::NotFound) => false,
-            Err(error) => return Err(error),
-        };
-        if !same {
+        let theirs = if_found(to.books(&ours.view.id).await)?;
+        if theirs.is_none_or(|theirs| !same(&ours, &theirs)) {
             differs(ours.view.id, &mut found);
         }
     }
     let mut export = Export::whole(to).await?;
     while let Some(theirs) = export.next(to).await? {
         found.to.add(&theirs);
-        match from.account(&theirs.view.id).await {
-            Ok(_) => {}
-            Err(BookError::NotFound) => differs(theirs.view.id, &mut found),
-            Err(error) => return Err(error),
+        if if_found(from.account(&theirs.view.id).await)?.is_none() {
+            differs(theirs.view.id, &mut found);
         }
     }
     Ok(found)

@@ -277,18 +277,12 @@ impl Bounds {
         let mut estimated = cut || reading.suspect;
         // Every call has input, so a count of zero means that the vendor did not report the input.
         if usage.input_total() == 0 {
-            let InputEstimate {
-                tokens,
-                sound,
-                cached,
-            } = match &self.input_estimate {
-                Some(estimate) => estimate.estimate(),
-                None => InputEstimate::default(),
-            };
-            let text = tokens.saturating_sub(sound);
-            usage.cached_input = cached.min(text);
+            let input = self.input_estimate.as_ref().map(|input| input.estimate());
+            let input = input.unwrap_or_default();
+            let text = input.tokens.saturating_sub(input.sound);
+            usage.cached_input = input.cached.min(text);
             (usage.input, estimated) = (text - usage.cached_input, true);
-            *usage.classes.get_mut(Class::InputAudio) = sound;
+            *usage.classes.get_mut(Class::InputAudio) = input.sound;
         }
         // The vendor sent text but reported no output tokens, or its report has not arrived yet.
         let missing = match reading.end {
@@ -483,15 +477,11 @@ impl Meter {
     /// Starts an attempt. Drops the usage of an earlier attempt, for which the caller does not pay.
     pub fn attempt(&self, attempted: Attempted) {
         let mut reading = self.lock();
-        *reading = Reading {
-            vendor: Some(attempted.vendor),
-            vendor_model: attempted.model,
-            translated: attempted.translated,
-            outlives_client: attempted.outlives_client,
-            client_gone: reading.client_gone,
-            timeline: reading.timeline.take(),
-            ..Reading::default()
-        };
+        reading.vendor = Some(attempted.vendor);
+        reading.vendor_model = attempted.model;
+        reading.translated = attempted.translated;
+        reading.outlives_client = attempted.outlives_client;
+        start_again(&mut reading);
     }
 
     /// Records that the request is being sent to a vendor.
@@ -501,16 +491,7 @@ impl Meter {
 
     /// Records that the vendor refused the request before it did any work: nothing was used.
     pub fn refused(&self) {
-        let mut reading = self.lock();
-        *reading = Reading {
-            vendor: reading.vendor.take(),
-            vendor_model: reading.vendor_model.take(),
-            translated: reading.translated,
-            outlives_client: reading.outlives_client,
-            client_gone: reading.client_gone,
-            timeline: reading.timeline.take(),
-            ..Reading::default()
-        };
+        start_again(&mut self.lock());
     }
 
     /// Records that the vendor's response is an error: nothing was used, unless the vendor has reported usage or has
@@ -534,6 +515,19 @@ impl Meter {
         let reading = self.0.reading.lock();
         reading.unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Drops the usage of an attempt, and keeps what is known about the attempt and its call.
+fn start_again(reading: &mut Reading) {
+    *reading = Reading {
+        vendor: reading.vendor.take(),
+        vendor_model: reading.vendor_model.take(),
+        translated: reading.translated,
+        outlives_client: reading.outlives_client,
+        client_gone: reading.client_gone,
+        timeline: reading.timeline.take(),
+        ..Reading::default()
+    };
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use super::{AccountAudit, Snapshot};
 use crate::{
     account::AccountId,
-    contract::{Audit, BookError, JournalPage, JournalPages, JournalPart, LedgerAdmin},
+    contract::{Audit, BookError, JournalPage, JournalPages, JournalPart, LedgerAdmin, if_found},
     number::RequestNumber,
 };
 
@@ -94,25 +94,19 @@ async fn one<S: Source>(
     let Some(account_state) = source.account_state(id).await? else {
         return Ok(None);
     };
-    let AccountState {
-        mut audit,
-        keys,
-        journal_end,
-    } = account_state;
-    let mut pages = JournalPages::new(id.clone(), journal_end);
+    let (mut audit, journal_end) = (account_state.audit, account_state.journal_end);
+    let mut pages = JournalPages::new(id.clone(), JournalPart::whole(), Some(journal_end));
     while let Some((account, part)) = pages.requested() {
         let (page, twice) = source.journal(account, &part).await?;
         let lines = pages.turned(page);
         lines.iter().for_each(|line| audit.line(line));
-        twice
-            .into_iter()
-            .for_each(|number| audit.settled_twice(number));
+        (twice.into_iter()).for_each(|number| audit.settled_twice(number));
     }
     let open: Vec<RequestNumber> = audit.books.holds.iter().map(|hold| hold.number).collect();
     if let Some(number) = source.ended(id, &open).await? {
         audit.ended(number);
     }
-    Ok(Some((keys, open.len(), audit.finish())))
+    Ok(Some((account_state.keys, open.len(), audit.finish())))
 }
 
 /// Reads a ledger through its public contract.
@@ -125,10 +119,8 @@ impl<L: LedgerAdmin + ?Sized> Source for Contract<'_, L> {
     }
 
     async fn account_state(&self, account: &AccountId) -> Result<Option<AccountState>, BookError> {
-        let books = match self.0.books(account).await {
-            Ok(books) => books,
-            Err(BookError::NotFound) => return Ok(None),
-            Err(error) => return Err(error),
+        let Some(books) = if_found(self.0.books(account).await)? else {
+            return Ok(None);
         };
         Ok(Some(AccountState {
             audit: AccountAudit::new(Snapshot::from(&books)).keeping_numbers(),

@@ -45,14 +45,8 @@ impl Book {
         fresh: bool,
         now: Millis,
     ) -> Settled {
-        let nothing = |booked| Settled {
-            booked,
-            charged: MicroRub::ZERO,
-            loss: MicroRub::ZERO,
-            repeated: false,
-        };
         let Some(account) = self.accounts.get_mut(account) else {
-            return nothing(Booked::NoAccount);
+            return Settled::nothing(Booked::NoAccount);
         };
         account.forget_tombstones(now);
         if let Some(first) = account.tombstones.get(&number) {
@@ -66,14 +60,15 @@ impl Book {
         let (held, booked) = match (open, expired) {
             // If the settlement names another key than the hold, no money moves.
             (Some(other), _) | (None, Some(other)) if other != key => {
-                return nothing(Booked::Stale);
+                return Settled::nothing(Booked::Stale);
             }
-            (Some(_), _) => (
-                account
-                    .close(number)
-                    .map_or(MicroRub::ZERO, |open| open.held),
-                Booked::Held,
-            ),
+            (Some(_), _) => {
+                let closed = account.close(number);
+                (
+                    closed.map_or(MicroRub::ZERO, |open| open.held),
+                    Booked::Held,
+                )
+            }
             (None, Some(_)) => {
                 account.expired.remove(&number);
                 (MicroRub::ZERO, Booked::Late)
@@ -81,7 +76,7 @@ impl Book {
             (None, None) if fresh && account.keys.contains_key(key) => {
                 (MicroRub::ZERO, Booked::Forced)
             }
-            (None, None) => return nothing(Booked::Stale),
+            (None, None) => return Settled::nothing(Booked::Stale),
         };
         let settled = account.charge(number, key, cost, held, booked, now);
         account.bury(number, settled, now);
@@ -101,11 +96,8 @@ impl Book {
         now: Millis,
     ) -> Option<MicroRub> {
         let account = self.accounts.get_mut(account)?;
-        if account
-            .open
-            .get(&number)
-            .is_some_and(|open| open.key == *key)
-        {
+        let open = account.open.get(&number);
+        if open.is_some_and(|open| open.key == *key) {
             let held = account.close(number)?.held;
             let settled = account.charge(number, key, cost, held, Booked::Held, now);
             // The event of this charge is emitted by the ledger and not by the lease's book.
@@ -113,9 +105,7 @@ impl Book {
             return Some(settled.charged);
         }
         // The money of the hold became free when the hold expired, so this book charges nothing.
-        account
-            .forget_expired(number, key)
-            .then_some(MicroRub::ZERO)
+        (account.forget_expired(number, key)).then_some(MicroRub::ZERO)
     }
 
     /// Ends a hold without a charge and without a tombstone. Returns whether the hold existed.
@@ -143,13 +133,7 @@ impl Book {
         }
         account.close(number);
         account.expired.remove(&number);
-        let released = Settled {
-            booked: Booked::Released,
-            charged: MicroRub::ZERO,
-            loss: MicroRub::ZERO,
-            repeated: false,
-        };
-        account.bury(number, released, now);
+        account.bury(number, Settled::nothing(Booked::Released), now);
     }
 }
 
@@ -171,15 +155,22 @@ impl Account {
     pub(super) fn close(&mut self, number: RequestNumber) -> Option<Open> {
         let open = self.open.remove(&number)?;
         self.due.remove(&(open.due, number));
-        self.held = self.held.minus_or_zero(open.held);
+        self.change_held(&open.key, |sum| sum.minus_or_zero(open.held));
         if let Some(key) = self.keys.get_mut(&open.key) {
-            key.held = key.held.minus_or_zero(open.held);
             key.calls = key.calls.saturating_sub(1);
         }
-        if let Some(group) = self.money_of_group_mut(&open.key) {
-            group.held = group.held.minus_or_zero(open.held);
-        }
         Some(open)
+    }
+
+    /// Changes the sums of the holds of the account, of a key, and of the key's group.
+    pub(super) fn change_held(&mut self, key: &KeyId, change: impl Fn(MicroRub) -> MicroRub) {
+        self.held = change(self.held);
+        if let Some(key) = self.keys.get_mut(key) {
+            key.held = change(key.held);
+        }
+        if let Some(group) = self.money_of_group_mut(key) {
+            group.held = change(group.held);
+        }
     }
 
     #[cfg(feature = "redis")]

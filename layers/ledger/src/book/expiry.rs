@@ -54,14 +54,12 @@ impl Account {
             let Some(open) = self.close(number) else {
                 break;
             };
-            self.expired.insert(
-                number,
-                Expired {
-                    key: open.key,
-                    held: open.held,
-                    at: now,
-                },
-            );
+            let expired = Expired {
+                key: open.key,
+                held: open.held,
+                at: now,
+            };
+            self.expired.insert(number, expired);
             count += 1;
         }
         if count > 0 {

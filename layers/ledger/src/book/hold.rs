@@ -8,6 +8,7 @@ use crate::{
     calendar::{day_begins_ms, day_of, month_begins_ms, month_of},
     ceiling::{Ceiling, Ceilings, Period},
     contract::{Adjusted, Adjustment, Hold, KeyView, PeriodView, Refusal, Reserved},
+    embedded::millis,
     money::MicroRub,
     number::RequestNumber,
 };
@@ -18,10 +19,8 @@ impl Book {
     /// # Errors
     /// A [`Refusal`] if the money cannot be held.
     pub fn reserve(&mut self, hold: &Hold, now: Millis) -> Result<Reserved, Refusal> {
-        let account = self
-            .accounts
-            .get_mut(&hold.account)
-            .ok_or(Refusal::Unknown)?;
+        let account = self.accounts.get_mut(&hold.account);
+        let account = account.ok_or(Refusal::Unknown)?;
         account.forget_tombstones(now);
         if account.tombstones.contains_key(&hold.number)
             || account.expired.contains_key(&hold.number)
@@ -37,27 +36,9 @@ impl Book {
         }
         account.admits(&hold.key, now)?;
         account.admits_a_call(&hold.key, now)?;
-        let (mut free, mut ceiling) = account.room(&hold.key, now);
-        if free < hold.want && account.expire(EXPIRE_ON_RESERVE_MAX, now) > 0 {
-            (free, ceiling) = account.room(&hold.key, now);
-        }
+        let free = account.free_for(&hold.key, hold.want, hold.least, now)?;
         let held = hold.want.min(free);
-        let key = account.keys.get_mut(&hold.key).ok_or(Refusal::Unknown)?;
-        if held < hold.least {
-            return Err(Refusal::DoesNotFit {
-                free,
-                held: key.held,
-                ceiling,
-            });
-        }
         let due = now.saturating_add(millis(hold.ttl));
-        key.held = key.held.plus_or_max(held);
-        key.calls = key.calls.saturating_add(1);
-        if let Some(group) = account.money_of_group_mut(&hold.key) {
-            group.held = group.held.plus_or_max(held);
-        }
-        account.held = account.held.plus_or_max(held);
-        account.due.insert((due, hold.number));
         let open = Open {
             key: hold.key.clone(),
             held,
@@ -66,7 +47,7 @@ impl Book {
             due,
             adjusted: 0,
         };
-        account.open.insert(hold.number, open);
+        account.add_hold(hold.number, open);
         if account.watched.is_none_or(|at| due < at) {
             self.watch(&hold.account);
         }
@@ -104,12 +85,7 @@ impl Book {
     /// # Errors
     /// A [`Refusal`] if an increase does not fit. The hold is then unchanged.
     pub fn adjust(&mut self, adjustment: &Adjustment, now: Millis) -> Result<Adjusted, Refusal> {
-        let Adjustment {
-            number,
-            key,
-            sequence,
-            ..
-        } = adjustment;
+        let (number, key) = (&adjustment.number, &adjustment.key);
         let amount = adjustment.amount.max(MicroRub::ZERO);
         let Some(account) = self.accounts.get_mut(&adjustment.account) else {
             return Ok(Adjusted::Gone);
@@ -118,19 +94,20 @@ impl Book {
         let Some((held, adjusted)) = open.map(|open| (open.held, open.adjusted)) else {
             return Ok(Adjusted::Gone);
         };
-        if *sequence <= adjusted {
+        if adjustment.sequence <= adjusted {
             return Ok(Adjusted::Held(held));
         }
         if amount > held {
             account.admits(key, now)?;
-            let room = account.has_room(key, amount.minus_or_zero(held), now);
-            // If money is short, `has_room` has ended expired holds, possibly including the hold that is to be changed.
+            let more = amount.minus_or_zero(held);
+            let room = account.free_for(key, more, more, now);
+            // If money is short, `free_for` has ended expired holds, possibly including the hold that is to be changed.
             if !account.open.contains_key(number) {
                 return Ok(Adjusted::Gone);
             }
             room?;
         }
-        account.resize(*number, amount, *sequence);
+        account.resize(*number, amount, adjustment.sequence);
         Ok(Adjusted::Held(amount))
     }
 
@@ -164,20 +141,38 @@ impl Account {
         }
     }
 
-    /// Checks that the key can hold `more` in addition to its open holds. Ends expired holds first if money is short.
-    fn has_room(&mut self, key: &KeyId, more: MicroRub, now: Millis) -> Result<(), Refusal> {
+    /// Returns the free money of the key; a refusal if less than `least` of `want` can be held in addition to its open
+    /// holds. Ends expired holds first if money is short.
+    fn free_for(
+        &mut self,
+        key: &KeyId,
+        want: MicroRub,
+        least: MicroRub,
+        now: Millis,
+    ) -> Result<MicroRub, Refusal> {
         let (mut free, mut ceiling) = self.room(key, now);
-        if free < more && self.expire(EXPIRE_ON_RESERVE_MAX, now) > 0 {
+        if free < want && self.expire(EXPIRE_ON_RESERVE_MAX, now) > 0 {
             (free, ceiling) = self.room(key, now);
         }
-        if more <= free {
-            return Ok(());
+        if want.min(free) >= least {
+            return Ok(free);
         }
+        let held = self.keys.get(key).map_or(MicroRub::ZERO, |key| key.held);
         Err(Refusal::DoesNotFit {
             free,
-            held: self.keys.get(key).map_or(MicroRub::ZERO, |key| key.held),
+            held,
             ceiling,
         })
+    }
+
+    /// Adds an open hold, and adds it to all sums of holds.
+    pub(super) fn add_hold(&mut self, number: RequestNumber, open: Open) {
+        self.change_held(&open.key, |sum| sum.plus_or_max(open.held));
+        if let Some(key) = self.keys.get_mut(&open.key) {
+            key.calls = key.calls.saturating_add(1);
+        }
+        self.due.insert((open.due, number));
+        self.open.insert(number, open);
     }
 
     /// Sets the amount of an open hold, and stores the sequence number of the change.
@@ -188,14 +183,7 @@ impl Account {
         let before = mem::replace(&mut open.held, amount);
         open.adjusted = adjusted;
         let key = open.key.clone();
-        let resized = |sum: MicroRub| sum.minus_or_zero(before).plus_or_max(amount);
-        self.held = resized(self.held);
-        if let Some(key) = self.keys.get_mut(&key) {
-            key.held = resized(key.held);
-        }
-        if let Some(group) = self.money_of_group_mut(&key) {
-            group.held = resized(group.held);
-        }
+        self.change_held(&key, |sum| sum.minus_or_zero(before).plus_or_max(amount));
     }
 
     /// Returns the amount by which `adjustment` would enlarge its hold; zero if it would not enlarge the hold.
@@ -363,8 +351,4 @@ impl Bound {
     fn is_used_up(&self) -> bool {
         self.spent >= self.limit
     }
-}
-
-fn millis(duration: Duration) -> Millis {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

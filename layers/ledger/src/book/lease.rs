@@ -25,15 +25,6 @@ impl Book {
         if let Some(before) = account.close(number) {
             debug_assert_eq!(before.key, *key, "every turn of a lease names the same key");
         }
-        account.held = account.held.plus_or_max(amount);
-        if let Some(key) = account.keys.get_mut(key) {
-            key.held = key.held.plus_or_max(amount);
-            key.calls = key.calls.saturating_add(1);
-        }
-        if let Some(group) = account.money_of_group_mut(key) {
-            group.held = group.held.plus_or_max(amount);
-        }
-        account.due.insert((due, number));
         let open = Open {
             key: key.clone(),
             held: amount,
@@ -42,7 +33,7 @@ impl Book {
             due,
             adjusted: 0,
         };
-        account.open.insert(number, open);
+        account.add_hold(number, open);
         self.watch(id);
     }
 
@@ -112,13 +103,7 @@ impl Account {
     ) -> Settled {
         if let Some(open) = self.open.get_mut(&lease) {
             open.held = open.held.minus_or_zero(cover);
-            self.held = self.held.minus_or_zero(cover);
-            if let Some(key) = self.keys.get_mut(key) {
-                key.held = key.held.minus_or_zero(cover);
-            }
-            if let Some(group) = self.money_of_group_mut(key) {
-                group.held = group.held.minus_or_zero(cover);
-            }
+            self.change_held(key, |sum| sum.minus_or_zero(cover));
         }
         let settled = self.charge(number, key, cost, cover, booked, now);
         self.happened.clear();

@@ -69,10 +69,7 @@ impl Breaker {
     /// Counts a call that was not answered in time, and returns whether the breaker is now open. A single late call
     /// does not open it.
     pub(super) fn timed_out(&self) -> bool {
-        let count = self
-            .timeouts
-            .fetch_add(1, Ordering::Relaxed)
-            .saturating_add(1);
+        let count = (self.timeouts.fetch_add(1, Ordering::Relaxed)).saturating_add(1);
         let down = count >= TIMEOUTS_MAX || self.next_probe_ms.load(Ordering::Relaxed) != 0;
         if down {
             self.open();

@@ -13,7 +13,7 @@ use redis::{RedisError, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    RedisFault,
+    RedisFault, Result,
     map::{Map, Range},
     node::{Failure, Lane, Limit, Node, Parcel},
     url::{Address, Kind, RedisUrl},
@@ -59,11 +59,7 @@ impl Directory {
     ///
     /// # Errors
     /// A [`RedisFault`] if no Sentinel or node reports the primaries before the deadline.
-    pub(super) async fn begin(
-        url: RedisUrl,
-        connections: usize,
-        limit: Duration,
-    ) -> Result<Self, RedisFault> {
+    pub(super) async fn begin(url: RedisUrl, connections: usize, limit: Duration) -> Result<Self> {
         let sentinels = match url.kind {
             Kind::Sentinel(_) => url
                 .hosts
@@ -75,7 +71,7 @@ impl Directory {
                         known: node(true)?,
                     })
                 })
-                .collect::<Result<Vec<_>, RedisFault>>()?,
+                .collect::<Result<Vec<_>>>()?,
             Kind::Single | Kind::Cluster => Vec::new(),
         };
         let directory = Self {
@@ -150,7 +146,7 @@ impl Directory {
         self.node(&Address::reported(address, by.address())?).ok()
     }
 
-    fn node(&self, address: &Address) -> Result<Arc<Node>, RedisFault> {
+    fn node(&self, address: &Address) -> Result<Arc<Node>> {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = nodes.get(address) {
             return Ok(Arc::clone(node));
@@ -166,7 +162,7 @@ impl Directory {
     }
 
     /// Replaces the map by `found`, if they differ.
-    fn accept(&self, found: Slots) -> Result<(), RedisFault> {
+    fn accept(&self, found: Slots) -> Result<()> {
         let map = self.map();
         let known = map
             .ranges()
@@ -184,7 +180,7 @@ impl Directory {
                 let node = self.node(&address)?;
                 Ok(Range { first, last, node })
             })
-            .collect::<Result<Vec<_>, RedisFault>>()?;
+            .collect::<Result<Vec<_>>>()?;
         let map = Map::new(ranges);
         let primaries = map.primaries();
         self.nodes
@@ -227,10 +223,7 @@ impl Directory {
 
     /// Sends the request once more to the first Sentinel or node, to get an error that explains why the look-up failed.
     async fn lookup_error(&self, limit: Duration) -> RedisFault {
-        let reported = |cause: &str, address: &Node| RedisFault::OutOfReach {
-            address: Arc::clone(address.shown()),
-            cause: cause.into(),
-        };
+        let reported = |cause: &str, node: &Node| RedisFault::out_of_reach(node.shown(), cause);
         let limit = Limit::begin(limit);
         if let (Kind::Sentinel(name), Some(Sentinel { plain, known })) =
             (&self.url.kind, self.sentinels.first())

@@ -7,6 +7,9 @@ use redis::{RedisError, ServerErrorKind};
 use super::{breaker::PROBE_EVERY, is};
 use crate::BoxError;
 
+/// The result of a request to Redis.
+pub(crate) type Result<T, E = RedisFault> = std::result::Result<T, E>;
+
 /// The reason why a Redis call failed. Unless the error is a reply of the server, the server may have executed the
 /// command.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +61,13 @@ pub enum RedisFault {
 }
 
 impl RedisFault {
+    pub(super) fn out_of_reach(address: &Arc<str>, cause: impl Into<BoxError>) -> Self {
+        Self::OutOfReach {
+            address: Arc::clone(address),
+            cause: cause.into(),
+        }
+    }
+
     /// Returns whether the server is still loading its data. When the data is loaded, the server answers without any
     /// action of the operator.
     #[must_use]

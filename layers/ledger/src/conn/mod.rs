@@ -55,6 +55,7 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 pub use self::fault::RedisFault;
+pub(crate) use self::fault::Result;
 pub(crate) use self::node::{Lane, ServerInfo};
 pub use self::script::RedisScript;
 pub use self::url::RedisUrl;
@@ -198,7 +199,7 @@ impl RedisConn {
         keys: &[String],
         args: impl Args,
         limit: Duration,
-    ) -> Result<T, RedisFault> {
+    ) -> Result<T> {
         self.eval_in(Lane::Shared, script, keys, args, limit).await
     }
 
@@ -210,13 +211,13 @@ impl RedisConn {
         keys: &[String],
         args: impl Args,
         limit: Duration,
-    ) -> Result<T, RedisFault> {
+    ) -> Result<T> {
         let slot = self.0.slot(keys.first());
         let limit = Limit::begin(limit);
-        let by_name = Parcel::one(script.by_name(keys, &args));
+        let by_name = Parcel(vec![script.by_name(keys, &args)]);
         let values = match self.0.send(slot, &by_name, lane, limit).await {
             Err(Failure::Reply(_, error)) if is(&error, ServerErrorKind::NoScript) => {
-                let by_text = Parcel::one(script.by_text(keys, args));
+                let by_text = Parcel(vec![script.by_text(keys, args)]);
                 self.0.send(slot, &by_text, lane, limit).await?
             }
             values => values?,
@@ -231,7 +232,7 @@ impl RedisConn {
         script: &RedisScript,
         each: &[Vec<String>],
         limit: Duration,
-    ) -> Result<Vec<T>, RedisFault> {
+    ) -> Result<Vec<T>> {
         // The first call makes the server cache the script, so that the other calls need to send only its SHA-1.
         let Some((first, others)) = each.split_first() else {
             return Ok(Vec::new());
@@ -259,7 +260,7 @@ impl RedisConn {
         keys: &[String],
         args: &[String],
         limit: Duration,
-    ) -> Result<T, RedisFault> {
+    ) -> Result<T> {
         let key = keys.first().map_or("", String::as_str);
         let command = script.by_text(keys, args);
         self.0.durably(key, command, Limit::begin(limit)).await
@@ -270,7 +271,7 @@ impl RedisConn {
         &self,
         words: &[impl AsRef<str>],
         limit: Duration,
-    ) -> Result<T, RedisFault> {
+    ) -> Result<T> {
         let slot = self.0.slot(words.get(1));
         let parcel = Parcel::words(words);
         let limit = Limit::begin(limit);
@@ -283,7 +284,7 @@ impl RedisConn {
         &self,
         commands: &[Vec<String>],
         limit: Duration,
-    ) -> Result<Vec<T>, RedisFault> {
+    ) -> Result<Vec<T>> {
         if self.is_cluster() {
             let answers = commands.iter().map(|words| self.command(words, limit));
             return join_all(answers).await.into_iter().collect();
@@ -293,15 +294,11 @@ impl RedisConn {
     }
 
     /// Sends several commands together to the only server.
-    async fn together<T: Reply>(
-        &self,
-        commands: Vec<Cmd>,
-        limit: Duration,
-    ) -> Result<Vec<T>, RedisFault> {
+    async fn together<T: Reply>(&self, commands: Vec<Cmd>, limit: Duration) -> Result<Vec<T>> {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
-        let (parcel, limit) = (Parcel::several(commands), Limit::begin(limit));
+        let (parcel, limit) = (Parcel(commands), Limit::begin(limit));
         let values = self.0.send(0, &parcel, Lane::Shared, limit).await?;
         values.into_iter().map(read).collect()
     }
@@ -312,7 +309,7 @@ impl RedisConn {
         &self,
         words: &[&str],
         limit: Duration,
-    ) -> Result<T, RedisFault> {
+    ) -> Result<T> {
         let key = words.get(1).copied().unwrap_or_default();
         let command = node::command(words);
         self.0.durably(key, command, Limit::begin(limit)).await
@@ -345,17 +342,13 @@ impl Primary {
     }
 
     /// Sends a command without a key to this server.
-    pub(crate) async fn command<T: Reply>(
-        &self,
-        words: &[&str],
-        limit: Duration,
-    ) -> Result<T, RedisFault> {
+    pub(crate) async fn command<T: Reply>(&self, words: &[&str], limit: Duration) -> Result<T> {
         let (parcel, limit) = (Parcel::words(words), Limit::begin(limit));
         only(self.0.send(&parcel, Lane::Shared, limit).await?)
     }
 
     /// Returns the server's INFO; `None` if the hosting provider forbids this command.
-    pub(crate) async fn info(&self, limit: Duration) -> Result<Option<ServerInfo>, RedisFault> {
+    pub(crate) async fn info(&self, limit: Duration) -> Result<Option<ServerInfo>> {
         self.0.info(limit).await
     }
 }
@@ -396,10 +389,9 @@ impl Inner {
                 if target.is_some() {
                     continue;
                 }
-                return Err(Failure::Fault(RedisFault::OutOfReach {
-                    address: Arc::clone(&self.address),
-                    cause: format!("no server owns slot {slot} now").into(),
-                }));
+                let text = format!("no server owns slot {slot} now");
+                let fault = RedisFault::out_of_reach(&self.address, text);
+                return Err(Failure::Fault(fault));
             };
             let answer = if asking {
                 let answers = node.send(&parcel.asking(), lane, limit).await;
@@ -479,21 +471,16 @@ impl Inner {
     }
 
     /// Runs a command durably, as [`RedisConn::eval_durably`] does.
-    async fn durably<T: Reply>(
-        &self,
-        key: &str,
-        command: Cmd,
-        limit: Limit,
-    ) -> Result<T, RedisFault> {
+    async fn durably<T: Reply>(&self, key: &str, command: Cmd, limit: Limit) -> Result<T> {
         let slot = self.slot(Some(key));
         if !self.has_replicas(slot).await {
-            let parcel = Parcel::one(command);
+            let parcel = Parcel(vec![command]);
             return only(self.send(slot, &parcel, Lane::Shared, limit).await?);
         }
         let mark = [format!("tg:w:{{{}}}", map::hash_tag(key))];
         let patience_ms = REPLICA_WAIT.as_millis().to_string();
         let wait = node::command(&["WAIT", "1", &patience_ms]);
-        let parcel = Parcel::several(vec![command, self.mark.by_text(&mark, None::<&str>), wait]);
+        let parcel = Parcel(vec![command, self.mark.by_text(&mark, None::<&str>), wait]);
         let values = self.send(slot, &parcel, Lane::Waiting, limit).await?;
         let [answer, _, replicas] = <[Value; 3]>::try_from(values)
             .map_err(|_| RedisFault::Unexpected("expected three replies from Redis".into()))?;
@@ -543,11 +530,7 @@ impl Inner {
 }
 
 /// Returns the lowest version among the primaries that answer.
-async fn oldest(
-    directory: &Directory,
-    is_single: bool,
-    limit: Duration,
-) -> Result<(u32, u32), RedisFault> {
+async fn oldest(directory: &Directory, is_single: bool, limit: Duration) -> Result<(u32, u32)> {
     let primaries = directory.map().primaries();
     let (mut oldest, mut silent) = (None::<(u32, u32)>, None::<RedisFault>);
     for answer in join_all(primaries.iter().map(|node| node.info(limit))).await {
@@ -577,11 +560,11 @@ fn is(error: &RedisError, kind: ServerErrorKind) -> bool {
 }
 
 /// Parses the reply to a single command.
-fn only<T: Reply>(mut values: Vec<Value>) -> Result<T, RedisFault> {
+fn only<T: Reply>(mut values: Vec<Value>) -> Result<T> {
     read(values.pop().unwrap_or(Value::Nil))
 }
 
-pub(crate) fn read<T: Reply>(value: Value) -> Result<T, RedisFault> {
+pub(crate) fn read<T: Reply>(value: Value) -> Result<T> {
     redis::from_redis_value(value).map_err(|error| RedisFault::Unexpected(error.to_string()))
 }
 

@@ -16,7 +16,7 @@ use redis::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::{RedisFault, breaker::Breaker, url::Address};
+use super::{RedisFault, Result, breaker::Breaker, url::Address};
 
 /// The deadline of one attempt to connect.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -100,19 +100,11 @@ impl From<Failure> for RedisFault {
 
 /// Commands that are sent together on one connection, without other commands between them.
 #[derive(Debug)]
-pub(super) struct Parcel(Vec<Cmd>);
+pub(super) struct Parcel(pub(super) Vec<Cmd>);
 
 impl Parcel {
-    pub(super) fn one(command: Cmd) -> Self {
-        Self(vec![command])
-    }
-
     pub(super) fn words(words: &[impl AsRef<str>]) -> Self {
-        Self::one(command(words))
-    }
-
-    pub(super) fn several(commands: Vec<Cmd>) -> Self {
-        Self(commands)
+        Self(vec![command(words)])
     }
 
     /// Returns the same commands with the command ASKING before each of them, for a slot that the server is taking
@@ -183,16 +175,9 @@ impl ServerInfo {
 
 impl Node {
     /// Creates the server without connecting. The first command connects.
-    pub(super) fn new(
-        address: Address,
-        info: ConnectionInfo,
-        connections: usize,
-    ) -> Result<Self, RedisFault> {
+    pub(super) fn new(address: Address, info: ConnectionInfo, connections: usize) -> Result<Self> {
         let shown: Arc<str> = address.to_string().into();
-        let unusable = |error: RedisError| RedisFault::OutOfReach {
-            address: Arc::clone(&shown),
-            cause: error.into(),
-        };
+        let unusable = |error: RedisError| RedisFault::out_of_reach(&shown, error);
         let tcp = TcpSettings::default().set_nodelay(true);
         // This option detects a peer that disappeared without closing the connection: such a peer does not acknowledge
         // data.
@@ -268,10 +253,8 @@ impl Node {
             Ok(Err(error)) => {
                 self.breaker.open();
                 self.replace(place, generation);
-                Err(Failure::Fault(RedisFault::OutOfReach {
-                    address: address(),
-                    cause: error.into(),
-                }))
+                let fault = RedisFault::out_of_reach(&self.shown, error);
+                Err(Failure::Fault(fault))
             }
             Err(_) => {
                 // On the lane `Waiting`, a late answer does not mean that the server is down, because WAIT also waits
@@ -304,9 +287,9 @@ impl Node {
     }
 
     /// Returns the server's INFO; `None` if the hosting provider forbids this command.
-    pub(super) async fn info(&self, limit: Duration) -> Result<Option<ServerInfo>, RedisFault> {
+    pub(super) async fn info(&self, limit: Duration) -> Result<Option<ServerInfo>> {
         let sections = ["server", "replication"].map(|section| command(&["INFO", section]));
-        let parcel = Parcel::several(sections.into());
+        let parcel = Parcel(sections.into());
         let values = match self.send(&parcel, Lane::Shared, Limit::begin(limit)).await {
             Err(Failure::Reply(..)) => return Ok(None),
             values => values?,
@@ -415,7 +398,7 @@ mod tests {
 
     #[test]
     fn asking_command_is_sent_before_each_redirected_command() {
-        let parcel = Parcel::several(vec![command(&["GET", "a"]), command(&["WAIT", "1"])]);
+        let parcel = Parcel(vec![command(&["GET", "a"]), command(&["WAIT", "1"])]);
         let names: Vec<String> = parcel
             .asking()
             .0

@@ -4,7 +4,7 @@ use std::fmt;
 
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 
-use super::RedisFault;
+use super::{RedisFault, Result};
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26_379;
@@ -110,7 +110,7 @@ impl RedisUrl {
     }
 
     /// Trusts only the certificate authorities in this PEM text.
-    pub(super) fn trusting(self, pem: &[u8]) -> Result<Self, RedisFault> {
+    pub(super) fn trusting(self, pem: &[u8]) -> Result<Self> {
         let certificates = TlsCertificates {
             client_tls: None,
             root_cert: Some(pem.to_vec()),
@@ -132,7 +132,7 @@ impl RedisUrl {
         self.has_credentials
     }
 
-    fn single(text: &str) -> Result<Self, RedisFault> {
+    fn single(text: &str) -> Result<Self> {
         let info = text
             .into_connection_info()
             .map_err(|_| RedisFault::Url(FORM))?;
@@ -203,7 +203,7 @@ impl fmt::Debug for RedisUrl {
 const FORM: &str = "write redis://user:password@host:port/database, or rediss:// for TLS, \
                     redis-sentinel://host:port,host:port/master or redis-cluster://host:port,host:port";
 
-fn master_name(name: &str) -> Result<String, RedisFault> {
+fn master_name(name: &str) -> Result<String> {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     if !name.is_empty() && name.bytes().all(good) {
         Ok(name.to_owned())
@@ -214,7 +214,7 @@ fn master_name(name: &str) -> Result<String, RedisFault> {
     }
 }
 
-fn database_of(text: &str) -> Result<u32, RedisFault> {
+fn database_of(text: &str) -> Result<u32> {
     match text {
         "" => Ok(0),
         text => text.parse().map_err(|_| {

@@ -54,6 +54,14 @@ pub enum BookError {
     Unavailable(#[from] BoxError),
 }
 
+/// Returns `None` instead of [`BookError::NotFound`].
+pub(crate) fn if_found<T>(result: Result<T, BookError>) -> Result<Option<T>, BookError> {
+    match result {
+        Err(BookError::NotFound) => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 /// A version of the tariff. Each change of the tariff creates a version with the next higher number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TariffVersion {

@@ -117,7 +117,7 @@ pub trait Documents: Send + Sync + 'static {
         version: u64,
         value: &T,
     ) -> impl Future<Output = Result<bool, BookError>> + Send {
-        let text = text_of(value);
+        let text = to_json(value);
         async move { self.compare_and_swap(name, version, &text?).await }
     }
 
@@ -161,7 +161,7 @@ pub trait Documents: Send + Sync + 'static {
                 let found = self.read_value(name).await?;
                 let version = found.version;
                 let (text, answer) = match change(found).await? {
-                    Update::Write(value, answer) => (text_of(&value)?, answer),
+                    Update::Write(value, answer) => (to_json(&value)?, answer),
                     Update::Remove(answer) => (REMOVED.to_owned(), answer),
                     Update::Keep(answer) => return Ok(answer),
                 };
@@ -180,6 +180,6 @@ pub trait Documents: Send + Sync + 'static {
 /// such a future is `Send` (rust-lang/rust#100013).
 pub type Updating<'a, R, E> = Pin<Box<dyn Future<Output = Result<R, E>> + Send + 'a>>;
 
-fn text_of<T: Serialize>(value: &T) -> Result<String, BookError> {
+pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<String, BookError> {
     serde_json::to_string(value).map_err(|error| BookError::Unavailable(error.into()))
 }

@@ -95,23 +95,17 @@ pub(crate) async fn entry_of<L: LedgerAdmin + ?Sized>(
     account: &AccountId,
     id: &str,
 ) -> Result<Option<Entry>, BookError> {
-    let mut after: Option<String> = None;
-    loop {
-        let part = JournalPart {
-            after: after.as_deref(),
-            newest_first: true,
-            ..JournalPart::whole()
-        };
-        let page = ledger.journal(account, &part).await?;
-        let mut lines = page.lines.into_iter();
-        if let Some(entry) = lines.find_map(|line| line.into_entry(id)) {
+    let part = JournalPart {
+        newest_first: true,
+        ..JournalPart::whole()
+    };
+    let mut pages = JournalPages::new(account.clone(), part, None);
+    while let Some(lines) = pages.next(ledger).await? {
+        if let Some(entry) = (lines.into_iter()).find_map(|line| line.into_entry(id)) {
             return Ok(Some(entry));
         }
-        after = page.next;
-        if after.is_none() {
-            return Ok(None);
-        }
     }
+    Ok(None)
 }
 
 /// The largest number of lines that one page of a journal contains.
@@ -179,29 +173,33 @@ pub struct JournalPage {
 #[derive(Clone, Debug)]
 pub struct JournalPages {
     account: AccountId,
-    end: String,
-    next: NextPage,
-}
-
-#[derive(Clone, Debug)]
-enum NextPage {
-    First,
-    After(String),
-    None,
+    /// The part to read, without its positions, which the next two fields contain.
+    pub(crate) part: JournalPart<'static>,
+    /// The position after which the next page begins.
+    pub(crate) after: Option<String>,
+    end: Option<String>,
+    is_done: bool,
 }
 
 impl JournalPages {
     /// Starts to read the lines that `books` include. Lines that were booked after `books` were read are left out.
     #[must_use]
     pub fn up_to(books: &AccountBooks) -> Self {
-        Self::new(books.view.id.clone(), books.journal_end.clone())
+        let end = Some(books.journal_end.clone());
+        Self::new(books.view.id.clone(), JournalPart::whole(), end)
     }
 
-    pub(crate) const fn new(account: AccountId, end: String) -> Self {
+    pub(crate) const fn new(
+        account: AccountId,
+        part: JournalPart<'static>,
+        end: Option<String>,
+    ) -> Self {
         Self {
             account,
+            part,
+            after: None,
             end,
-            next: NextPage::First,
+            is_done: false,
         }
     }
 
@@ -223,22 +221,18 @@ impl JournalPages {
 
     /// Returns the account and the part of its journal to request for the next page; `None` after the last page.
     pub(crate) fn requested(&self) -> Option<(&AccountId, JournalPart<'_>)> {
-        let after = match &self.next {
-            NextPage::First => None,
-            NextPage::After(line) => Some(line.as_str()),
-            NextPage::None => return None,
-        };
         let part = JournalPart {
-            after,
-            end: Some(&self.end),
-            ..JournalPart::whole()
+            after: self.after.as_deref(),
+            end: self.end.as_deref(),
+            ..self.part
         };
-        Some((&self.account, part))
+        (!self.is_done).then_some((&self.account, part))
     }
 
     /// Stores the position after `page`, and returns the lines of `page`.
     pub(crate) fn turned(&mut self, page: JournalPage) -> Vec<JournalLine> {
-        self.next = page.next.map_or(NextPage::None, NextPage::After);
+        self.is_done = page.next.is_none();
+        self.after = page.next;
         page.lines
     }
 }

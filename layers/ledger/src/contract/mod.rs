@@ -15,8 +15,7 @@ mod ledger;
 mod settlement;
 mod views;
 
-#[cfg(feature = "redis")]
-pub(crate) use self::journal::entry_of;
+pub(crate) use self::{admin::if_found, settlement::if_valid};
 pub use self::{
     admin::{Audit, BookError, Entry, LedgerAdmin, TariffVersion},
     documents::{Document, Documents, Update, Updating, Versioned},
@@ -29,3 +28,5 @@ pub use self::{
     settlement::{Booked, Item, Settled, Settlement},
     views::{AccountBooks, AccountView, KeyChange, KeyView, OpenHold, PeriodView},
 };
+#[cfg(feature = "redis")]
+pub(crate) use self::{documents::to_json, journal::entry_of};

@@ -1,18 +1,18 @@
 //! Settlements: how a call ended, what it used, and what it costs.
 
-use std::sync::Arc;
+use std::{str::FromStr, sync::Arc};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Hold;
 use crate::{
     account::{AccountId, KeyId},
-    endpoint::{self, Endpoint},
+    endpoint::Endpoint,
     money::MicroRub,
     number::RequestNumber,
     price::Price,
-    session::{self, SessionId},
-    timeline::{self, Timeline},
+    session::SessionId,
+    timeline::Timeline,
     usage::{End, StoppedBy, Usage},
 };
 
@@ -92,11 +92,8 @@ pub struct Item {
     /// How the call ended.
     pub end: End,
     /// The endpoint that the caller used; `None` if it was not recorded.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "endpoint::stored"
-    )]
+    #[serde(default, deserialize_with = "if_valid")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<Endpoint>,
     /// The tokens that are charged, by rate class.
     pub usage: Usage,
@@ -119,26 +116,16 @@ pub struct Item {
     pub held_at_end_rub: Option<MicroRub>,
     /// Why the gateway stopped the call before it was complete: its growing hold could not be raised. `None` if the
     /// gateway did not stop the call.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "StoppedBy::stored"
-    )]
+    #[serde(default, deserialize_with = "StoppedBy::stored")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped_by: Option<StoppedBy>,
     /// The session that the caller's request belongs to, if the request names a session.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "session::stored"
-    )]
+    #[serde(default, deserialize_with = "if_valid")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
     /// The call's timing; `None` if it was not recorded.
-    #[serde(
-        rename = "times",
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "timeline::stored"
-    )]
+    #[serde(rename = "times", default, deserialize_with = "if_valid")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
 }
 
@@ -167,6 +154,15 @@ impl Item {
             timeline: None,
         }
     }
+}
+
+/// Reads a value that is stored as a text. A text that only a later version of the gateway can parse becomes `None`, so
+/// that the record stays readable.
+pub(crate) fn if_valid<'de, T: FromStr, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let text: Option<String> = Option::deserialize(deserializer)?;
+    Ok(text.and_then(|text| text.parse().ok()))
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -223,6 +219,16 @@ pub struct Settled {
 }
 
 impl Settled {
+    /// The result of an end that moved no money.
+    pub(crate) const fn nothing(booked: Booked) -> Self {
+        Self {
+            booked,
+            charged: MicroRub::ZERO,
+            loss: MicroRub::ZERO,
+            repeated: false,
+        }
+    }
+
     /// Returns whether this settlement moved money. A repeated settlement moves none.
     #[must_use]
     pub const fn moved(&self) -> bool {

@@ -71,13 +71,8 @@ impl CallNote {
         key: KeyId,
         at_ms: u64,
     ) -> Self {
-        let ending = Ending::Release {
-            number,
-            account,
-            key,
-        };
         Self {
-            ending,
+            ending: Ending::release(number, account, key),
             ended: false,
             at_ms,
         }
@@ -102,14 +97,9 @@ impl CallNote {
     /// Returns the call that the next process must settle or release. `None` if the call's hold was refused, because
     /// then there is nothing to settle or release.
     pub(crate) fn pending(self, done: bool) -> Option<Pending> {
-        let Self {
-            ending,
-            ended,
-            at_ms,
-        } = self;
-        (ended || !done).then_some(Pending {
-            at_ms,
-            ending,
+        (self.ended || !done).then_some(Pending {
+            at_ms: self.at_ms,
+            ending: self.ending,
             done,
         })
     }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Row, types::Type};
+use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Result, Row, types::Type};
 use serde::{Serialize, de::DeserializeOwned};
 use uuid::fmt::Hyphenated;
 
@@ -174,7 +174,7 @@ impl Kind {
         })
     }
 
-    fn prepare(&self, conn: &mut Connection, fresh: bool) -> rusqlite::Result<()> {
+    fn prepare(&self, conn: &mut Connection, fresh: bool) -> Result<()> {
         let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
         if mode != "wal" {
             // Acknowledged changes must be in the write-ahead log. No other journal mode is tested.
@@ -199,8 +199,8 @@ impl Kind {
 /// prepared statements, because `Connection::transaction` would parse them for each commit.
 pub(crate) fn in_one_commit<T>(
     conn: &mut Connection,
-    write: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-) -> rusqlite::Result<T> {
+    write: impl FnOnce(&Connection) -> Result<T>,
+) -> Result<T> {
     let conn = &*conn;
     conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
     let written = write(conn).and_then(|written| {
@@ -241,8 +241,22 @@ fn lock(path: &Path) -> Result<FileLock, NotOpened> {
     }
 }
 
+/// Calls `visit` with each row that a statement selects.
+pub(crate) fn each_row(
+    conn: &Connection,
+    sql: &str,
+    mut visit: impl FnMut(&Row<'_>) -> Result<()>,
+) -> Result<()> {
+    let mut select = conn.prepare(sql)?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        visit(row)?;
+    }
+    Ok(())
+}
+
 /// Fails unless the statement has changed exactly one row.
-pub(crate) fn one(changed: usize) -> rusqlite::Result<()> {
+pub(crate) fn one(changed: usize) -> Result<()> {
     if changed == 1 {
         Ok(())
     } else {
@@ -260,12 +274,12 @@ pub(crate) fn integer(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-pub(crate) fn count(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
+pub(crate) fn count(row: &Row<'_>, index: usize) -> Result<u64> {
     let stored: i64 = row.get(index)?;
     u64::try_from(stored).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, stored))
 }
 
-pub(crate) fn parsed<T>(row: &Row<'_>, index: usize) -> rusqlite::Result<T>
+pub(crate) fn parsed<T>(row: &Row<'_>, index: usize) -> Result<T>
 where
     T: FromStr,
     T::Err: Into<BoxError>,
@@ -275,12 +289,12 @@ where
         .map_err(|error: T::Err| unreadable(index, error.into()))
 }
 
-pub(crate) fn to_json<T: Serialize>(value: &T) -> rusqlite::Result<String> {
+pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }
 
-pub(crate) fn from_json<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rusqlite::Result<T> {
+pub(crate) fn from_json<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> Result<T> {
     let json: String = row.get(index)?;
     serde_json::from_str(&json).map_err(|error| unreadable(index, error.into()))
 }

@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Result};
 use tokio::sync::oneshot;
 
 use super::file::FileLock;
@@ -190,9 +190,7 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         queue: Q,
         conn: Connection,
         lock: FileLock,
-        commit: impl FnMut(&mut Connection, &mut Q::Batch, bool) -> rusqlite::Result<()>
-        + Send
-        + 'static,
+        commit: impl FnMut(&mut Connection, &mut Q::Batch, bool) -> Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared::new(queue));
         let for_thread = Arc::clone(&shared);
@@ -274,11 +272,8 @@ impl<Q: WriteQueue> GroupCommit<Q> {
     /// Calls `first`, refuses new changes, and waits until the file is closed. Only the first call of this method
     /// waits.
     pub(crate) async fn close(&self, first: impl FnOnce() + Send + 'static) {
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let thread = self.thread.lock();
+        let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
         let shared = Arc::clone(&self.shared);
         let closing = tokio::task::spawn_blocking(move || {
             first();
@@ -421,7 +416,7 @@ impl<Q: WriteQueue> Shared<Q> {
         &self,
         mut conn: Connection,
         lock: FileLock,
-        mut commit: impl FnMut(&mut Connection, &mut Q::Batch, bool) -> rusqlite::Result<()>,
+        mut commit: impl FnMut(&mut Connection, &mut Q::Batch, bool) -> Result<()>,
     ) {
         // When this guard is dropped, even by a panic, further changes are refused.
         let stopped = StopGuard(self);
@@ -507,10 +502,7 @@ impl<Q: WriteQueue> Shared<Q> {
                     let waited = self.news.wait_timeout(state, due - now);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
-                None => self
-                    .news
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
+                None => (self.news.wait(state)).unwrap_or_else(PoisonError::into_inner),
             };
             state.asleep = Asleep::No;
         }

@@ -65,11 +65,7 @@ impl State {
     ) -> Result<Journaled<()>, BookError> {
         self.put_levels(account, of, levels)
             .ok_or(BookError::NotFound)?;
-        let record = Record::Levels {
-            account: account.clone(),
-            of: of.clone(),
-            levels,
-        };
+        let record = Record::Levels(account.clone(), of.clone(), levels);
         Ok(((), Some(record)))
     }
 

@@ -120,12 +120,10 @@ impl MemoryAnswers {
         let mut table = self.table();
         let table = &mut *table;
         let key = (claim.account.clone(), claim.id);
-        let Some(row) = table.rows.get_mut(&key) else {
+        let row = table.rows.get_mut(&key);
+        let Some(row) = row.filter(|row| row.number == claim.number) else {
             return Finished::NotMine;
         };
-        if row.number != claim.number {
-            return Finished::NotMine;
-        }
         if !matches!(row.state, State::Running { .. }) {
             return Finished::Kept;
         }

@@ -18,7 +18,9 @@ use super::{
 };
 use crate::{
     BoxError,
-    conn::{OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Value, read},
+    conn::{
+        Args, OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Reply, Result, Value, read,
+    },
     number::RequestNumber,
 };
 
@@ -51,13 +53,20 @@ impl RedisAnswers {
     }
 
     /// Reserves `bytes` of the limit over all accounts, if they are available. A negative number gives bytes back.
-    async fn has_room(&self, bytes: i64, stored: Duration) -> Result<bool, RedisFault> {
-        let Inner {
-            conn, room, bounds, ..
-        } = &*self.0;
+    async fn has_room(&self, bytes: i64, stored: Duration) -> Result<bool> {
         let keys = ["tg:answers".to_owned()];
-        let args = (bytes, bounds.bytes_max, millis(stored));
-        conn.eval(room, &keys, args, OPERATOR_TIMEOUT).await
+        let args = (bytes, self.0.bounds.bytes_max, millis(stored));
+        self.ask(&self.0.room, &keys, args).await
+    }
+
+    async fn ask<T: Reply>(
+        &self,
+        script: &RedisScript,
+        keys: &[String],
+        args: impl Args,
+    ) -> Result<T> {
+        let conn = &self.0.conn;
+        conn.eval(script, keys, args, OPERATOR_TIMEOUT).await
     }
 }
 
@@ -79,12 +88,7 @@ fn keys(claim: &Claim) -> [String; 2] {
 
 impl AnswerStore for RedisAnswers {
     async fn claim(&self, claim: &Claim, from: Option<RequestNumber>) -> Result<Claimed, BoxError> {
-        let Inner {
-            conn,
-            claim: script,
-            bounds,
-            ..
-        } = &*self.0;
+        let Inner { conn, bounds, .. } = &*self.0;
         let args = (
             &claim.fingerprint.0[..],
             claim.number.to_string(),
@@ -94,31 +98,17 @@ impl AnswerStore for RedisAnswers {
             bounds.account_bytes_max,
             from.map(|from| from.to_string()).unwrap_or_default(),
         );
-        let answer: Value = conn
-            .eval(script, &keys(claim), args, conn.response_timeout())
-            .await?;
+        let (keys, limit) = (keys(claim), conn.response_timeout());
+        let answer: Value = conn.eval(&self.0.claim, &keys, args, limit).await?;
         Ok(claimed(answer)?)
     }
 
     async fn renew(&self, claim: &Claim) -> Result<bool, BoxError> {
-        let Inner {
-            conn,
-            renew: script,
-            ..
-        } = &*self.0;
         let args = (claim.number.to_string(), millis(claim.lease));
-        Ok(conn
-            .eval(script, &keys(claim), args, OPERATOR_TIMEOUT)
-            .await?)
+        Ok(self.ask(&self.0.renew, &keys(claim), args).await?)
     }
 
     async fn finish(&self, claim: &Claim, outcome: Outcome<'_>) -> Result<Finished, BoxError> {
-        let Inner {
-            conn,
-            finish: script,
-            bounds,
-            ..
-        } = &*self.0;
         let mut beyond = false;
         let bytes = match outcome {
             Outcome::Answered(answer) => i64::try_from(answer.len())?,
@@ -139,11 +129,9 @@ impl AnswerStore for RedisAnswers {
             claim.number.to_string(),
             word,
             answer,
-            bounds.account_bytes_max,
+            self.0.bounds.account_bytes_max,
         );
-        let finished: Result<String, RedisFault> = conn
-            .eval(script, &keys(claim), args, OPERATOR_TIMEOUT)
-            .await;
+        let finished: Result<String> = self.ask(&self.0.finish, &keys(claim), args).await;
         if word == "answered" && !finished.as_ref().is_ok_and(|word| word == "kept") {
             // The response was not stored: it exceeds the account's limit, or it was stored before. So the room for its
             // bytes is given back.
@@ -162,7 +150,7 @@ impl AnswerStore for RedisAnswers {
     }
 }
 
-fn claimed(answer: Value) -> Result<Claimed, RedisFault> {
+fn claimed(answer: Value) -> Result<Claimed> {
     let unexpected = |what: &str| RedisFault::Unexpected(format!("claimed {what}"));
     if let Value::Array(words) = &answer
         && words.len() == 1
@@ -174,14 +162,8 @@ fn claimed(answer: Value) -> Result<Claimed, RedisFault> {
             word => Err(unexpected(word)),
         };
     }
-    let (_, fingerprint, number, stage, left, answer): (
-        String,
-        Vec<u8>,
-        String,
-        String,
-        u64,
-        Vec<u8>,
-    ) = read(answer)?;
+    type Row = (String, Vec<u8>, String, String, u64, Vec<u8>);
+    let (_, fingerprint, number, stage, left, answer): Row = read(answer)?;
     let fingerprint = <[u8; 32]>::try_from(fingerprint).map_err(|_| unexpected("fingerprint"))?;
     Ok(Claimed::Earlier(Earlier {
         fingerprint: Digest(fingerprint),

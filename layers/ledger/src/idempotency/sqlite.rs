@@ -3,13 +3,16 @@
 
 use std::{path::Path, time::Duration};
 
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{OptionalExtension, Result, Transaction, params};
 use uuid::Uuid;
 
 use super::{
     AnswerStore, Bounds, Claim, Claimed, Digest, Earlier, Finished, Outcome, Stage, millis,
 };
-use crate::{BoxError, embedded::now_ms, number::RequestNumber, sqlite::side_file::SideFile};
+use crate::{
+    BoxError, durable::file::integer, embedded::now_ms, number::RequestNumber,
+    sqlite::side_file::SideFile,
+};
 
 /// Triggers maintain the sums of claims and bytes, so that every row is counted exactly once.
 const SCHEMA: &str = "
@@ -60,10 +63,10 @@ impl SqliteAnswers {
 
     async fn ask<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&Transaction<'_>, &Bounds, i64) -> rusqlite::Result<T> + Send + 'static,
+        ask: impl FnOnce(&Transaction<'_>, &Bounds, i64) -> Result<T> + Send + 'static,
     ) -> Result<T, BoxError> {
         let bounds = self.bounds;
-        let step = move |step: &Transaction<'_>| ask(step, &bounds, signed(now_ms()));
+        let step = move |step: &Transaction<'_>| ask(step, &bounds, integer(now_ms()));
         self.file.transact(step).await
     }
 }
@@ -86,7 +89,7 @@ impl AnswerStore for SqliteAnswers {
                 &*claim.account,
                 claim.id.0,
                 bytes_of(claim.number),
-                now + signed(millis(claim.lease))
+                now + integer(millis(claim.lease))
             ])
         });
         Ok(renewed.await? == 1)
@@ -110,12 +113,12 @@ fn claim_in(
     now: i64,
     claim: &Claim,
     from: Option<RequestNumber>,
-) -> rusqlite::Result<Claimed> {
+) -> Result<Claimed> {
     step.prepare_cached(
         "DELETE FROM answers WHERE rowid IN (SELECT rowid FROM answers WHERE expires_ms <= ?1 LIMIT ?2)",
     )?
     .execute(params![now, SWEPT_MAX])?;
-    let until = now + signed(millis(claim.lease));
+    let until = now + integer(millis(claim.lease));
     if let Some(from) = from {
         step.prepare_cached(
             "UPDATE answers SET number = ?4, until_ms = ?5, expires_ms = max(expires_ms, ?5)
@@ -153,16 +156,12 @@ fn claim_in(
             claim.fingerprint.0,
             bytes_of(claim.number),
             until,
-            until.max(now + signed(millis(claim.stored)))
+            until.max(now + integer(millis(claim.stored)))
         ])?;
     Ok(Claimed::Mine)
 }
 
-fn earlier_of(
-    step: &Transaction<'_>,
-    now: i64,
-    claim: &Claim,
-) -> rusqlite::Result<Option<Earlier>> {
+fn earlier_of(step: &Transaction<'_>, now: i64, claim: &Claim) -> Result<Option<Earlier>> {
     step.prepare_cached(
         "SELECT fingerprint, number, state, until_ms, answer FROM answers
          WHERE account = ?1 AND id = ?2 AND expires_ms > ?3",
@@ -189,7 +188,7 @@ fn finish_in(
     claim: &Claim,
     mut state: u8,
     mut answer: Option<Vec<u8>>,
-) -> rusqlite::Result<Finished> {
+) -> Result<Finished> {
     let whose = params![&*claim.account, claim.id.0, bytes_of(claim.number)];
     let now: Option<u8> = step
         .prepare_cached("SELECT state FROM answers WHERE account = ?1 AND id = ?2 AND number = ?3")?
@@ -219,7 +218,7 @@ fn finish_in(
         claim.id.0,
         bytes_of(claim.number),
         state,
-        signed(answer.as_ref().map_or(0, |answer| answer.len() as u64)),
+        integer(answer.as_ref().map_or(0, |answer| answer.len() as u64)),
         answer
     ])?;
     Ok(if beyond {
@@ -230,7 +229,7 @@ fn finish_in(
 }
 
 /// Returns the number of claims and of bytes of an account, or of all accounts if the name is empty.
-fn sums(step: &Transaction<'_>, account: &str) -> rusqlite::Result<(u64, u64)> {
+fn sums(step: &Transaction<'_>, account: &str) -> Result<(u64, u64)> {
     let found = step
         .prepare_cached("SELECT calls, bytes FROM sums WHERE account = ?1")?
         .query_row([account], |row| {
@@ -243,9 +242,4 @@ fn sums(step: &Transaction<'_>, account: &str) -> rusqlite::Result<(u64, u64)> {
 
 fn bytes_of(number: RequestNumber) -> [u8; 16] {
     *number.uuid().as_bytes()
-}
-
-/// Converts a count to SQLite's integer type.
-fn signed(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }

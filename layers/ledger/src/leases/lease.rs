@@ -345,19 +345,10 @@ impl Lease {
     /// settlements.
     fn plain_turn(&self, name: Uuid) -> Turn {
         Turn {
-            lease: self.number,
-            account: self.account.clone(),
-            key: self.key.clone(),
-            step: Step::Tell,
             before: self.last_turn.clone(),
             this: name.simple().to_string(),
-            give: MicroRub::ZERO,
-            more: MicroRub::ZERO,
-            raise: MicroRub::ZERO,
-            short_of: MicroRub::ZERO,
             ttl_ms: ttl_ms(self.ttl).max(self.grants_ms),
-            grants_ms: 0,
-            ends: Vec::new(),
+            ..Turn::empty(self.number, &self.account, &self.key)
         }
     }
 

@@ -39,7 +39,7 @@ use std::{
 
 use tokio::{
     sync::mpsc,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 pub(crate) use self::recall::{RECALL_LOOK_EVERY, RECALL_WAIT};
@@ -54,6 +54,7 @@ use crate::{
     account::{AccountId, KeyId},
     book::{Hashing, Millis},
     contract::{Adjusted, Adjustment, Hold, LedgerError, Refusal, Reserved, Settled, Settlement},
+    embedded::millis,
     money::MicroRub,
     number::RequestNumber,
 };
@@ -155,7 +156,7 @@ impl Leases {
     /// Creates the leases of a gateway; at first no lease is open.
     #[must_use]
     pub fn new(settings: LeaseSettings) -> Self {
-        Self::by(settings, System::default())
+        Self::by(settings, System(Instant::now()))
     }
 
     /// Creates leases as [`Self::new`] does, with the clocks and unique names of `source`.
@@ -396,9 +397,7 @@ pub fn until_heard(now: Millis, grants_until: Millis) -> Duration {
 
 /// Returns a time to live in milliseconds, at most [`TTL_MS_MAX`].
 pub(crate) fn ttl_ms(ttl: Duration) -> u64 {
-    u64::try_from(ttl.as_millis())
-        .unwrap_or(u64::MAX)
-        .min(TTL_MS_MAX)
+    millis(ttl).min(TTL_MS_MAX)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::{
     book::{Account, Book, Millis},
     ceiling::Ceiling,
     contract::{Booked, Refusal, Settled, Settlement},
+    embedded::millis,
     money::MicroRub,
     number::RequestNumber,
     redis::names::begins,
@@ -192,30 +193,24 @@ impl LeaseBooks {
         now: Millis,
         charged: Option<Settled>,
     ) -> Settled {
-        let Settlement {
-            number,
-            account,
-            key,
-            cost,
-            fresh,
-            ..
-        } = settlement;
-        let buried = book.buried(*number, account, now);
+        let (number, account) = (settlement.number, &settlement.account);
+        let buried = book.buried(number, account, now);
         let first = charged.filter(|first| first.booked != Booked::Stale);
         // A lease pays only for calls that have no hold of their own. So if the ledger has an open hold for this call,
         // an earlier charge by the lease's owner was for another hold, and this settlement is not a repeat of it.
         let is_open = book
             .account(account)
-            .is_some_and(|account| account.is_open(*number));
-        let first = first.filter(|_| !is_open || !self.is_reported_by_owner(account, *number));
+            .is_some_and(|account| account.is_open(number));
+        let first = first.filter(|_| !is_open || !self.is_reported_by_owner(account, number));
         if let (None, Some(first)) = (buried, first) {
-            book.end_hold(*number, account);
+            book.end_hold(number, account);
             return Settled {
                 repeated: true,
                 ..first
             };
         }
-        book.settle(*number, account, key, *cost, *fresh, now)
+        let (key, cost) = (&settlement.key, settlement.cost);
+        book.settle(number, account, key, cost, settlement.fresh, now)
     }
 
     /// Recalls the leased money of the account that no call holds. Returns how many leases may still grant holds.
@@ -254,9 +249,8 @@ impl LeaseBooks {
 
 impl AccountLeases {
     fn is_recalled(&self, now: Millis) -> bool {
-        let recalled_for = u64::try_from(RECALLED_FOR.as_millis()).unwrap_or(Millis::MAX);
-        self.recalled_at
-            .is_some_and(|at| now.abs_diff(at) < recalled_for)
+        let recalled_for = millis(RECALLED_FOR);
+        (self.recalled_at).is_some_and(|at| now.abs_diff(at) < recalled_for)
     }
 
     /// Charges the settlements that a turn reports, except for calls that were charged, or finally released, before.
@@ -450,7 +444,6 @@ impl Rules {
 }
 
 fn no_account(turn: &Turn) -> TurnAnswer {
-    let nothing = nothing(Booked::NoAccount);
     TurnAnswer {
         word: Word::Gone,
         left: MicroRub::ZERO,
@@ -459,16 +452,7 @@ fn no_account(turn: &Turn) -> TurnAnswer {
         recalled: false,
         refusal: None,
         last: String::new(),
-        ends: turn.ends.iter().map(|_| nothing).collect(),
-    }
-}
-
-const fn nothing(booked: Booked) -> Settled {
-    Settled {
-        booked,
-        charged: MicroRub::ZERO,
-        loss: MicroRub::ZERO,
-        repeated: false,
+        ends: vec![Settled::nothing(Booked::NoAccount); turn.ends.len()],
     }
 }
 
@@ -525,7 +509,7 @@ fn charge(
         }
         let forced = (call.fresh && is_key).then_some(Booked::Forced);
         let Some(how) = booked.and_then(|booked| booked.or(forced)) else {
-            answers.insert(call.number, nothing(Booked::Stale));
+            answers.insert(call.number, Settled::nothing(Booked::Stale));
             continue;
         };
         let left = account

@@ -17,6 +17,7 @@ use crate::{
     account::{AccountId, KeyId},
     book::Millis,
     contract::{Adjustment, Hold, Refusal, Reserved, Settlement},
+    embedded::millis,
     money::MicroRub,
     number::RequestNumber,
 };
@@ -308,8 +309,7 @@ impl Slot {
 
 impl State {
     fn is_short(&mut self, now: Now) {
-        let short_for = u64::try_from(RECALLED_FOR.as_millis()).unwrap_or(u64::MAX);
-        self.short_until = now.steady.saturating_add(short_for);
+        self.short_until = now.steady.saturating_add(millis(RECALLED_FOR));
     }
 }
 
@@ -347,8 +347,7 @@ fn next_turn(lease: &Lease, size: Size, gathers: Millis, unanswered: u32) -> Mil
     } else if lease.ends_waiting() > 0 {
         gathers
     } else if size == NOTHING {
-        let ttl = u64::try_from(lease.ttl().as_millis()).unwrap_or(u64::MAX);
-        QUIET_TURN_MS.min(ttl / 4).max(GATHER_MS)
+        QUIET_TURN_MS.min(millis(lease.ttl()) / 4).max(GATHER_MS)
     } else {
         TURN_MS
     }

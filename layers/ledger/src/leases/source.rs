@@ -3,7 +3,10 @@
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::{book::Millis, embedded::now_ms};
+use crate::{
+    book::Millis,
+    embedded::{millis, now_ms},
+};
 
 /// The current time on two clocks: a monotonic clock, and the wall clock. Unlike the monotonic clock, the wall clock
 /// advances while the machine sleeps.
@@ -24,26 +27,13 @@ pub trait LeaseSource: Send + Sync + 'static {
     fn name(&self) -> Uuid;
 }
 
-/// The system's clocks and random generator.
-pub(super) struct System {
-    began: Instant,
-}
-
-impl Default for System {
-    fn default() -> Self {
-        Self {
-            began: Instant::now(),
-        }
-    }
-}
+/// The system's clocks and random generator. The steady time begins at this instant.
+pub(super) struct System(pub(super) Instant);
 
 impl LeaseSource for System {
     fn now(&self) -> Now {
-        let steady = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Now {
-            steady,
-            wall: now_ms(),
-        }
+        let (steady, wall) = (millis(self.0.elapsed()), now_ms());
+        Now { steady, wall }
     }
 
     fn name(&self) -> Uuid {

@@ -135,24 +135,11 @@ impl Turn {
     #[must_use]
     pub fn report(lease: RequestNumber, settlement: &Settlement) -> Self {
         Self {
-            lease,
-            account: settlement.account.clone(),
-            key: settlement.key.clone(),
-            step: Step::Tell,
-            before: String::new(),
-            this: String::new(),
-            give: MicroRub::ZERO,
-            more: MicroRub::ZERO,
-            raise: MicroRub::ZERO,
-            short_of: MicroRub::ZERO,
-            ttl_ms: 0,
-            grants_ms: 0,
             ends: vec![TurnEnd::from_settlement(settlement)],
+            ..Self::empty(lease, &settlement.account, &settlement.key)
         }
     }
-}
 
-impl Turn {
     /// Creates a turn that gives back a lease whose gateway no longer exists. The turn succeeds if the lease's last
     /// turn has the name `before`.
     #[must_use]
@@ -164,12 +151,22 @@ impl Turn {
         this: Uuid,
     ) -> Self {
         Self {
-            lease,
-            account: account.clone(),
-            key: key.clone(),
             step: Step::Close,
             before: before.to_owned(),
             this: this.simple().to_string(),
+            ..Self::empty(lease, account, key)
+        }
+    }
+
+    /// Creates a turn without a name that has no effect on the lease and reports no settlements.
+    pub(super) fn empty(lease: RequestNumber, account: &AccountId, key: &KeyId) -> Self {
+        Self {
+            lease,
+            account: account.clone(),
+            key: key.clone(),
+            step: Step::Tell,
+            before: String::new(),
+            this: String::new(),
             give: MicroRub::ZERO,
             more: MicroRub::ZERO,
             raise: MicroRub::ZERO,

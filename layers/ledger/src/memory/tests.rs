@@ -15,7 +15,7 @@ fn full_journal_in_memory_drops_its_oldest_receipt() {
         .create_key(&record(&acme(), "k1", 1), Ceilings::NONE, 0)
         .unwrap();
     let (_, record) = state.settle_unknown(&settlement(0, "k1", 0), 0);
-    let Some(Record::Settled { receipt, .. }) = record else {
+    let Some(Record::Settled(settled)) = record else {
         panic!("no receipt")
     };
 
@@ -24,7 +24,7 @@ fn full_journal_in_memory_drops_its_oldest_receipt() {
         assert!(!journal.has_forgotten);
         journal.call(Receipt {
             number: number(n),
-            ..receipt.clone()
+            ..settled.receipt.clone()
         });
     }
     assert!(journal.has_forgotten);

@@ -194,18 +194,17 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         state.calls.insert(number, Call::Ending(ended));
     }
 
-    pub(super) fn acknowledged(&self, number: RequestNumber) {
-        let mut state = self.lock();
-        if let Some(Call::Ending(ended)) = state.calls.remove(&number) {
-            self.done(&mut state, ended);
-        }
-    }
-
-    /// Syncs the log after a settlement or release was not acknowledged. The settlement or release will be sent again,
-    /// and must survive a power cut until then.
-    pub(super) async fn unacknowledged(&self, number: RequestNumber) {
+    /// Records whether the ledger has acknowledged a settlement or release. If it has not, the log is synced: the
+    /// settlement or release will be sent again, and must survive a power cut until then.
+    pub(super) async fn answered(&self, number: RequestNumber, is_acknowledged: bool) {
         {
             let state = &mut *self.lock();
+            if is_acknowledged {
+                if let Some(Call::Ending(ended)) = state.calls.remove(&number) {
+                    self.done(state, ended);
+                }
+                return;
+            }
             if let Some(Call::Ending(ended)) = state.calls.get(&number) {
                 state.failed.insert(number, ended.since);
             }

@@ -125,14 +125,7 @@ pub fn pending(steps: impl IntoIterator<Item = CallStep>) -> Vec<Pending> {
                 account,
                 key,
                 at_ms,
-            } => {
-                let release = Ending::Release {
-                    number,
-                    account,
-                    key,
-                };
-                CallNote::end(release, at_ms)
-            }
+            } => CallNote::end(Ending::release(number, account, key), at_ms),
         };
         let call = Call {
             note,

@@ -203,12 +203,8 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                 if state.left.is_empty() && !state.replay_due {
                     return;
                 }
-                let oldest = || {
-                    state
-                        .acknowledged
-                        .front()
-                        .map(|oldest| oldest.ended.ending.number())
-                };
+                let oldest = state.acknowledged.front();
+                let oldest = || oldest.map(|oldest| oldest.ended.ending.number());
                 state.left.keys().next().copied().or_else(oldest)
             };
             sleep(first.map_or(wait / 2, |number| jittered(wait, number))).await;
@@ -228,11 +224,8 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         let lately: Vec<Ended> = {
             let mut state = inner.lock();
             state.replay_due = true;
-            state
-                .acknowledged
-                .iter()
-                .map(|call| call.ended.clone())
-                .collect()
+            let acknowledged = state.acknowledged.iter();
+            acknowledged.map(|call| call.ended.clone()).collect()
         };
         let (mut booked_anew, mut failed) = (0, None);
         for some in lately.chunks(REPLAYED_AT_ONCE) {
@@ -257,11 +250,8 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         state.replay_due = false;
         // The ledger may fall back again, to data from before this replay. So each replayed call is kept as if it was
         // acknowledged when this replay began.
-        for call in state
-            .acknowledged
-            .iter_mut()
-            .take_while(|call| call.at < began)
-        {
+        let calls = state.acknowledged.iter_mut();
+        for call in calls.take_while(|call| call.at < began) {
             call.at = began;
         }
         Ok(booked_anew)
@@ -335,9 +325,8 @@ impl<L: fmt::Debug, G> fmt::Debug for Outbox<L, G> {
 impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
     async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
         let inner = &*self.inner;
-        let new = inner
-            .admit(hold)
-            .map_err(|why| LedgerError::Unavailable(why.into()))?;
+        let new = inner.admit(hold);
+        let new = new.map_err(|why| LedgerError::Unavailable(why.into()))?;
         let answer = inner.ledger.reserve(hold).await;
         if new && matches!(answer, Err(LedgerError::Refused(_))) {
             inner.refused(hold.number);
@@ -350,11 +339,7 @@ impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
         let settlement = &inner.with_lease(settlement);
         inner.ends(Ending::Settle(Arc::clone(settlement)));
         let answer = inner.ledger.settle(settlement).await;
-        if answer.is_ok() {
-            inner.acknowledged(settlement.number);
-        } else {
-            inner.unacknowledged(settlement.number).await;
-        }
+        inner.answered(settlement.number, answer.is_ok()).await;
         answer
     }
 
@@ -370,17 +355,9 @@ impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
             // calls that it refuses.
             return inner.ledger.release(number, account, key).await;
         }
-        inner.ends(Ending::Release {
-            number,
-            account: account.clone(),
-            key: key.clone(),
-        });
+        inner.ends(Ending::release(number, account.clone(), key.clone()));
         let answer = inner.ledger.release(number, account, key).await;
-        if answer.is_ok() {
-            inner.acknowledged(number);
-        } else {
-            inner.unacknowledged(number).await;
-        }
+        inner.answered(number, answer.is_ok()).await;
         answer
     }
 

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     account::AccountId,
     audit::{AccountAudit, AccountState, Source},
-    conn::RedisFault,
+    conn::{RedisFault, Result},
     contract::{BookError, Booked, JournalLine, JournalPage, JournalPart},
     number::RequestNumber,
 };
@@ -58,12 +58,24 @@ impl Source for RedisLedger {
         Ok((JournalPage { lines, next }, twice))
     }
 
+    /// The server reads each hold again, because the hold may have ended meanwhile.
     async fn ended(
         &self,
         account: &AccountId,
         open: &[RequestNumber],
     ) -> Result<Option<RequestNumber>, BookError> {
-        Ok(self.open_and_ended(account, open).await?)
+        for numbers in open.chunks(HOLDS_AT_ONCE) {
+            let mut keys = vec![account_key(account, ""), account_key(account, ":e")];
+            keys.extend(numbers.iter().map(|number| tombstone_key(account, *number)));
+            let args: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+            let script = &self.0.scripts.open_and_ended;
+            let both: Vec<String> = self.ask_patiently(script, &keys, &args).await?;
+            if let Some(number) = both.first() {
+                let unexpected = || RedisFault::Unexpected(format!("hold {number:?} of {account}"));
+                return Ok(Some(number.parse().map_err(|_| unexpected())?));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -75,7 +87,7 @@ impl RedisLedger {
         &self,
         account: &AccountId,
         placed: &[Placed],
-    ) -> Result<Vec<RequestNumber>, RedisFault> {
+    ) -> Result<Vec<RequestNumber>> {
         let settled = placed.iter().filter_map(|placed| match &placed.line {
             JournalLine::Call(receipt) if receipt.booked != Booked::Stale => {
                 Some((placed, receipt.number))
@@ -107,7 +119,7 @@ impl RedisLedger {
         &self,
         account: &AccountId,
         settled: &[(&Placed, RequestNumber)],
-    ) -> Result<Vec<Option<String>>, RedisFault> {
+    ) -> Result<Vec<Option<String>>> {
         if settled.is_empty() {
             return Ok(Vec::new());
         }
@@ -123,7 +135,7 @@ impl RedisLedger {
         &self,
         account: &AccountId,
         settled: &[(&Placed, RequestNumber)],
-    ) -> Result<HashMap<RequestNumber, Vec<String>>, RedisFault> {
+    ) -> Result<HashMap<RequestNumber, Vec<String>>> {
         let mut requested: HashMap<String, HashMap<&[u8], RequestNumber>> = HashMap::new();
         for (_, number) in settled {
             let of_hash = requested.entry(turns_key(account, *number)).or_default();
@@ -151,7 +163,7 @@ impl RedisLedger {
         &self,
         account: &AccountId,
         settled: &[(&Placed, RequestNumber)],
-    ) -> Result<Vec<String>, RedisFault> {
+    ) -> Result<Vec<String>> {
         if settled.is_empty() {
             return Ok(Vec::new());
         }
@@ -169,28 +181,6 @@ impl RedisLedger {
         }
         let places = &self.0.scripts.places;
         self.ask_patiently(places, &keys, args).await
-    }
-
-    /// Returns the first hold of `open` whose call was already settled or released. The server reads each hold again,
-    /// because the hold may have ended meanwhile.
-    async fn open_and_ended(
-        &self,
-        id: &AccountId,
-        open: &[RequestNumber],
-    ) -> Result<Option<RequestNumber>, RedisFault> {
-        for numbers in open.chunks(HOLDS_AT_ONCE) {
-            let mut keys = vec![account_key(id, ""), account_key(id, ":e")];
-            keys.extend(numbers.iter().map(|number| tombstone_key(id, *number)));
-            let args: Vec<String> = numbers.iter().map(ToString::to_string).collect();
-            let both: Vec<String> = self
-                .ask_patiently(&self.0.scripts.open_and_ended, &keys, &args)
-                .await?;
-            if let Some(number) = both.first() {
-                let unexpected = || RedisFault::Unexpected(format!("hold {number:?} of {id}"));
-                return Ok(Some(number.parse().map_err(|_| unexpected())?));
-            }
-        }
-        Ok(None)
     }
 }
 

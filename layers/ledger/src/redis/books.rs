@@ -15,12 +15,13 @@ use crate::{
     account::{AccountId, GroupId, KeyId, KeyRecord},
     audit,
     ceiling::Ceilings,
-    conn::{OPERATOR_TIMEOUT, RedisFault},
+    conn::{OPERATOR_TIMEOUT, RedisFault, Result},
     contract::{
         AccountBooks, AccountView, Audit, BookError, Entry, GroupChange, GroupRecord, GroupView,
         JournalPage, JournalPart, KeyChange, KeyView, LedgerAdmin, Receipt, TariffVersion,
         entry_of,
     },
+    leases::RECALL_WAIT,
     money::MicroRub,
     number::RequestNumber,
     rollup::Rollup,
@@ -137,13 +138,11 @@ impl LedgerAdmin for RedisLedger {
             reason,
             retention_ms(),
         ];
-        let mut word: String = self
-            .ask_durably(&self.0.scripts.enter, &keys, &args)
-            .await?;
-        if word == "below_held" && self.recall_for_entry(account).await? {
-            word = self
-                .ask_durably(&self.0.scripts.enter, &keys, &args)
-                .await?;
+        let enter = &self.0.scripts.enter;
+        let mut word: String = self.ask_durably(enter, &keys, &args).await?;
+        // A correction that does not fit waits until gateways give leased money back.
+        if word == "below_held" && self.recall_until_returned(account, RECALL_WAIT).await? {
+            word = self.ask_durably(enter, &keys, &args).await?;
         }
         done(&word)?;
         self.0.noticed.note(account);
@@ -179,10 +178,8 @@ impl LedgerAdmin for RedisLedger {
             Some(version) => self.publish(record, version).await?,
             // Another process has just created the key.
             None => {
-                let known = self
-                    .stored_key(&record.id)
-                    .await?
-                    .ok_or(BookError::Exists)?;
+                let known = self.stored_key(&record.id).await?;
+                let known = known.ok_or(BookError::Exists)?;
                 return self.created_before(known, record, ceilings).await;
             }
         }
@@ -225,10 +222,8 @@ impl LedgerAdmin for RedisLedger {
     }
 
     async fn keys(&self, account: &AccountId) -> Result<Vec<KeyView>, BookError> {
-        let stored = self
-            .stored_keys(account, &[])
-            .await?
-            .ok_or(BookError::NotFound)?;
+        let stored = self.stored_keys(account, &[]).await?;
+        let stored = stored.ok_or(BookError::NotFound)?;
         let mut views: Vec<KeyView> = stored.into_iter().map(|stored| stored.view).collect();
         views.sort_unstable_by(|a, b| a.record.id.cmp(&b.record.id));
         Ok(views)
@@ -240,7 +235,11 @@ impl LedgerAdmin for RedisLedger {
         record: &GroupRecord,
         ceilings: Ceilings,
     ) -> Result<GroupView, BookError> {
-        self.make_group(account, record, ceilings).await
+        let Ceilings { total, month, day } = ceilings;
+        let set = [total, month, day].map(Some);
+        self.set_group(account, &record.id, "create", Some(&record.name), set)
+            .await?;
+        self.group(account, &record.id).await
     }
 
     async fn change_group(
@@ -249,7 +248,14 @@ impl LedgerAdmin for RedisLedger {
         id: &GroupId,
         change: &GroupChange,
     ) -> Result<GroupView, BookError> {
-        self.write_group(account, id, change).await
+        let set = [change.ceiling, change.ceiling_month, change.ceiling_day];
+        let step = if change.remove { "remove" } else { "change" };
+        self.set_group(account, id, step, change.name.as_deref(), set)
+            .await?;
+        if set.iter().any(Option::is_some) {
+            self.wait_for_leases(account).await?;
+        }
+        self.group(account, id).await
     }
 
     async fn groups(&self, account: &AccountId) -> Result<Vec<GroupView>, BookError> {
@@ -311,7 +317,7 @@ impl RedisLedger {
         &self,
         accounts: &[AccountId],
         number: RequestNumber,
-    ) -> Result<Option<Receipt>, RedisFault> {
+    ) -> Result<Option<Receipt>> {
         for ids in accounts.chunks(ACCOUNTS_AT_ONCE) {
             for receipt in join_all(ids.iter().map(|id| self.receipt_in(id, number))).await {
                 if let Some(receipt) = receipt? {
@@ -326,7 +332,7 @@ impl RedisLedger {
         &self,
         account: &AccountId,
         number: RequestNumber,
-    ) -> Result<Option<Receipt>, RedisFault> {
+    ) -> Result<Option<Receipt>> {
         let keys = [
             account_key(account, ""),
             receipt_key(account, number),

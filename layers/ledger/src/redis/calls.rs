@@ -18,7 +18,7 @@ use super::{
 use crate::{
     account::{AccountId, KeyId},
     ceiling::Ceiling,
-    conn::{Lane, RedisFault, Value, read},
+    conn::{Lane, RedisFault, Result, Value, read},
     contract::{
         Adjusted, Adjustment, Booked, Hold, Ledger, LedgerError, Refusal, Reserved, Settled,
         Settlement,
@@ -55,11 +55,11 @@ impl RedisLedger {
                 free: MicroRub::new(*free),
             });
         }
-        let (word, first, second, ceiling, index): Refused = read(answer)?;
-        if word == "unknown" {
+        let refused: Refused = read(answer)?;
+        if refused.0 == "unknown" {
             self.missing_account().await?;
         }
-        Err(refused_hold(&word, first, second, &ceiling, index))
+        Err(LedgerError::Refused(read_refusal(&refused)?))
     }
 
     /// Changes the amount of a hold that was made in the ledger, without a lease.
@@ -75,16 +75,15 @@ impl RedisLedger {
             adjustment.sequence,
             adjustment.amount.max(MicroRub::ZERO).micro(),
         );
-        let (word, first, second, ceiling, index): Refused =
-            self.ask(&self.0.scripts.adjust, &keys, args).await?;
-        match word.as_str() {
-            "held" => Ok(Adjusted::Held(MicroRub::new(first))),
+        let answer: Refused = self.ask(&self.0.scripts.adjust, &keys, args).await?;
+        match answer.0.as_str() {
+            "held" => Ok(Adjusted::Held(MicroRub::new(answer.1))),
             "gone" => Ok(Adjusted::Gone),
             "no_account" => {
                 self.missing_account().await?;
                 Ok(Adjusted::Gone)
             }
-            word => Err(refused_hold(word, first, second, &ceiling, index)),
+            _ => Err(LedgerError::Refused(read_refusal(&answer)?)),
         }
     }
 
@@ -171,7 +170,7 @@ impl RedisLedger {
         }
     }
 
-    pub(super) async fn expire_in(&self, account: &AccountId) -> Result<usize, RedisFault> {
+    pub(super) async fn expire_in(&self, account: &AccountId) -> Result<usize> {
         let keys = hold_keys(account);
         self.ask_patiently(&self.0.scripts.expire, &keys, &[EXPIRE_MAX.to_string()])
             .await
@@ -212,14 +211,9 @@ impl Ledger for RedisLedger {
         let mut of_leases: HashMap<_, Vec<usize>> = HashMap::new();
         let (mut others, mut seen) = (Vec::new(), HashSet::new());
         for (at, settlement) in settlements.iter().enumerate() {
-            let Settlement {
-                number,
-                account,
-                key,
-                ..
-            } = settlement;
+            let (number, account, key) = (settlement.number, &settlement.account, &settlement.key);
             match settlement.lease {
-                Some(lease) if self.lease_of(*number, key).is_none() && seen.insert(number) => {
+                Some(lease) if self.lease_of(number, key).is_none() && seen.insert(number) => {
                     of_leases.entry((lease, account, key)).or_default().push(at);
                 }
                 _ => others.push(at),
@@ -248,10 +242,7 @@ impl Ledger for RedisLedger {
         key: &KeyId,
     ) -> Result<(), LedgerError> {
         self.0.data.present()?;
-        if self
-            .leases()
-            .is_some_and(|leases| leases.release(number, key))
-        {
+        if (self.leases()).is_some_and(|leases| leases.release(number, key)) {
             return Ok(());
         }
         let keys = call_keys(account, number);
@@ -268,20 +259,12 @@ impl Ledger for RedisLedger {
         ttl: Duration,
     ) -> Result<bool, LedgerError> {
         self.0.data.present()?;
-        if self
-            .leases()
-            .is_some_and(|leases| leases.extend(number, account, ttl))
-        {
+        if (self.leases()).is_some_and(|leases| leases.extend(number, account, ttl)) {
             return Ok(true);
         }
         let keys = [account_key(account, ""), account_key(account, ":x")];
-        Ok(self
-            .ask(
-                &self.0.scripts.extend,
-                &keys,
-                (number.to_string(), ttl_ms(ttl)),
-            )
-            .await?)
+        let args = (number.to_string(), ttl_ms(ttl));
+        Ok(self.ask(&self.0.scripts.extend, &keys, args).await?)
     }
 
     async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
@@ -298,14 +281,14 @@ impl Ledger for RedisLedger {
         let keys = [account_key(account, "")];
         let (word, ceiling, index): (String, String, u64) =
             self.ask(&self.0.scripts.probe, &keys, &**key).await?;
-        match word.as_str() {
-            "ok" => Ok(()),
-            "unknown" => {
-                self.missing_account().await?;
-                Err(refused("unknown", None))
-            }
-            word => Err(refused(word, ceiling_of(&ceiling, index)?)),
+        if word == "ok" {
+            return Ok(());
         }
+        if word == "unknown" {
+            self.missing_account().await?;
+        }
+        let refusal = read_refusal(&(word, 0, 0, ceiling, index))?;
+        Err(LedgerError::Refused(refusal))
     }
 
     async fn expire(&self) -> Result<usize, LedgerError> {
@@ -343,35 +326,19 @@ impl Ledger for RedisLedger {
 /// or day.
 pub(super) type Refused = (String, i64, i64, String, u64);
 
-/// Parses the refusal of a hold, or of an increase of a hold.
-pub(super) fn refused_hold(
-    word: &str,
-    first: i64,
-    second: i64,
-    ceiling: &str,
-    index: u64,
-) -> LedgerError {
-    let (first, second) = (MicroRub::new(first), MicroRub::new(second));
-    let ceiling = match ceiling_of(ceiling, index) {
-        Ok(ceiling) => ceiling,
-        Err(fault) => return fault.into(),
-    };
-    match word {
-        "does_not_fit" => LedgerError::Refused(Refusal::DoesNotFit {
-            free: first,
-            held: second,
+/// Parses a refusal.
+pub(super) fn read_refusal(refused: &Refused) -> Result<Refusal> {
+    let (word, first, second, ceiling, index) = refused;
+    let (free, held) = (MicroRub::new(*first), MicroRub::new(*second));
+    Ok(match (word.as_str(), ceiling_of(ceiling, *index)?) {
+        ("does_not_fit", ceiling) => Refusal::DoesNotFit {
+            free,
+            held,
             ceiling,
-        }),
-        "too_many_calls" => LedgerError::Refused(Refusal::TooManyCalls {
-            most: u32::try_from(first.micro()).unwrap_or(u32::MAX),
-        }),
-        word => refused(word, ceiling),
-    }
-}
-
-/// Parses a refusal that contains no amounts.
-fn refused(word: &str, ceiling: Option<Ceiling>) -> LedgerError {
-    LedgerError::Refused(match (word, ceiling) {
+        },
+        ("too_many_calls", _) => Refusal::TooManyCalls {
+            most: u32::try_from(free.micro()).unwrap_or(u32::MAX),
+        },
         ("unknown", None) => Refusal::Unknown,
         ("suspended", None) => Refusal::Suspended,
         ("disabled", None) => Refusal::Disabled,
@@ -379,13 +346,13 @@ fn refused(word: &str, ceiling: Option<Ceiling>) -> LedgerError {
         ("used_up", Some(ceiling)) => Refusal::CeilingUsedUp(ceiling),
         ("gone", None) => Refusal::Gone,
         ("conflict", None) => Refusal::Conflict,
-        (word, _) => return RedisFault::Unexpected(format!("answer {word:?}")).into(),
+        (word, _) => return Err(RedisFault::Unexpected(format!("answer {word:?}"))),
     })
 }
 
 /// Parses the name of the ceiling in a script's refusal, if there is one. `index` is the index of the ceiling's month
 /// or day.
-fn ceiling_of(word: &str, index: u64) -> Result<Option<Ceiling>, RedisFault> {
+fn ceiling_of(word: &str, index: u64) -> Result<Option<Ceiling>> {
     Ok(match word {
         "" => None,
         "total" => Some(Ceiling::Total),

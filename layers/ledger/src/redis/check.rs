@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::RedisLedger;
 use crate::{
-    conn::{OPERATOR_TIMEOUT, Primary, RedisFault},
+    conn::{OPERATOR_TIMEOUT, Primary, RedisFault, Result},
     contract::LedgerError,
 };
 
@@ -49,7 +49,7 @@ impl RedisLedger {
 
 /// Returns the warnings about one server. If `replicas_expected` is set, there is also a warning if the server has no
 /// replica.
-async fn check(primary: &Primary, replicas_expected: bool) -> Result<Vec<String>, RedisFault> {
+async fn check(primary: &Primary, replicas_expected: bool) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     match setting(primary, "maxmemory-policy").await? {
         Some(policy) if policy != "noeviction" => {
@@ -102,7 +102,7 @@ async fn check(primary: &Primary, replicas_expected: bool) -> Result<Vec<String>
 }
 
 /// Reads a setting of the server; `None` if the hosting provider forbids reading settings.
-async fn setting(primary: &Primary, name: &str) -> Result<Option<String>, RedisFault> {
+async fn setting(primary: &Primary, name: &str) -> Result<Option<String>> {
     match primary
         .command::<HashMap<String, String>>(&["CONFIG", "GET", name], OPERATOR_TIMEOUT)
         .await

@@ -1,10 +1,7 @@
 //! Fills a Redis server with a copy of another ledger. Until the copy is complete, the server's schema version is a
 //! word that gateways do not accept.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{collections::HashMap, time::Duration};
 
 use futures_util::future::try_join_all;
 
@@ -18,11 +15,12 @@ use super::{
 use crate::{
     account::{AccountId, KeyRecord},
     ceiling::{Ceilings, Period},
-    conn::{OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisSettings},
+    conn::{OPERATOR_TIMEOUT, RedisConn, RedisSettings, Result},
     contract::{
         AccountBooks, BookError, Document, GroupView, JournalLine, KeyView, LedgerAdmin,
-        LedgerError, Receipt, TariffVersion,
+        LedgerError, Receipt, TariffVersion, if_found,
     },
+    embedded::now_ms,
     happening::{Event, Levels, Watched},
     money::MicroRub,
     transfer::{Source, Target, same},
@@ -80,12 +78,9 @@ impl RedisCopy {
         }
         let words = ["HSET", "tg:sys", "schema", COPYING];
         let _: i64 = conn.command(&words, OPERATOR_TIMEOUT).await?;
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
         Ok(Self {
             ledger: RedisLedger::begin(conn).await?,
-            now_ms: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
+            now_ms: now_ms(),
             journal: None,
         })
     }
@@ -94,12 +89,12 @@ impl RedisCopy {
         self.ledger.conn()
     }
 
-    async fn set(&self, words: &[&str]) -> Result<(), RedisFault> {
+    async fn set(&self, words: &[&str]) -> Result<()> {
         let _: i64 = self.ledger.command(words).await?;
         Ok(())
     }
 
-    async fn set_fields(&self, hash: &str, fields: &[(String, String)]) -> Result<(), RedisFault> {
+    async fn set_fields(&self, hash: &str, fields: &[(String, String)]) -> Result<()> {
         let mut words = vec!["HSET", hash];
         words.extend(
             fields
@@ -114,10 +109,8 @@ impl RedisCopy {
         let json = to_json(record)?;
         self.set(&["HSET", records, &record.id, &json]).await?;
         let (by_id, by_digest) = (id_key(&record.id), digest_key(&record.digest));
-        let _: String = self
-            .ledger
-            .command(&["SET", &by_id, &record.account])
-            .await?;
+        let words = ["SET", &by_id, &record.account];
+        let _: String = self.ledger.command(&words).await?;
         let fields = [
             ("id", &*record.id),
             ("account", &*record.account),
@@ -148,13 +141,8 @@ impl RedisCopy {
 /// Returns a key's money as fields for the hash of its account.
 fn key_fields(key: &KeyView) -> Vec<(String, String)> {
     let fields = vec![("s", state_of(&key.record)), ("v", "1".to_owned())];
-    money_fields(
-        &key.record.id,
-        fields,
-        key.spent_rub,
-        key.periods(),
-        key.ceilings(),
-    )
+    let (id, spent) = (&key.record.id, key.spent_rub);
+    money_fields(id, fields, spent, key.periods(), key.ceilings())
 }
 
 /// Returns a group's money as fields for the hash of its account.
@@ -166,13 +154,8 @@ fn group_fields(group: &GroupView) -> Vec<(String, String)> {
         ("c", digits(group.carried_rub)),
     ];
     let name = format!("g:{}", record.id);
-    money_fields(
-        &name,
-        fields,
-        group.spent_rub,
-        group.periods(),
-        group.ceilings(),
-    )
+    let (spent, periods) = (group.spent_rub, group.periods());
+    money_fields(&name, fields, spent, periods, group.ceilings())
 }
 
 /// Adds the fields that keys and groups have in common. The held amount is zero, because all gateways are stopped
@@ -202,11 +185,8 @@ impl Target for RedisCopy {
     type Ledger = RedisLedger;
 
     async fn has(&mut self, books: &AccountBooks) -> Result<bool, BookError> {
-        match self.ledger.books(&books.view.id).await {
-            Ok(there) => Ok(same(&there, books)),
-            Err(BookError::NotFound) => Ok(false),
-            Err(error) => Err(error),
-        }
+        let there = if_found(self.ledger.books(&books.view.id).await)?;
+        Ok(there.is_some_and(|there| same(&there, books)))
     }
 
     /// Writes journal lines, except lines that the server would have dropped for their age by now.
@@ -349,10 +329,8 @@ impl Target for RedisCopy {
 
     async fn publish(self, _: RedisLedger) -> Result<(), BookError> {
         let words = ["HSET", "tg:sys", "schema", SCHEMA];
-        let _: i64 = self
-            .conn()
-            .command_durably(&words, OPERATOR_TIMEOUT)
-            .await?;
+        let conn = self.conn();
+        let _: i64 = conn.command_durably(&words, OPERATOR_TIMEOUT).await?;
         Ok(())
     }
 }
@@ -398,7 +376,7 @@ impl RedisLedger {
     }
 }
 
-async fn has_sign_of_life(conn: &RedisConn) -> Result<bool, RedisFault> {
+async fn has_sign_of_life(conn: &RedisConn) -> Result<bool> {
     for look in 0..SIGN_LOOKS {
         if look > 0 {
             tokio::time::sleep(SIGN_LOOK_EVERY).await;

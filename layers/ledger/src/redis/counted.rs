@@ -7,17 +7,17 @@ use tokio::task::yield_now;
 
 use super::{
     RedisLedger,
-    journal::{ENTRIES_FIRST, JournalCursor, JournalRange, RolledPlace, StreamId, entries_next},
+    journal::{ENTRIES_FIRST, JournalRange, RolledPlace, StreamId, entries_next},
     lines::{CALLS, EntryFields, TurnLine, in_journal, line_of},
 };
 use crate::{
     account::AccountId,
-    conn::RedisFault,
-    contract::Booked,
-    endpoint::{self, Endpoint},
+    conn::Result,
+    contract::{Booked, if_valid},
+    endpoint::Endpoint,
     money::MicroRub,
     rollup::{Counted, UnrolledLines},
-    timeline::{self, Timeline},
+    timeline::Timeline,
     usage::{End, Usage},
 };
 
@@ -36,9 +36,9 @@ struct CountedItem<'a> {
     #[serde(default)]
     bounded_loss_rub: Option<MicroRub>,
     end: End,
-    #[serde(default, deserialize_with = "endpoint::stored")]
+    #[serde(default, deserialize_with = "if_valid")]
     endpoint: Option<Endpoint>,
-    #[serde(rename = "times", default, deserialize_with = "timeline::stored")]
+    #[serde(rename = "times", default, deserialize_with = "if_valid")]
     timeline: Option<Timeline>,
 }
 
@@ -55,7 +55,7 @@ impl RedisLedger {
         account: &AccountId,
         mut stretch: JournalRange,
         mut rolled: Option<RolledPlace>,
-    ) -> Result<UnrolledLines, RedisFault> {
+    ) -> Result<UnrolledLines> {
         let mut unrolled = UnrolledLines::default();
         let mut count = ENTRIES_FIRST;
         let mut without_a_break = 0;
@@ -75,10 +75,7 @@ impl RedisLedger {
                 }
                 rolled = Some(RolledPlace::with(rolled, place, at_ms)?);
                 unrolled.place = rolled.map(|rolled| rolled.to_string());
-                stretch.after = Some(JournalCursor {
-                    place: entry,
-                    read: None,
-                });
+                stretch.after = Some(entry.into());
             }
             unrolled.more = unrolled.lines >= stretch.limit;
             if entries.len() < requested || unrolled.more {
@@ -96,7 +93,7 @@ fn count_entry(
     fields: &HashMap<String, String>,
     read: usize,
     unrolled: &mut UnrolledLines,
-) -> Result<u64, RedisFault> {
+) -> Result<u64> {
     let entry = EntryFields::new(fields, in_journal(account, place));
     let at_ms = entry.parsed("at")?;
     match entry.text("kind")? {
@@ -138,7 +135,7 @@ fn count_call<P: fmt::Display>(
     [charged_rub, loss_rub]: [MicroRub; 2],
     item: &str,
     unrolled: &mut UnrolledLines,
-) -> Result<(), RedisFault> {
+) -> Result<()> {
     unrolled.lines += 1;
     if booked == Booked::Stale {
         return Ok(());

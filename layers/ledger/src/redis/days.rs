@@ -10,7 +10,7 @@ use super::{RedisLedger, retention_ms};
 use crate::{
     account::AccountId,
     calendar::{self, date_of_day},
-    conn::{OPERATOR_TIMEOUT, RedisFault},
+    conn::{OPERATOR_TIMEOUT, RedisFault, Result},
     number::RequestNumber,
 };
 
@@ -39,7 +39,7 @@ impl RedisLedger {
             return;
         }
         let args = [account.to_string(), retention_ms()];
-        let answer: Result<i64, RedisFault> = self
+        let answer: Result<i64> = self
             .ask(&self.0.scripts.note_day, &[key_of(day)], &args)
             .await;
         if answer.is_ok() {
@@ -48,10 +48,7 @@ impl RedisLedger {
     }
 
     /// Returns the accounts that settled calls on the day of this call: one of them probably has the call's receipt.
-    pub(super) async fn accounts_of_day(
-        &self,
-        number: RequestNumber,
-    ) -> Result<Vec<AccountId>, RedisFault> {
+    pub(super) async fn accounts_of_day(&self, number: RequestNumber) -> Result<Vec<AccountId>> {
         match day_of(number) {
             Some(day) => self.ids_in(&key_of(day)).await,
             None => Ok(Vec::new()),
@@ -59,7 +56,7 @@ impl RedisLedger {
     }
 
     /// Returns the account ids in a SET, sorted.
-    pub(super) async fn ids_in(&self, key: &str) -> Result<Vec<AccountId>, RedisFault> {
+    pub(super) async fn ids_in(&self, key: &str) -> Result<Vec<AccountId>> {
         let conn = &self.0.conn;
         let ids: Vec<String> = conn.command(&["SMEMBERS", key], OPERATOR_TIMEOUT).await?;
         let mut ids = parsed(&ids)?;
@@ -68,7 +65,7 @@ impl RedisLedger {
     }
 }
 
-pub(super) fn parsed(ids: &[String]) -> Result<Vec<AccountId>, RedisFault> {
+pub(super) fn parsed(ids: &[String]) -> Result<Vec<AccountId>> {
     ids.iter()
         .map(|id| {
             id.parse::<AccountId>()

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::{ACCOUNTS_AT_ONCE, RedisLedger, SWEPT_MAX, books::done, names::account_key, to_json};
 use crate::{
     account::AccountId,
-    conn::RedisFault,
+    conn::{RedisFault, Result},
     contract::{
         BookError, Document, Documents, EVENTS_AT_ONCE_MAX, EVENTS_MAX, EventStore, LeaderLease,
         LedgerAdmin, ONCE_MS, OnceEvent,
@@ -65,7 +65,7 @@ type RawEvent = (String, HashMap<String, String>);
 
 impl RedisLedger {
     /// Gives numbers to all unnumbered events of an account.
-    async fn gather_of(&self, account: &AccountId) -> Result<(), RedisFault> {
+    async fn gather_of(&self, account: &AccountId) -> Result<()> {
         let stream = account_key(account, ":ev");
         for _ in 0..GATHERINGS_MAX {
             let from: Option<String> = self.command(&["HGET", &feed_key(":from"), account]).await?;
@@ -98,7 +98,7 @@ impl RedisLedger {
     }
 
     /// Searches for accounts whose events have no number because a gateway was killed.
-    async fn sweep_unnumbered(&self) -> Result<(), RedisFault> {
+    async fn sweep_unnumbered(&self) -> Result<()> {
         let mut sweep = self.0.noticed.sweep.lock().await;
         if sweep.last.is_some_and(|last| last.elapsed() < SWEEP_EVERY) {
             return Ok(());
@@ -132,7 +132,7 @@ impl RedisLedger {
         Ok(())
     }
 
-    async fn last_event_of(&self, account: &AccountId) -> Result<Option<String>, RedisFault> {
+    async fn last_event_of(&self, account: &AccountId) -> Result<Option<String>> {
         let stream = account_key(account, ":ev");
         let words = ["XREVRANGE", &stream, "+", "-", "COUNT", "1"];
         let last: Vec<RawEvent> = self.command(&words).await?;
@@ -279,7 +279,7 @@ impl LeaderLease for RedisLedger {
     }
 }
 
-fn document_of(name: &str, text: &str) -> Result<Document, RedisFault> {
+fn document_of(name: &str, text: &str) -> Result<Document> {
     let unexpected = || RedisFault::Unexpected(format!("document {name:?}"));
     let (version, text) = text.split_once(':').ok_or_else(unexpected)?;
     Ok(Document {
@@ -289,7 +289,7 @@ fn document_of(name: &str, text: &str) -> Result<Document, RedisFault> {
     })
 }
 
-pub(super) fn event_of(place: &str, fields: &HashMap<String, String>) -> Result<Event, RedisFault> {
+pub(super) fn event_of(place: &str, fields: &HashMap<String, String>) -> Result<Event> {
     let unexpected = |name: &str| {
         RedisFault::Unexpected(format!("event {place}: field {name} is missing or invalid"))
     };

@@ -12,9 +12,8 @@ use super::{
 use crate::{
     account::{AccountId, GroupId},
     book::GroupBook,
-    ceiling::Ceilings,
-    conn::RedisFault,
-    contract::{BookError, GroupChange, GroupRecord, GroupView},
+    conn::{RedisFault, Result},
+    contract::{BookError, GroupRecord, GroupView},
     money::MicroRub,
 };
 
@@ -23,36 +22,7 @@ use crate::{
 pub(super) type GroupRow = (String, String, i64, Vec<Option<String>>);
 
 impl RedisLedger {
-    pub(super) async fn make_group(
-        &self,
-        account: &AccountId,
-        record: &GroupRecord,
-        ceilings: Ceilings,
-    ) -> Result<GroupView, BookError> {
-        let Ceilings { total, month, day } = ceilings;
-        let set = [total, month, day].map(Some);
-        self.set_group(account, &record.id, "create", Some(&record.name), set)
-            .await?;
-        self.group(account, &record.id).await
-    }
-
-    pub(super) async fn write_group(
-        &self,
-        account: &AccountId,
-        id: &GroupId,
-        change: &GroupChange,
-    ) -> Result<GroupView, BookError> {
-        let set = [change.ceiling, change.ceiling_month, change.ceiling_day];
-        let step = if change.remove { "remove" } else { "change" };
-        self.set_group(account, id, step, change.name.as_deref(), set)
-            .await?;
-        if set.iter().any(Option::is_some) {
-            self.wait_for_leases(account).await?;
-        }
-        self.group(account, id).await
-    }
-
-    async fn set_group(
+    pub(super) async fn set_group(
         &self,
         account: &AccountId,
         id: &GroupId,
@@ -77,7 +47,11 @@ impl RedisLedger {
         done(&word)
     }
 
-    async fn group(&self, account: &AccountId, id: &GroupId) -> Result<GroupView, BookError> {
+    pub(super) async fn group(
+        &self,
+        account: &AccountId,
+        id: &GroupId,
+    ) -> Result<GroupView, BookError> {
         let groups = self.stored_groups(account).await?;
         let found = groups.into_iter().find(|group| group.record.id == *id);
         found.ok_or(BookError::NotFound)
@@ -102,7 +76,7 @@ pub(super) fn views(
     rows: Vec<GroupRow>,
     account_free: MicroRub,
     now: u64,
-) -> Result<Vec<GroupView>, RedisFault> {
+) -> Result<Vec<GroupView>> {
     let view = |(id, name, carried, fields): GroupRow| {
         let unexpected = |_| RedisFault::Unexpected(format!("group {id:?}"));
         let record = GroupRecord {
@@ -119,10 +93,7 @@ pub(super) fn views(
         };
         Ok(group.view(record, account_free, now))
     };
-    let mut views = rows
-        .into_iter()
-        .map(view)
-        .collect::<Result<Vec<_>, RedisFault>>()?;
+    let mut views = rows.into_iter().map(view).collect::<Result<Vec<_>>>()?;
     views.sort_unstable_by(|a, b| a.record.id.cmp(&b.record.id));
     Ok(views)
 }

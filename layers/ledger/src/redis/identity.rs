@@ -64,19 +64,16 @@ impl KeyStore for RedisLedger {
         if record.is_none() {
             Box::pin(self.missing_key()).await?;
         }
-        let until = requested
-            + if record.is_some() {
-                KEY_CACHED
-            } else {
-                NO_KEY_CACHED
-            };
-        self.0.keys.insert(
-            *digest,
-            CachedKey {
-                record: record.clone(),
-                until,
-            },
-        );
+        let cached_for = match record {
+            Some(_) => KEY_CACHED,
+            None => NO_KEY_CACHED,
+        };
+        let (until, known) = (requested + cached_for, record.clone());
+        let cached = CachedKey {
+            record: known,
+            until,
+        };
+        self.0.keys.insert(*digest, cached);
         Ok(record)
     }
 

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     account::AccountId,
-    conn::{OPERATOR_TIMEOUT, RedisFault},
+    conn::{OPERATOR_TIMEOUT, RedisFault, Result},
     contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart},
 };
 
@@ -74,7 +74,7 @@ impl RolledPlace {
     }
 
     /// Returns the position after one more summed line.
-    pub(super) fn with(before: Option<Self>, place: &str, at_ms: u64) -> Result<Self, RedisFault> {
+    pub(super) fn with(before: Option<Self>, place: &str, at_ms: u64) -> Result<Self> {
         let cursor: JournalCursor = place.parse()?;
         let mut later = before.and_then(|before| before.later);
         if cursor.place.ms > at_ms.saturating_add(ID_LATER_MS_USUAL) {
@@ -108,9 +108,9 @@ impl fmt::Display for RolledPlace {
 impl FromStr for RolledPlace {
     type Err = RedisFault;
 
-    fn from_str(text: &str) -> Result<Self, RedisFault> {
+    fn from_str(text: &str) -> Result<Self> {
         let later = text.split_once('~').map(|(_, later)| {
-            let parsed: Result<StreamId, RedisFault> = later.parse();
+            let parsed: Result<StreamId> = later.parse();
             parsed.map(|StreamId { ms, sequence }| (ms, sequence))
         });
         Ok(Self {
@@ -148,7 +148,9 @@ impl RedisLedger {
         };
         let page = self.page_of(account, part, rolled.as_ref()).await?;
         if page.lines.is_empty() && page.next.is_none() {
-            self.must_exist(account).await?;
+            let key = account_key(account, "");
+            let there: bool = self.command(&["HEXISTS", &key, "b"]).await?;
+            return there.then_some(page).ok_or(BookError::NotFound);
         }
         Ok(page)
     }
@@ -220,18 +222,13 @@ impl RedisLedger {
                 continue;
             };
             let entries = first.next();
-            let placed = self
-                .placed_lines_behind(account, wanted.stretch, entries)
-                .await?;
+            let placed = (self.placed_lines_behind(account, wanted.stretch, entries)).await?;
             pages.push(wanted.page(placed));
         }
         Ok(pages)
     }
 
-    async fn many_entries(
-        &self,
-        commands: &[Vec<String>],
-    ) -> Result<Vec<Vec<RawEntry>>, RedisFault> {
+    async fn many_entries(&self, commands: &[Vec<String>]) -> Result<Vec<Vec<RawEntry>>> {
         self.0.conn.commands(commands, OPERATOR_TIMEOUT).await
     }
 
@@ -242,7 +239,7 @@ impl RedisLedger {
         account: &AccountId,
         mut stretch: JournalRange,
         times: &Range<u64>,
-    ) -> Result<bool, RedisFault> {
+    ) -> Result<bool> {
         for _ in 0..YOUNGEST_ENTRIES_MAX / ENTRIES_MAX {
             let entries = self.entries(account, &stretch, ENTRIES_MAX).await?;
             if are_some_of(&entries, times) {
@@ -251,8 +248,7 @@ impl RedisLedger {
             let Some((place, _)) = entries.last().filter(|_| entries.len() == ENTRIES_MAX) else {
                 return Ok(false);
             };
-            let (place, read) = (place.parse()?, None);
-            stretch.after = Some(JournalCursor { place, read });
+            stretch.after = Some(place.parse::<StreamId>()?.into());
         }
         Ok(true)
     }
@@ -263,7 +259,7 @@ impl RedisLedger {
         &self,
         account: &AccountId,
         stretch: JournalRange,
-    ) -> Result<PlacedLines, RedisFault> {
+    ) -> Result<PlacedLines> {
         self.placed_lines_behind(account, stretch, None).await
     }
 
@@ -274,7 +270,7 @@ impl RedisLedger {
         account: &AccountId,
         mut stretch: JournalRange,
         mut first: Option<Vec<RawEntry>>,
-    ) -> Result<PlacedLines, RedisFault> {
+    ) -> Result<PlacedLines> {
         let mut placed: Vec<Placed> = Vec::new();
         let mut count = ENTRIES_FIRST;
         loop {
@@ -309,10 +305,7 @@ impl RedisLedger {
                         line,
                     });
                 }
-                stretch.after = Some(JournalCursor {
-                    place: entry,
-                    read: None,
-                });
+                stretch.after = Some(entry.into());
             }
             if entries.len() < requested {
                 return Ok((placed, None));
@@ -329,20 +322,10 @@ impl RedisLedger {
         account: &AccountId,
         stretch: &JournalRange,
         count: usize,
-    ) -> Result<Vec<RawEntry>, RedisFault> {
+    ) -> Result<Vec<RawEntry>> {
         let words = entries_command(account, stretch, count);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         self.command(&words).await
-    }
-
-    async fn must_exist(&self, account: &AccountId) -> Result<(), BookError> {
-        let key = account_key(account, "");
-        let there: bool = self.command(&["HEXISTS", &key, "b"]).await?;
-        if there {
-            Ok(())
-        } else {
-            Err(BookError::NotFound)
-        }
     }
 }
 
@@ -521,7 +504,7 @@ impl fmt::Display for StreamId {
 impl FromStr for StreamId {
     type Err = RedisFault;
 
-    fn from_str(text: &str) -> Result<Self, RedisFault> {
+    fn from_str(text: &str) -> Result<Self> {
         let (ms, sequence) = text.split_once('-').ok_or_else(|| no_place(text))?;
         Ok(Self {
             ms: ms.parse().map_err(|_| no_place(text))?,
@@ -540,6 +523,13 @@ impl StreamId {
     }
 }
 
+/// The position after a whole entry.
+impl From<StreamId> for JournalCursor {
+    fn from(place: StreamId) -> Self {
+        Self { place, read: None }
+    }
+}
+
 impl fmt::Display for JournalCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.place, f)?;
@@ -553,7 +543,7 @@ impl fmt::Display for JournalCursor {
 impl FromStr for JournalCursor {
     type Err = RedisFault;
 
-    fn from_str(text: &str) -> Result<Self, RedisFault> {
+    fn from_str(text: &str) -> Result<Self> {
         // A reader that continues from this cursor needs only the part before the `~`.
         let text = text.split_once('~').map_or(text, |(cursor, _)| cursor);
         let (place, read) = match text.split_once('/') {

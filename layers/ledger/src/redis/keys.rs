@@ -14,7 +14,7 @@ use crate::{
     account::{AccountId, KeyId, KeyRecord},
     book::KeyBook,
     ceiling::Ceilings,
-    conn::{OPERATOR_TIMEOUT, RedisFault},
+    conn::{OPERATOR_TIMEOUT, RedisFault, Result},
     contract::{BookError, KeyView},
     money::MicroRub,
 };
@@ -126,10 +126,8 @@ impl RedisLedger {
         let account = account
             .parse::<AccountId>()
             .map_err(|_| RedisFault::Unexpected(format!("key {id} of account {account:?}")))?;
-        Ok(self
-            .stored_keys(&account, &[id.to_string()])
-            .await?
-            .and_then(|mut keys| keys.pop()))
+        let keys = self.stored_keys(&account, &[id.to_string()]).await?;
+        Ok(keys.and_then(|mut keys| keys.pop()))
     }
 
     /// Returns the named keys of an account, or all of its keys if no name is given. `None` if the account does not
@@ -182,7 +180,7 @@ pub(super) fn stored(
     (json, fields, group): KeyRow,
     account_free: MicroRub,
     now: u64,
-) -> Result<StoredKey, RedisFault> {
+) -> Result<StoredKey> {
     let record: KeyRecord = serde_json::from_str(&json)
         .map_err(|error| RedisFault::Unexpected(format!("invalid key record: {error}")))?;
     let mut fields = fields.into_iter();
@@ -207,12 +205,12 @@ pub(super) fn stored(
 }
 
 /// Returns the money of a key or a group from its fields, which are in the order of [`MONEY_PARTS`].
-pub(super) fn money_of(who: &str, fields: Vec<Option<String>>) -> Result<KeyBook, RedisFault> {
+pub(super) fn money_of(who: &str, fields: Vec<Option<String>>) -> Result<KeyBook> {
     let fields: [Option<String>; MONEY_PARTS.len()] = fields
         .try_into()
         .map_err(|_| RedisFault::Unexpected(format!("{who}: an unexpected number of fields")))?;
     let [state, used, held, total, month, day, this_month, today] = fields;
-    let amount = |field: Option<String>, part: &str| -> Result<Option<MicroRub>, RedisFault> {
+    let amount = |field: Option<String>, part: &str| -> Result<Option<MicroRub>> {
         Ok(parsed(who, field, part)?.map(MicroRub::new))
     };
     Ok(KeyBook {
@@ -230,11 +228,7 @@ pub(super) fn money_of(who: &str, fields: Vec<Option<String>>) -> Result<KeyBook
     })
 }
 
-fn parsed<T: FromStr>(
-    who: &str,
-    field: Option<String>,
-    part: &str,
-) -> Result<Option<T>, RedisFault> {
+fn parsed<T: FromStr>(who: &str, field: Option<String>, part: &str) -> Result<Option<T>> {
     let Some(field) = field else { return Ok(None) };
     field.parse::<T>().map(Some).map_err(|_| {
         RedisFault::Unexpected(format!(

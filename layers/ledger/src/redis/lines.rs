@@ -10,7 +10,7 @@ use std::{
 use super::booked_of;
 use crate::{
     account::{AccountId, GroupId, KeyId},
-    conn::RedisFault,
+    conn::{RedisFault, Result},
     contract::{Booked, JournalLine, Receipt},
     leases::TurnEnd,
     money::MicroRub,
@@ -48,20 +48,20 @@ impl<'a, P: fmt::Display> EntryFields<'a, P> {
         self.fields.get(name).map(String::as_str)
     }
 
-    pub(super) fn text(&self, name: &str) -> Result<&'a str, RedisFault> {
+    pub(super) fn text(&self, name: &str) -> Result<&'a str> {
         self.get(name).ok_or_else(|| self.unexpected(name))
     }
 
-    pub(super) fn parsed<T: FromStr>(&self, name: &str) -> Result<T, RedisFault> {
+    pub(super) fn parsed<T: FromStr>(&self, name: &str) -> Result<T> {
         let parsed = self.text(name)?.parse();
         parsed.map_err(|_| self.unexpected(name))
     }
 
-    pub(super) fn amount(&self, name: &str) -> Result<MicroRub, RedisFault> {
+    pub(super) fn amount(&self, name: &str) -> Result<MicroRub> {
         self.parsed(name).map(MicroRub::new)
     }
 
-    pub(super) fn booked(&self) -> Result<Booked, RedisFault> {
+    pub(super) fn booked(&self) -> Result<Booked> {
         booked_of(self.text("booked")?)
     }
 }
@@ -80,7 +80,7 @@ pub(super) fn lines_of(
     account: &AccountId,
     place: &str,
     fields: &HashMap<String, String>,
-) -> Result<Vec<JournalLine>, RedisFault> {
+) -> Result<Vec<JournalLine>> {
     if !is_turn(fields) {
         return Ok(vec![line_of(account, place, fields)?]);
     }
@@ -93,7 +93,7 @@ pub(super) fn receipt_in_entry(
     account: &AccountId,
     number: RequestNumber,
     fields: &HashMap<String, String>,
-) -> Result<Option<Receipt>, RedisFault> {
+) -> Result<Option<Receipt>> {
     if !is_turn(fields) {
         return receipt_of(account, number, fields).map(Some);
     }
@@ -187,7 +187,7 @@ fn receipts_of_turn(
     account: &AccountId,
     place: &str,
     fields: &HashMap<String, String>,
-) -> Result<Vec<Receipt>, RedisFault> {
+) -> Result<Vec<Receipt>> {
     let entry = EntryFields::new(fields, in_journal(account, place));
     let at_ms = entry.parsed("at")?;
     let key: KeyId = entry.parsed("key")?;
@@ -218,7 +218,7 @@ pub(super) fn line_of(
     account: &AccountId,
     place: &str,
     fields: &HashMap<String, String>,
-) -> Result<JournalLine, RedisFault> {
+) -> Result<JournalLine> {
     let entry = EntryFields::new(fields, in_journal(account, place));
     match entry.text("kind")? {
         "call" => receipt_of(account, entry.parsed("number")?, fields).map(JournalLine::Call),
@@ -237,7 +237,7 @@ pub(super) fn receipt_of(
     account: &AccountId,
     number: RequestNumber,
     fields: &HashMap<String, String>,
-) -> Result<Receipt, RedisFault> {
+) -> Result<Receipt> {
     let place = format_args!("receipt {number}");
     let entry = EntryFields::new(fields, place);
     let item = serde_json::from_str(entry.text("item")?);

@@ -88,17 +88,20 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use serde::Serialize;
+use serde::{
+    Deserialize,
+    de::{IntoDeserializer, value::Error as WordError},
+};
 
 pub use self::{copy::RedisCopy, leases::LEFT_FOR, turn::LeaseView, watch::Watch};
 use self::{
     days::Days, identity::KeyCache, keys::CeilingsSet, names::call_keys, scripts::Scripts,
     watch::DataSet,
 };
-use super::contract::{BookError, Booked, LedgerError};
+use super::contract::{BookError, Booked, LedgerError, to_json};
 use crate::{
     account::AccountId,
-    conn::{Args, OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Reply},
+    conn::{Args, OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisScript, Reply, Result},
     leases::Leases,
     money::MicroRub,
     number::RequestNumber,
@@ -246,7 +249,7 @@ impl RedisLedger {
         script: &RedisScript,
         keys: &[String],
         args: impl Args,
-    ) -> Result<T, RedisFault> {
+    ) -> Result<T> {
         // Boxed, because leases answer most calls without a script. Otherwise each call would reserve 3 KB for this
         // future.
         let limit = self.0.conn.response_timeout();
@@ -259,7 +262,7 @@ impl RedisLedger {
         script: &RedisScript,
         keys: &[String],
         args: impl Args,
-    ) -> Result<T, RedisFault> {
+    ) -> Result<T> {
         self.0.conn.eval(script, keys, args, OPERATOR_TIMEOUT).await
     }
 
@@ -270,20 +273,20 @@ impl RedisLedger {
         script: &RedisScript,
         keys: &[String],
         args: &[String],
-    ) -> Result<T, RedisFault> {
+    ) -> Result<T> {
         let conn = &self.0.conn;
         conn.eval_durably(script, keys, args, OPERATOR_TIMEOUT)
             .await
     }
 
     /// Sends a command for an operator or a sweep, with a long timeout.
-    async fn command<T: Reply>(&self, words: &[&str]) -> Result<T, RedisFault> {
+    async fn command<T: Reply>(&self, words: &[&str]) -> Result<T> {
         self.0.conn.command(words, OPERATOR_TIMEOUT).await
     }
 
     /// Returns the next account ids of a sweep, and the cursor from which to continue; the cursor is 0 after the last
     /// account.
-    async fn next_ids(&self, cursor: u64) -> Result<(u64, Vec<AccountId>), RedisFault> {
+    async fn next_ids(&self, cursor: u64) -> Result<(u64, Vec<AccountId>)> {
         let cursor = cursor.to_string();
         let words = ["SSCAN", "tg:accounts", &cursor, "COUNT", SWEPT_AT_ONCE];
         let (next, ids): (u64, Vec<String>) = self.command(&words).await?;
@@ -291,11 +294,7 @@ impl RedisLedger {
     }
 
     /// Returns the hash fields whose names match the pattern. The same field may be returned twice.
-    async fn scan_hash<T: Reply>(
-        &self,
-        key: &str,
-        pattern: &str,
-    ) -> Result<Vec<(String, T)>, RedisFault> {
+    async fn scan_hash<T: Reply>(&self, key: &str, pattern: &str) -> Result<Vec<(String, T)>> {
         let (mut cursor, mut found) = (0_u64, Vec::new());
         loop {
             let at = cursor.to_string();
@@ -310,7 +309,7 @@ impl RedisLedger {
     }
 
     /// Returns the ids of all accounts. Fails if the server has lost the data set.
-    async fn account_ids(&self) -> Result<Vec<AccountId>, RedisFault> {
+    async fn account_ids(&self) -> Result<Vec<AccountId>> {
         self.missing_account().await?;
         self.ids_in("tg:accounts").await
     }
@@ -336,7 +335,7 @@ impl From<RedisFault> for BookError {
     }
 }
 
-fn new_enough(conn: &RedisConn) -> Result<(), RedisFault> {
+fn new_enough(conn: &RedisConn) -> Result<()> {
     let (major, minor) = conn.version();
     if (major, minor) < (6, 2) {
         let text =
@@ -358,24 +357,13 @@ fn other_schema(schema: &str) -> RedisFault {
     })
 }
 
-fn booked_of(word: &str) -> Result<Booked, RedisFault> {
-    Ok(match word {
-        "held" => Booked::Held,
-        "late" => Booked::Late,
-        "forced" => Booked::Forced,
-        "stale" => Booked::Stale,
-        "no_account" => Booked::NoAccount,
-        "released" => Booked::Released,
-        word => return Err(RedisFault::Unexpected(format!("booked {word:?}"))),
-    })
+fn booked_of(word: &str) -> Result<Booked> {
+    let booked: Result<_, WordError> = Booked::deserialize(word.into_deserializer());
+    booked.map_err(|_| RedisFault::Unexpected(format!("booked {word:?}")))
 }
 
 fn digits(amount: MicroRub) -> String {
     amount.micro().to_string()
-}
-
-fn to_json<T: Serialize>(value: &T) -> Result<String, BookError> {
-    serde_json::to_string(value).map_err(|error| BookError::Unavailable(error.into()))
 }
 
 /// Returns ceilings as arguments of a script: `=` leaves a ceiling unchanged, and an empty text removes it.

@@ -28,12 +28,12 @@ use super::{
 };
 use crate::{
     account::AccountId,
-    conn::RedisFault,
-    contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart},
+    conn::{RedisFault, Result},
+    contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, if_found},
     number::RequestNumber,
     rollup::{
         Change, DAY_MS, HOUR_MS, Marks, Rolled, Rollup, RowId, Scope, Sums, UnrolledLines, Words,
-        now_ms, there,
+        now_ms,
     },
 };
 
@@ -64,7 +64,7 @@ fn entries_key(account: &AccountId, block: u64) -> String {
     format!("{MARKS}:=entries:{account}:{block}")
 }
 
-fn place_of(id: &RowId) -> Result<(String, String), RedisFault> {
+fn place_of(id: &RowId) -> Result<(String, String)> {
     let words = serde_json::to_string(&id.words).map_err(|_| unexpected("words"))?;
     let key = block_key(&id.scope, id.at_ms / block_ms(&id.scope));
     Ok((key, format!("{} {words}", id.at_ms)))
@@ -75,10 +75,7 @@ fn unexpected(what: &str) -> RedisFault {
 }
 
 /// Returns those rows of a block whose periods begin within a time range. Other rows are not parsed.
-fn rows_of(
-    block: &HashMap<String, String>,
-    time: &Range<u64>,
-) -> Result<Vec<(u64, Words, Sums)>, RedisFault> {
+fn rows_of(block: &HashMap<String, String>, time: &Range<u64>) -> Result<Vec<(u64, Words, Sums)>> {
     let mut rows = Vec::new();
     for (field, sums) in block {
         let (at_ms, words) = field.split_once(' ').ok_or_else(|| unexpected(field))?;
@@ -101,7 +98,7 @@ fn version_after(version: u64) -> u64 {
 }
 
 /// Parses the version, and the positions up to which journals are summed.
-fn marks_of(fields: HashMap<String, String>) -> Result<Marks, RedisFault> {
+fn marks_of(fields: HashMap<String, String>) -> Result<Marks> {
     let mut marks = Marks::default();
     let mut entries = HashMap::new();
     for (name, value) in fields {
@@ -129,14 +126,25 @@ impl RedisLedger {
         let first = (time.start / block).max(oldest.saturating_sub(1));
         first..(time.end.div_ceil(block)).min(newest + 1)
     }
-}
 
-impl RedisLedger {
+    /// Reads the marks and blocks of sums at one moment. The first key is that of the marks.
+    async fn marks_and_blocks(
+        &self,
+        keys: &[String],
+        of: String,
+    ) -> Result<(Marks, impl Iterator<Item = HashMap<String, String>>)> {
+        let script = &self.0.scripts.read_sums;
+        let answer: Vec<HashMap<String, String>> = self.ask_patiently(script, keys, &[of]).await?;
+        let mut answer = answer.into_iter();
+        let marks = marks_of(answer.next().unwrap_or_default())?;
+        Ok((marks, answer))
+    }
+
     /// Returns the position up to which each account's journal is summed, in the order of the accounts.
     pub(super) async fn rolled_places(
         &self,
         accounts: &[&AccountId],
-    ) -> Result<Vec<Option<RolledPlace>>, RedisFault> {
+    ) -> Result<Vec<Option<RolledPlace>>> {
         let names: Vec<String> = accounts.iter().map(|id| format!("p:{id}")).collect();
         let mut words = vec!["HMGET", MARKS];
         words.extend(names.iter().map(String::as_str));
@@ -158,7 +166,7 @@ impl Rollup for RedisLedger {
         parts: &[(&AccountId, JournalPart<'_>)],
     ) -> Result<Vec<Option<JournalPage>>, BookError> {
         if let [(account, part)] = parts {
-            return Ok(vec![there(self.journal_page(account, part).await)?]);
+            return Ok(vec![if_found(self.journal_page(account, part).await)?]);
         }
         let helps = parts.iter().any(|(_, part)| RolledPlace::helps(part));
         let rolled = match helps {
@@ -190,13 +198,9 @@ impl Rollup for RedisLedger {
         }
         let of = parts.iter().find_map(|(scope, _)| scope.account());
         let of = of.map_or_else(String::new, AccountId::to_string);
-        let answer: Vec<HashMap<String, String>> = self
-            .ask_patiently(&self.0.scripts.read_sums, &keys, &[of])
-            .await?;
-        let mut answer = answer.into_iter();
-        let marks = marks_of(answer.next().unwrap_or_default())?;
+        let (marks, blocks) = self.marks_and_blocks(&keys, of).await?;
         let mut rows = Vec::new();
-        for (block, time) in answer.zip(times) {
+        for (block, time) in blocks.zip(times) {
             rows.extend(rows_of(&block, time)?);
         }
         Ok(Rolled {
@@ -208,9 +212,8 @@ impl Rollup for RedisLedger {
 
     /// Returns the time before which sums have expired, according to the retention of blocks.
     async fn oldest_sums_ms(&self, scope: &Scope) -> Result<Option<u64>, BookError> {
-        Ok(Some(
-            Self::blocks(scope, &(0..u64::MAX)).start * block_ms(scope),
-        ))
+        let blocks = Self::blocks(scope, &(0..u64::MAX));
+        Ok(Some(blocks.start * block_ms(scope)))
     }
 
     fn place_ms(&self, place: &str) -> u64 {
@@ -227,7 +230,7 @@ impl Rollup for RedisLedger {
         let answers = requested.iter().map(|(key, fields)| async move {
             let mut words = vec!["HMGET", key];
             words.extend(fields.iter().map(|(_, field)| field.as_str()));
-            let answer: Result<Vec<Option<String>>, RedisFault> = self.command(&words).await;
+            let answer: Result<Vec<Option<String>>> = self.command(&words).await;
             answer
         });
         let answers = futures_util::future::join_all(answers).await;
@@ -274,19 +277,14 @@ impl Rollup for RedisLedger {
         let mut keys = vec![MARKS.to_owned()];
         let blocks = Self::blocks(&Scope::Days, &(0..u64::MAX));
         keys.extend(blocks.map(|block| entries_key(account, block)));
-        let of = [account.to_string()];
-        let answer: Vec<HashMap<String, String>> = self
-            .ask_patiently(&self.0.scripts.read_sums, &keys, &of)
-            .await?;
-        let mut answer = answer.into_iter();
-        let marks = marks_of(answer.next().unwrap_or_default())?;
+        let (marks, blocks) = self.marks_and_blocks(&keys, account.to_string()).await?;
         let noted = marks.entries.unwrap_or_default().remove(account);
         let Some(after) = noted.filter(|noted| marks.places.get(account) == Some(noted)) else {
             return Ok(None);
         };
         let last: StreamId = end.parse()?;
         let mut entries: Vec<(StreamId, JournalLine)> = Vec::new();
-        for (place, line) in answer.flatten() {
+        for (place, line) in blocks.flatten() {
             let place = place.parse()?;
             if place > last {
                 continue;

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     account::{AccountId, KeyId},
     audit::{GroupSnapshot, KeySnapshot, Snapshot},
-    conn::RedisFault,
+    conn::{RedisFault, Result},
     contract::{AccountBooks, AccountView, GroupView, KeyView, OpenHold},
     money::MicroRub,
 };
@@ -51,10 +51,7 @@ pub(super) struct StoredBooks {
 
 impl RedisLedger {
     /// Reads the state of an account; `None` if the account does not exist.
-    pub(super) async fn stored_books(
-        &self,
-        account: &AccountId,
-    ) -> Result<Option<StoredBooks>, RedisFault> {
+    pub(super) async fn stored_books(&self, account: &AccountId) -> Result<Option<StoredBooks>> {
         let keys = ["", ":k", ":x", ":t", ":j"].map(|part| account_key(account, part));
         let conn = &self.0.conn;
         let reply: Option<Reply> = conn
@@ -80,18 +77,9 @@ impl From<Reply> for StoredBooks {
 
 impl StoredBooks {
     /// Returns the account's books in the form that operators see.
-    pub(super) fn books(&self, id: &AccountId) -> Result<AccountBooks, RedisFault> {
-        let Snapshot {
-            balance_rub,
-            held_rub,
-            spent_rub,
-            loss_rub,
-            entered_rub,
-            holds,
-            journal_complete,
-            ..
-        } = self.snapshot(id)?;
-        let free_rub = balance_rub.minus_or_zero(held_rub);
+    pub(super) fn books(&self, id: &AccountId) -> Result<AccountBooks> {
+        let snapshot = self.snapshot(id)?;
+        let free_rub = snapshot.balance_rub.minus_or_zero(snapshot.held_rub);
         let stored = self.stored_keys(free_rub)?;
         let mut keys: Vec<KeyView> = stored.into_iter().map(|key| key.view).collect();
         keys.sort_unstable_by(|a, b| a.record.id.cmp(&b.record.id));
@@ -99,29 +87,26 @@ impl StoredBooks {
             view: AccountView {
                 id: id.clone(),
                 name: self.fields.get("name").cloned().unwrap_or_default(),
-                suspended: self
-                    .fields
-                    .get("s")
-                    .is_some_and(|suspended| suspended == "1"),
-                balance_rub,
-                held_rub,
+                suspended: (self.fields.get("s")).is_some_and(|suspended| suspended == "1"),
+                balance_rub: snapshot.balance_rub,
+                held_rub: snapshot.held_rub,
                 free_rub,
-                spent_rub,
-                loss_rub,
-                holds_open: holds.len() as u64,
+                spent_rub: snapshot.spent_rub,
+                loss_rub: snapshot.loss_rub,
+                holds_open: snapshot.holds.len() as u64,
             },
-            entered_rub,
+            entered_rub: snapshot.entered_rub,
             keys,
             groups: self.groups(free_rub)?,
-            holds,
+            holds: snapshot.holds,
             journal_end: self.journal_end.clone(),
-            journal_complete,
+            journal_complete: snapshot.journal_complete,
         })
     }
 
     /// Returns the account's money as stored, including money of keys that have no record.
-    pub(super) fn snapshot(&self, id: &AccountId) -> Result<Snapshot, RedisFault> {
-        let amount = |name: &str| -> Result<MicroRub, RedisFault> {
+    pub(super) fn snapshot(&self, id: &AccountId) -> Result<Snapshot> {
+        let amount = |name: &str| -> Result<MicroRub> {
             Ok(MicroRub::new(self.number(id, name)?.unwrap_or_default()))
         };
         let mut keys: BTreeMap<KeyId, KeySnapshot> = BTreeMap::new();
@@ -217,7 +202,7 @@ impl StoredBooks {
     }
 
     /// Returns the account's money. For each key it includes the spending before the key's current day and month.
-    pub(super) fn snapshot_with_periods(&self, id: &AccountId) -> Result<Snapshot, RedisFault> {
+    pub(super) fn snapshot_with_periods(&self, id: &AccountId) -> Result<Snapshot> {
         let mut snapshot = self.snapshot(id)?;
         let mut befores: BTreeMap<KeyId, MicroRub> = BTreeMap::new();
         for key in self.stored_keys(MicroRub::ZERO)? {
@@ -243,7 +228,7 @@ impl StoredBooks {
         Ok(snapshot)
     }
 
-    fn stored_keys(&self, account_free: MicroRub) -> Result<Vec<StoredKey>, RedisFault> {
+    fn stored_keys(&self, account_free: MicroRub) -> Result<Vec<StoredKey>> {
         let keys = self.records.iter().map(|(key, record)| {
             let field = |part: &str| self.fields.get(&format!("{key}.{part}")).cloned();
             let group = self.group_of(key);
@@ -266,7 +251,7 @@ impl StoredBooks {
     }
 
     /// Sets the group of a key and the number of its open calls in a snapshot.
-    fn bind(&self, id: &AccountId, key: &mut KeySnapshot) -> Result<(), RedisFault> {
+    fn bind(&self, id: &AccountId, key: &mut KeySnapshot) -> Result<()> {
         let Some((group, calls)) = self.state_of(&key.id) else {
             return Ok(());
         };
@@ -286,7 +271,7 @@ impl StoredBooks {
         MONEY_PARTS.map(field).to_vec()
     }
 
-    fn groups(&self, account_free: MicroRub) -> Result<Vec<GroupView>, RedisFault> {
+    fn groups(&self, account_free: MicroRub) -> Result<Vec<GroupView>> {
         let ids = self.fields.get("groups").map_or("", String::as_str);
         let row = |id: &str| -> GroupRow {
             let field = |part: &str| self.fields.get(&format!("g:{id}.{part}"));
@@ -305,7 +290,7 @@ impl StoredBooks {
         )
     }
 
-    fn number(&self, id: &AccountId, name: &str) -> Result<Option<i64>, RedisFault> {
+    fn number(&self, id: &AccountId, name: &str) -> Result<Option<i64>> {
         match self.fields.get(name) {
             None => Ok(None),
             Some(value) => value.parse().map(Some).map_err(|_| unexpected(id, name)),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{
     NO_ARGS, RECEIPT_MS, RedisLedger, booked_of,
-    calls::{Refused, refused_hold},
+    calls::{Refused, read_refusal},
     days::day_of,
     digits,
     lines::turn_lines,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     account::{AccountId, KeyId},
-    conn::{Lane, RedisFault},
+    conn::{Lane, RedisFault, Result},
     contract::{Booked, LedgerError, Settled},
     leases::{Step, Turn, TurnAnswer, TurnEnd, Word},
     money::MicroRub,
@@ -69,9 +69,11 @@ impl RedisLedger {
     pub(super) async fn turn_of(&self, turn: &Turn, lane: Lane) -> Result<TurnAnswer, LedgerError> {
         self.0.data.present()?;
         let ends = in_order(&turn.ends);
-        let batches = batches_of(&ends);
+        let number = |end: &TurnEnd| end.settlement.number;
+        let batches = ends.chunk_by(|a, b| begins(number(a)) == begins(number(b)));
+        let batches: Vec<&[&TurnEnd]> = batches.collect();
         let keys = keys_of(turn, &ends, &batches);
-        let mut args = self.args_of(turn, &ends, batches)?;
+        let mut args = self.args_of(turn, &ends, &batches)?;
         let conn = &self.0.conn;
         let limit = conn.response_timeout();
         let scripts = &self.0.scripts;
@@ -100,15 +102,11 @@ impl RedisLedger {
         let mut answer = answer_of(reply, turn, &ends)?;
         // The flag `short` makes the lease's owner give money back, and request money again later.
         answer.short |= lends_nothing;
-        if answer
-            .ends
-            .iter()
-            .any(|end| end.booked == Booked::NoAccount)
-        {
+        let mut settled = answer.ends.iter();
+        if settled.any(|end| end.booked == Booked::NoAccount) {
             self.missing_account().await?;
         }
         // The settlements are sorted by the times of their calls, so each day is added to the index once.
-        let number = |end: &TurnEnd| end.settlement.number;
         for of_day in ends.chunk_by(|a, b| day_of(number(a)) == day_of(number(b))) {
             self.note_day(number(of_day[0]), &turn.account).await;
         }
@@ -119,7 +117,7 @@ impl RedisLedger {
         &self,
         turn: &Turn,
         ends: &[&TurnEnd],
-        batches: Vec<Batch>,
+        batches: &[&[&TurnEnd]],
     ) -> Result<Vec<Vec<u8>>, LedgerError> {
         let mut args: Vec<Vec<u8>> = [
             turn.lease.to_string(),
@@ -147,38 +145,34 @@ impl RedisLedger {
         args.push(covers.collect::<Vec<_>>().join(" ").into_bytes());
         args.push(lines.1.into_bytes());
         args.push(batches.len().to_string().into_bytes());
-        args.extend(batches.into_iter().flat_map(Batch::into_args));
+        args.extend(batches.iter().flat_map(|batch| batch_args(batch)));
         Ok(args)
     }
 
     /// Recalls the leased money of the account that no call holds. Returns how many leases may still grant holds.
-    pub(super) async fn recall_in(&self, account: &AccountId) -> Result<u64, RedisFault> {
+    pub(super) async fn recall_in(&self, account: &AccountId) -> Result<u64> {
         let keys = ["", ":l"].map(|part| account_key(account, part));
         self.ask(&self.0.scripts.recall, &keys, NO_ARGS).await
     }
 
     /// Returns the leases of an account, and the server's time in milliseconds.
-    pub(super) async fn leases_at(
-        &self,
-        account: &AccountId,
-    ) -> Result<(u64, Vec<LeaseView>), RedisFault> {
+    pub(super) async fn leases_at(&self, account: &AccountId) -> Result<(u64, Vec<LeaseView>)> {
         let keys = ["", ":l", ":x"].map(|part| account_key(account, part));
         let (now, rows): (u64, Vec<(String, String, u64, String)>) = self
             .ask_patiently(&self.0.scripts.leases, &keys, NO_ARGS)
             .await?;
-        let views = rows
-            .into_iter()
+        let mut views = Vec::with_capacity(rows.len());
+        for (number, hold, due_ms, record) in rows {
             // The record of an expired lease may still exist, although the lease's hold does not. Such leases are left
             // out.
-            .filter(|(_, hold, _, _)| !hold.is_empty())
-            .map(|(number, hold, due_ms, record)| {
-                LeaseView::from_reply(account, &number, &hold, due_ms, &record).ok_or_else(|| {
-                    RedisFault::Unexpected(format!(
-                        "lease {number} of {account}: {hold:?} {record:?}"
-                    ))
-                })
-            });
-        Ok((now, views.collect::<Result<_, _>>()?))
+            if hold.is_empty() {
+                continue;
+            }
+            let view = LeaseView::from_reply(account, &number, &hold, due_ms, &record);
+            let text = || format!("lease {number} of {account}: {hold:?} {record:?}");
+            views.push(view.ok_or_else(|| RedisFault::Unexpected(text()))?);
+        }
+        Ok((now, views))
     }
 }
 
@@ -200,38 +194,17 @@ fn in_order(ends: &[TurnEnd]) -> Vec<&TurnEnd> {
     ordered
 }
 
-/// Settlements of calls whose numbers were generated within the same 4 s.
-struct Batch {
-    begins_as: RequestNumber,
-    count: usize,
-    /// When the batch's first and last call number were generated, in milliseconds since the beginning of the 4 s.
-    span: (u16, u16),
-    numbers: Vec<u8>,
-}
-
-impl Batch {
-    fn into_args(self) -> [Vec<u8>; 3] {
-        let (first, last) = self.span;
-        let [count, span] = [self.count.to_string(), format!("{first:04}:{last:04}")];
-        [count.into_bytes(), span.into_bytes(), self.numbers]
-    }
-}
-
-fn batches_of(ends: &[&TurnEnd]) -> Vec<Batch> {
-    let batches = ends.chunk_by(|a, b| begins(a.settlement.number) == begins(b.settlement.number));
-    let batches = batches.map(|batch| {
-        let numbers = || batch.iter().map(|end| end.settlement.number);
-        let times = || numbers().map(time_within);
-        let mut rest = Vec::with_capacity(NUMBER_BYTES * batch.len());
-        numbers().for_each(|number| rest.extend_from_slice(place_field(&number)));
-        Batch {
-            begins_as: batch[0].settlement.number,
-            count: batch.len(),
-            span: (times().min().unwrap_or(0), times().max().unwrap_or(0)),
-            numbers: rest,
-        }
-    });
-    batches.collect()
+/// Returns the arguments of a batch: settlements of calls whose numbers were generated within the same 4 s. The second
+/// argument contains when the batch's first and last call number were generated, in milliseconds since the beginning
+/// of the 4 s.
+fn batch_args(batch: &[&TurnEnd]) -> [Vec<u8>; 3] {
+    let numbers = || batch.iter().map(|end| end.settlement.number);
+    let times = || numbers().map(time_within);
+    let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
+    let mut rest = Vec::with_capacity(NUMBER_BYTES * batch.len());
+    numbers().for_each(|number| rest.extend_from_slice(place_field(&number)));
+    let [count, span] = [batch.len().to_string(), format!("{first:04}:{last:04}")];
+    [count.into_bytes(), span.into_bytes(), rest]
 }
 
 /// Returns the sum of the costs of these settlements. `None` if the lease does not pay one of the costs in full.
@@ -246,7 +219,7 @@ fn paid_whole(ends: &[&TurnEnd]) -> Option<MicroRub> {
     Some(all)
 }
 
-fn read_word(word: &str) -> Result<Word, RedisFault> {
+fn read_word(word: &str) -> Result<Word> {
     Ok(match word {
         "ok" => Word::Done,
         "refused" => Word::Refused,
@@ -257,34 +230,27 @@ fn read_word(word: &str) -> Result<Word, RedisFault> {
     })
 }
 
-fn keys_of(turn: &Turn, ends: &[&TurnEnd], batches: &[Batch]) -> Vec<String> {
+fn keys_of(turn: &Turn, ends: &[&TurnEnd], batches: &[&[&TurnEnd]]) -> Vec<String> {
     let mut keys = Vec::with_capacity(8 + 2 * batches.len() + ends.len());
     keys.extend(hold_keys(&turn.account));
     keys.extend([":j", ":l", ":ev"].map(|part| account_key(&turn.account, part)));
     keys.push(tombstone_key(&turn.account, turn.lease));
     for key_of in [turns_key, places_key] {
-        keys.extend(
-            batches
-                .iter()
-                .map(|batch| key_of(&turn.account, batch.begins_as)),
-        );
+        let first = batches.iter().map(|batch| batch[0].settlement.number);
+        keys.extend(first.map(|number| key_of(&turn.account, number)));
     }
-    let alone = ends
-        .iter()
-        .map(|end| receipt_key(&turn.account, end.settlement.number));
-    keys.extend(alone);
+    let numbers = ends.iter().map(|end| end.settlement.number);
+    keys.extend(numbers.map(|number| receipt_key(&turn.account, number)));
     keys
 }
 
-fn answer_of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<TurnAnswer, RedisFault> {
+fn answer_of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<TurnAnswer> {
     let (word, left, free, short, answers, _, last, refusals) = reply;
     let word = read_word(&word)?;
     let settled = if answers.is_empty() {
         let paid = ends.iter().map(|end| Settled {
-            booked: Booked::Held,
             charged: end.settlement.cost,
-            loss: MicroRub::ZERO,
-            repeated: false,
+            ..Settled::nothing(Booked::Held)
         });
         paid.collect()
     } else {
@@ -296,7 +262,7 @@ fn answer_of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<TurnAnswer,
                 repeated: *repeated,
             })
         });
-        each.collect::<Result<Vec<_>, RedisFault>>()?
+        each.collect::<Result<Vec<_>>>()?
     };
     if ends.len() != settled.len() {
         let text = format!(
@@ -308,28 +274,15 @@ fn answer_of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<TurnAnswer,
     }
     let numbers = ends.iter().map(|end| end.settlement.number);
     let by_number: HashMap<RequestNumber, Settled> = numbers.zip(settled).collect();
-    let in_turn = turn
-        .ends
-        .iter()
-        .map(|end| by_number[&end.settlement.number]);
-    let refusal = match refusals.first() {
-        None => None,
-        Some((word, first, second, ceiling, index)) => {
-            match refused_hold(word, *first, *second, ceiling, *index) {
-                LedgerError::Refused(refusal) => Some(refusal),
-                LedgerError::Unavailable(cause) => {
-                    return Err(RedisFault::Unexpected(cause.to_string()));
-                }
-            }
-        }
-    };
+    let in_turn = turn.ends.iter();
+    let in_turn = in_turn.map(|end| by_number[&end.settlement.number]);
     Ok(TurnAnswer {
         word,
         left: MicroRub::new(left),
         free: MicroRub::new(free),
         short: short > 0,
         recalled: short == RECALLED,
-        refusal,
+        refusal: refusals.first().map(read_refusal).transpose()?,
         last,
         ends: in_turn.collect(),
     })

@@ -10,7 +10,6 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use futures_util::future::{join, join_all};
@@ -18,7 +17,7 @@ use uuid::Uuid;
 
 use super::RedisLedger;
 use crate::{
-    conn::{OPERATOR_TIMEOUT, Primary, RedisConn, RedisFault, ServerInfo},
+    conn::{OPERATOR_TIMEOUT, Primary, RedisConn, RedisFault, Result, ServerInfo},
     contract::LedgerError,
 };
 
@@ -49,7 +48,7 @@ pub(super) struct DataSet {
 }
 
 /// The reply of each primary to INFO, by the primary's address.
-type ServerReports = Vec<(Arc<str>, Result<Option<ServerInfo>, RedisFault>)>;
+type ServerReports = Vec<(Arc<str>, Result<Option<ServerInfo>>)>;
 /// The run id and the replication id of each server, by address.
 type Identities = BTreeMap<Arc<str>, String>;
 
@@ -104,7 +103,7 @@ impl RedisLedger {
     }
 
     /// Checks the data set because an account is missing that should exist.
-    pub(super) async fn missing_account(&self) -> Result<(), RedisFault> {
+    pub(super) async fn missing_account(&self) -> Result<()> {
         let data = &self.0.data;
         if !Box::pin(data.is_intact(&self.0.conn)).await? {
             data.lost.store(true, Ordering::Relaxed);
@@ -113,7 +112,7 @@ impl RedisLedger {
     }
 
     /// Checks the data set because a caller's key was not found. This happens often, since clients send invented keys.
-    pub(super) async fn missing_key(&self) -> Result<(), RedisFault> {
+    pub(super) async fn missing_key(&self) -> Result<()> {
         let data = &self.0.data;
         if let Ok(epoch) = read_epoch(&self.0.conn).await
             && epoch.as_deref() != Some(data.epoch.as_str())
@@ -126,7 +125,7 @@ impl RedisLedger {
 
 impl DataSet {
     /// Reads the epoch of the data set. Writes a new epoch first if the server has none.
-    pub(super) async fn begin(conn: &RedisConn) -> Result<Self, RedisFault> {
+    pub(super) async fn begin(conn: &RedisConn) -> Result<Self> {
         let fresh = Uuid::now_v7().to_string();
         let words = ["HSETNX", "tg:sys", "epoch", &fresh];
         match conn.command_durably::<i64>(&words, OPERATOR_TIMEOUT).await {
@@ -164,7 +163,7 @@ impl DataSet {
     }
 
     /// Fails if the last check found that the data set is lost.
-    pub(super) fn present(&self) -> Result<(), RedisFault> {
+    pub(super) fn present(&self) -> Result<()> {
         if self.lost.load(Ordering::Relaxed) {
             Err(RedisFault::OtherData)
         } else {
@@ -173,7 +172,7 @@ impl DataSet {
     }
 
     /// Returns whether all servers that answer have the data set with which this gateway started.
-    async fn is_intact(&self, conn: &RedisConn) -> Result<bool, RedisFault> {
+    async fn is_intact(&self, conn: &RedisConn) -> Result<bool> {
         let marks = self.marks.iter().map(|mark| read_mark(conn, mark));
         let (epoch, marks) = join(read_epoch(conn), join_all(marks)).await;
         let mut silent = None;
@@ -223,26 +222,20 @@ impl DataSet {
     }
 }
 
-async fn read_epoch(conn: &RedisConn) -> Result<Option<String>, RedisFault> {
+async fn read_epoch(conn: &RedisConn) -> Result<Option<String>> {
     conn.command(&["HGET", "tg:sys", "epoch"], conn.response_timeout())
         .await
 }
 
-async fn read_mark(conn: &RedisConn, mark: &str) -> Result<Option<String>, RedisFault> {
+async fn read_mark(conn: &RedisConn, mark: &str) -> Result<Option<String>> {
     conn.command(&["GET", mark], conn.response_timeout()).await
 }
 
 async fn server_reports(conn: &RedisConn) -> ServerReports {
     let primaries = conn.look().await;
     let limit = conn.response_timeout();
-    join_all(primaries.iter().map(|primary| read_info(primary, limit))).await
-}
-
-async fn read_info(
-    primary: &Primary,
-    limit: Duration,
-) -> (Arc<str>, Result<Option<ServerInfo>, RedisFault>) {
-    (primary.address(), primary.info(limit).await)
+    let info = |primary| async move { (Primary::address(primary), primary.info(limit).await) };
+    join_all(primaries.iter().map(info)).await
 }
 
 /// Writes the missing marks of a new data set, and returns the marks that exist. A server that does not answer counts
@@ -250,7 +243,7 @@ async fn read_info(
 ///
 /// Marks are written only once per data set. If missing marks were written again later, a server that has lost its data
 /// would appear to have all of it.
-async fn marked(conn: &RedisConn, epoch: &str, complete: bool) -> Result<Vec<String>, RedisFault> {
+async fn marked(conn: &RedisConn, epoch: &str, complete: bool) -> Result<Vec<String>> {
     let mut there = Vec::with_capacity(MARKS);
     let marks = (0..MARKS).map(|index| mark(conn, epoch, index, complete));
     for (mark, found) in join_all(marks).await.into_iter().flatten() {

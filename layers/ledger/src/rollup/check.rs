@@ -6,7 +6,7 @@ use super::{DAY_MS, KEPT_MS, Rolled, Rollup, Scope, Sums, Words, now_ms, sums::c
 use crate::{
     account::AccountId,
     calendar::date_of_day,
-    contract::{AccountBooks, BookError, JournalLine, JournalPages, JournalPart, Receipt},
+    contract::{BookError, JournalLine, JournalPages, Receipt},
 };
 
 /// How often the reading of all accounts is attempted, if the sums change during the check.
@@ -63,8 +63,11 @@ async fn check_account<L: Rollup + ?Sized>(
         let row = table.entry((at_ms, Words::from_receipt(receipt, &scope)));
         row.or_default().add(&Sums::from_receipt(receipt));
     };
-    let after = places.get(id).cloned();
-    each_after(ledger, &books, after, |receipt| add(&mut reported, receipt)).await?;
+    let mut pages = JournalPages::up_to(&books);
+    pages.after = places.get(id).cloned();
+    while let Some(lines) = pages.next(ledger).await? {
+        (lines.iter().filter_map(counted)).for_each(|receipt| add(&mut reported, receipt));
+    }
     let stored = ledger.entries(id, &books.journal_end).await?;
     let (mut entries, mut journal, mut first_ms) = (Vec::new(), Table::new(), u64::MAX);
     let mut pages = JournalPages::up_to(&books);
@@ -96,28 +99,6 @@ async fn check_account<L: Rollup + ?Sized>(
     let agree = Sums::agree_with;
     compare(&name, &reported, &journal, since_ms, agree, found);
     Ok(())
-}
-
-/// Calls `visit` with each receipt that sums include, from the position `after` in the journal to the end of the books.
-async fn each_after<L: Rollup + ?Sized>(
-    ledger: &L,
-    books: &AccountBooks,
-    mut after: Option<String>,
-    mut visit: impl FnMut(&Receipt),
-) -> Result<(), BookError> {
-    loop {
-        let part = JournalPart {
-            after: after.as_deref(),
-            end: Some(&books.journal_end),
-            ..JournalPart::whole()
-        };
-        let page = ledger.journal(&books.view.id, &part).await?;
-        page.lines.iter().filter_map(counted).for_each(&mut visit);
-        after = page.next;
-        if after.is_none() {
-            return Ok(());
-        }
-    }
 }
 
 const fn is_entry(line: &JournalLine) -> bool {

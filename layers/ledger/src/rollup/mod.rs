@@ -33,11 +33,7 @@ mod tally;
 #[cfg(all(feature = "sqlite", feature = "redis", feature = "testing"))]
 pub(crate) mod tests;
 
-use std::{
-    collections::HashMap,
-    ops::Range,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{collections::HashMap, ops::Range};
 
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -55,9 +51,12 @@ pub(crate) use self::{read::whole_within, sums::counted};
 use crate::{
     account::{AccountId, GroupId, KeyId},
     calendar::{month_begins_ms, month_of},
-    contract::{BookError, JournalLine, JournalPage, JournalPart, LedgerAdmin, Receipt},
-    endpoint::{self, Endpoint},
+    contract::{
+        BookError, JournalLine, JournalPage, JournalPart, LedgerAdmin, Receipt, if_found, if_valid,
+    },
+    endpoint::Endpoint,
 };
+pub(crate) use crate::{calendar::DAY_MS, embedded::now_ms};
 
 /// The age in milliseconds at which a journal line is final and may be summed. A failover may lose lines that the
 /// replica has not received, but these lines are younger than this.
@@ -67,7 +66,6 @@ pub const STANDS_MS: u64 = 10_000;
 const KEPT_MS: u64 = 400 * DAY_MS;
 
 pub(crate) const HOUR_MS: u64 = 3_600_000;
-pub(crate) const DAY_MS: u64 = 24 * HOUR_MS;
 
 /// Which accounts a sum includes, and how long its period is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -151,12 +149,8 @@ pub struct Words {
     #[serde(rename = "v")]
     pub vendor: String,
     /// The endpoint that the callers used.
-    #[serde(
-        rename = "e",
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "endpoint::stored"
-    )]
+    #[serde(rename = "e", default, deserialize_with = "if_valid")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<Endpoint>,
 }
 
@@ -257,23 +251,6 @@ pub struct Change {
     pub months_end_ms: Option<u64>,
 }
 
-pub(crate) fn now_ms() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now_ms = since_epoch.map_or(0, |since| since.as_millis());
-    u64::try_from(now_ms).unwrap_or(u64::MAX)
-}
-
-/// Returns `None` instead of the error for an account that does not exist.
-pub(crate) fn there(
-    page: Result<JournalPage, BookError>,
-) -> Result<Option<JournalPage>, BookError> {
-    match page {
-        Ok(page) => Ok(Some(page)),
-        Err(BookError::NotFound) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 /// A ledger that can store a roll-up. If it stores no sums, its [`Marks`] are empty, so reports read its journals.
 ///
 /// A method fails with a [`BookError`] if the ledger refuses the request or is unreachable. The documentation of a
@@ -297,7 +274,7 @@ pub trait Rollup: LedgerAdmin {
         async move {
             let pages = parts.iter().map(|(id, part)| self.journal(id, part));
             let pages = join_all(pages).await.into_iter();
-            pages.map(there).collect()
+            pages.map(if_found).collect()
         }
     }
 

@@ -2,10 +2,10 @@
 
 use std::ops::{ControlFlow, Range};
 
-use super::{DAY_MS, KEPT_MS, Rolled, Rollup, Scope, Sums, now_ms, sums::counted, there};
+use super::{DAY_MS, KEPT_MS, Rolled, Rollup, Scope, Sums, now_ms, sums::counted};
 use crate::{
     account::{AccountId, GroupId, KeyId},
-    contract::{BookError, JournalPart, Receipt},
+    contract::{BookError, JournalPart, Receipt, if_found},
     endpoint::Endpoint,
 };
 
@@ -226,7 +226,7 @@ async fn lines<L: Rollup + ?Sized>(
                 // Embedded ledgers answer without waiting, so this task yields to let other tasks run.
                 tokio::task::yield_now().await;
                 let page = ledger.journal(id, &part(time, Some(&next))).await;
-                found = there(page)?.unwrap_or_default();
+                found = if_found(page)?.unwrap_or_default();
             }
         }
     }

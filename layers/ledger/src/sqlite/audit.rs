@@ -6,21 +6,16 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use rusqlite::{Connection, Row, types::ValueRef};
-use serde::{
-    Deserialize,
-    de::value::{Error as WordError, StrDeserializer},
-};
+use rusqlite::{Connection, Result, Row};
 
-use super::rows::{amount, count};
+use super::rows::{amount, count, from_word, optional_json, optional_parsed};
 use crate::{
     BoxError,
     account::KeyId,
     audit::{AccountAudit, CallMoney, GroupSnapshot, KeySnapshot, Snapshot},
-    contract::Booked,
-    durable::file::{from_json, parsed, unreadable},
+    durable::file::{each_row, from_json, parsed, unreadable},
     money::MicroRub,
-    price::{Counts, Price},
+    price::Price,
     usage::Usage,
 };
 
@@ -40,17 +35,24 @@ pub(super) enum CheckPoint {
 
 /// Returns the breaches of the invariants in the file. Each text begins with the invariant's name. A transaction must
 /// be open, so that everything is read at one moment.
-pub(super) fn breaches(conn: &Connection, occasion: CheckPoint) -> rusqlite::Result<Vec<String>> {
+pub(super) fn breaches(conn: &Connection, occasion: CheckPoint) -> Result<Vec<String>> {
     let mut strays = Strays::default();
     let mut books = accounts(conn, occasion)?;
     add_keys(conn, &mut books, &mut strays)?;
     add_groups(conn, &mut books, &mut strays)?;
-    add_entries(conn, &mut books, &mut strays)?;
+    let entries = ("SELECT account, amount FROM entries", 0, "entries");
+    each_of_accounts(conn, entries, &mut books, &mut strays, |books, row| {
+        books.entered += micro(row, 1)?;
+        Ok(())
+    })?;
     let mut judged: HashMap<String, Judged> = books
         .into_iter()
         .map(|(id, books)| (id, Judged::from(books)))
         .collect();
-    add_receipts(conn, &mut judged, &mut strays)?;
+    // There is one row for every call ever made, so the work per row must be small.
+    let receipts = "SELECT number, account, key, booked, cost, charged, loss FROM receipts";
+    let receipts = (receipts, 1, "receipts");
+    each_of_accounts(conn, receipts, &mut judged, &mut strays, Judged::receipt)?;
     if occasion == CheckPoint::Audit {
         compute_costs(conn, &mut judged)?;
     }
@@ -72,15 +74,13 @@ struct Books {
     entered: i128,
 }
 
-fn accounts(conn: &Connection, occasion: CheckPoint) -> rusqlite::Result<HashMap<String, Books>> {
+fn accounts(conn: &Connection, occasion: CheckPoint) -> Result<HashMap<String, Books>> {
     let forgotten: HashSet<String> = conn
         .prepare("SELECT account FROM forgotten")?
         .query_map([], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
+        .collect::<Result<_>>()?;
     let mut accounts = HashMap::new();
-    let mut select = conn.prepare("SELECT id, balance, loss FROM accounts")?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
+    each_row(conn, "SELECT id, balance, loss FROM accounts", |row| {
         let id: String = row.get(0)?;
         let snapshot = Snapshot {
             id: parsed(row, 0)?,
@@ -96,148 +96,100 @@ fn accounts(conn: &Connection, occasion: CheckPoint) -> rusqlite::Result<HashMap
             groups: Vec::new(),
             journal_complete: occasion == CheckPoint::Audit && !forgotten.contains(&id),
         };
-        accounts.insert(
-            id,
-            Books {
-                snapshot,
-                entered: 0,
-            },
-        );
-    }
+        let entered = 0;
+        accounts.insert(id, Books { snapshot, entered });
+        Ok(())
+    })?;
     Ok(accounts)
+}
+
+/// Calls `add` with each row of a table and its account, whose id is in the column `account_at`.
+fn each_of_accounts<T>(
+    conn: &Connection,
+    (sql, account_at, what): (&str, usize, &str),
+    accounts: &mut HashMap<String, T>,
+    strays: &mut Strays,
+    mut add: impl FnMut(&mut T, &Row<'_>) -> Result<()>,
+) -> Result<()> {
+    each_row(conn, sql, |row| {
+        let account = text(row, account_at)?;
+        match accounts.get_mut(account) {
+            Some(account) => add(account, row)?,
+            None => strays.add(account, what),
+        }
+        Ok(())
+    })
 }
 
 fn add_keys(
     conn: &Connection,
     books: &mut HashMap<String, Books>,
     strays: &mut Strays,
-) -> rusqlite::Result<()> {
-    let mut select = conn.prepare(
-        "SELECT account, id, used, max(coalesce(month_before, 0), coalesce(day_before, 0)), record ->> 'group'
-         FROM keys",
-    )?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        let account = text(row, 0)?;
-        match books.get_mut(account) {
-            Some(books) => books.snapshot.keys.push(KeySnapshot {
-                id: parsed(row, 1)?,
-                spent_rub: amount(row, 2)?,
-                held_rub: MicroRub::ZERO,
-                before_rub: Some(amount(row, 3)?),
-                group: match row.get_ref(4)? {
-                    ValueRef::Null => None,
-                    _ => Some(parsed(row, 4)?),
-                },
-                calls: None,
-            }),
-            None => strays.add(account, "keys"),
-        }
-    }
-    Ok(())
+) -> Result<()> {
+    let sql = "SELECT account, id, used, max(coalesce(month_before, 0), coalesce(day_before, 0)), record ->> 'group'
+         FROM keys";
+    each_of_accounts(conn, (sql, 0, "keys"), books, strays, |books, row| {
+        books.snapshot.keys.push(KeySnapshot {
+            id: parsed(row, 1)?,
+            spent_rub: amount(row, 2)?,
+            held_rub: MicroRub::ZERO,
+            before_rub: Some(amount(row, 3)?),
+            group: optional_parsed(row, 4)?,
+            calls: None,
+        });
+        Ok(())
+    })
 }
 
 fn add_groups(
     conn: &Connection,
     books: &mut HashMap<String, Books>,
     strays: &mut Strays,
-) -> rusqlite::Result<()> {
-    let mut select = conn
-        .prepare("SELECT account, id, used, max(month_before, day_before), carried FROM groups")?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        let account = text(row, 0)?;
-        match books.get_mut(account) {
-            Some(books) => books.snapshot.groups.push(GroupSnapshot {
-                id: parsed(row, 1)?,
-                spent_rub: amount(row, 2)?,
-                held_rub: MicroRub::ZERO,
-                carried_rub: amount(row, 4)?,
-                before_rub: Some(amount(row, 3)?),
-            }),
-            None => strays.add(account, "groups"),
-        }
-    }
-    Ok(())
-}
-
-fn add_entries(
-    conn: &Connection,
-    books: &mut HashMap<String, Books>,
-    strays: &mut Strays,
-) -> rusqlite::Result<()> {
-    let mut select = conn.prepare("SELECT account, amount FROM entries")?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        let account = text(row, 0)?;
-        match books.get_mut(account) {
-            Some(books) => books.entered += micro(row, 1)?,
-            None => strays.add(account, "entries"),
-        }
-    }
-    Ok(())
-}
-
-/// Reads all receipts. There is one row for every call ever made, so the work per row must be small.
-fn add_receipts(
-    conn: &Connection,
-    accounts: &mut HashMap<String, Judged>,
-    strays: &mut Strays,
-) -> rusqlite::Result<()> {
-    let mut select =
-        conn.prepare("SELECT number, account, key, booked, cost, charged, loss FROM receipts")?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        let account = text(row, 1)?;
-        match accounts.get_mut(account) {
-            Some(account) => account.receipt(row)?,
-            None => strays.add(account, "receipts"),
-        }
-    }
-    Ok(())
+) -> Result<()> {
+    let sql = "SELECT account, id, used, max(month_before, day_before), carried FROM groups";
+    each_of_accounts(conn, (sql, 0, "groups"), books, strays, |books, row| {
+        books.snapshot.groups.push(GroupSnapshot {
+            id: parsed(row, 1)?,
+            spent_rub: amount(row, 2)?,
+            held_rub: MicroRub::ZERO,
+            carried_rub: amount(row, 4)?,
+            before_rub: Some(amount(row, 3)?),
+        });
+        Ok(())
+    })
 }
 
 /// Computes the cost again for each receipt that has prices. Receipts without an account were reported before.
-fn compute_costs(
-    conn: &Connection,
-    accounts: &mut HashMap<String, Judged>,
-) -> rusqlite::Result<()> {
-    let mut select = conn.prepare(
-        "SELECT number, account, key, cost, input, cached_input, cache_write, output, price, classes
-         FROM receipts WHERE price IS NOT NULL",
-    )?;
-    let mut rows = select.query([])?;
+fn compute_costs(conn: &Connection, accounts: &mut HashMap<String, Judged>) -> Result<()> {
+    let sql = "SELECT number, account, key, cost, input, cached_input, cache_write, output, price, classes
+         FROM receipts WHERE price IS NOT NULL";
     let mut prices = Prices::default();
-    while let Some(row) = rows.next()? {
+    each_row(conn, sql, |row| {
         let Some(account) = accounts.get_mut(text(row, 1)?) else {
-            continue;
+            return Ok(());
         };
         let cost = amount(row, 3)?;
         let fits = priced_usage(row, &mut prices);
         let fits = fits.map(|(price, usage)| price.comes_to(cost, &usage));
         let (number, key) = match fits {
-            Ok(Ok(())) => continue,
+            Ok(Ok(())) => return Ok(()),
             _ => (parsed(row, 0)?, parsed(row, 2)?),
         };
         match fits {
             Ok(Err(misfit)) => account.audit.call_misfits(number, &key, cost, misfit),
             _ => account.audit.unreadable_price(number, &key),
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
-fn priced_usage<'a>(row: &Row<'_>, prices: &'a mut Prices) -> rusqlite::Result<(&'a Price, Usage)> {
-    let classes = match row.get_ref(9)? {
-        ValueRef::Null => Counts::default(),
-        _ => from_json(row, 9)?,
-    };
+fn priced_usage<'a>(row: &Row<'_>, prices: &'a mut Prices) -> Result<(&'a Price, Usage)> {
     let usage = Usage {
         input: count(row, 4)?,
         cached_input: count(row, 5)?,
         cache_write: count(row, 6)?,
         output: count(row, 7)?,
-        classes,
+        classes: optional_json(row, 9)?.unwrap_or_default(),
     };
     Ok((prices.price_in(row, 8)?, usage))
 }
@@ -251,7 +203,7 @@ struct Prices(HashMap<String, Price>);
 const PRICES_MAX: usize = 1_000;
 
 impl Prices {
-    fn price_in(&mut self, row: &Row<'_>, index: usize) -> rusqlite::Result<&Price> {
+    fn price_in(&mut self, row: &Row<'_>, index: usize) -> Result<&Price> {
         let json = text(row, index)?;
         if !self.0.contains_key(json) {
             let price = from_json(row, index)?;
@@ -290,9 +242,9 @@ impl From<Books> for Judged {
 }
 
 impl Judged {
-    fn receipt(&mut self, row: &Row<'_>) -> rusqlite::Result<()> {
+    fn receipt(&mut self, row: &Row<'_>) -> Result<()> {
         let money = CallMoney {
-            booked: booked(row, 3)?,
+            booked: from_word(row, 3)?,
             cost: micro(row, 4)?,
             charged: micro(row, 5)?,
             loss: micro(row, 6)?,
@@ -312,7 +264,7 @@ impl Judged {
         Ok(())
     }
 
-    fn finish(mut self) -> rusqlite::Result<Vec<String>> {
+    fn finish(mut self) -> Result<Vec<String>> {
         for (key, (charged, lost)) in self.sums {
             let key: KeyId = key
                 .parse()
@@ -336,16 +288,11 @@ impl Strays {
     }
 }
 
-fn text<'a>(row: &'a Row<'_>, index: usize) -> rusqlite::Result<&'a str> {
+fn text<'a>(row: &'a Row<'_>, index: usize) -> Result<&'a str> {
     let text = row.get_ref(index)?.as_str();
     text.map_err(|error| unreadable(index, error.into()))
 }
 
-fn micro(row: &Row<'_>, index: usize) -> rusqlite::Result<i128> {
+fn micro(row: &Row<'_>, index: usize) -> Result<i128> {
     Ok(i128::from(row.get::<_, i64>(index)?))
-}
-
-fn booked(row: &Row<'_>, index: usize) -> rusqlite::Result<Booked> {
-    let word = StrDeserializer::<WordError>::new(text(row, index)?);
-    Booked::deserialize(word).map_err(|error| unreadable(index, error.into()))
 }

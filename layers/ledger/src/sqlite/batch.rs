@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use rusqlite::{CachedStatement, Connection, params};
+use rusqlite::{CachedStatement, Connection, Result, params};
 use uuid::fmt::Hyphenated;
 
 use super::{events, rollup};
@@ -19,7 +19,7 @@ use crate::{
         crash_log,
         file::{in_one_commit, integer, number_text, one, to_json},
     },
-    embedded::{GroupRow, Record, Used},
+    embedded::{GroupRow, Record, SettledCall, Used},
     endpoint::Endpoint,
     money::MicroRub,
     price::Price,
@@ -57,7 +57,7 @@ const PRICES_MAX: usize = 16;
 pub(super) fn commit<'a>(
     conn: &mut Connection,
     records: impl Iterator<Item = &'a Record>,
-) -> rusqlite::Result<()> {
+) -> Result<()> {
     let mut records = records.peekable();
     if records.peek().is_none() {
         return Ok(());
@@ -69,7 +69,7 @@ pub(super) fn commit<'a>(
 pub(super) fn write<'a>(
     conn: &Connection,
     records: impl Iterator<Item = &'a Record>,
-) -> rusqlite::Result<()> {
+) -> Result<()> {
     let mut batch = Batch {
         conn,
         receipts: Receipts::new(conn)?,
@@ -88,13 +88,13 @@ struct Batch<'a, 'conn> {
 }
 
 impl<'a> Batch<'a, '_> {
-    fn write(&mut self, record: &'a Record) -> rusqlite::Result<()> {
+    fn write(&mut self, record: &'a Record) -> Result<()> {
         let conn = self.conn;
-        if !matches!(record, Record::Settled { .. }) {
+        if !matches!(record, Record::Settled(_)) {
             self.totals.write(conn)?;
         }
         match record {
-            Record::Settled { .. } => self.settle(record),
+            Record::Settled(settled) => self.settle(settled),
             Record::Account {
                 id,
                 name,
@@ -116,75 +116,43 @@ impl<'a> Batch<'a, '_> {
                 groups,
             } => {
                 write_key(conn, record, *ceilings)?;
-                groups
-                    .iter()
-                    .try_for_each(|group| write_group(conn, &record.account, group))
+                (groups.iter()).try_for_each(|group| write_group(conn, &record.account, group))
             }
             Record::Group { account, group } => write_group(conn, account, group),
             Record::Noted(running) => crash_log::note(conn, running),
             Record::Forgotten(number) => crash_log::forget(conn, *number),
-            Record::Tariff {
-                version,
-                fingerprint,
-            } => write_tariff(conn, *version, fingerprint),
+            Record::Tariff(version, fingerprint) => write_tariff(conn, *version, fingerprint),
             Record::EmittedOnce { event, once } => {
                 events::write(conn, std::slice::from_ref(event), Some(once))
             }
-            Record::Levels {
-                account,
-                of,
-                levels,
-            } => events::write_levels(conn, account, of, *levels),
+            Record::Levels(account, of, levels) => events::write_levels(conn, account, of, *levels),
             Record::Document(document) => events::write_document(conn, document),
             Record::Summed { change, version } => rollup::write(conn, change, *version),
             Record::SumsCleared { version } => rollup::clear(conn, *version),
         }
     }
 
-    fn settle(&mut self, record: &'a Record) -> rusqlite::Result<()> {
-        let Record::Settled {
-            receipt,
-            balance,
-            loss,
-            used,
-            group,
-            noted,
-            events,
-        } = record
-        else {
-            return Ok(());
-        };
+    fn settle(&mut self, settled: &'a SettledCall) -> Result<()> {
+        let (receipt, account) = (&settled.receipt, &settled.receipt.account);
         self.receipts.write(receipt)?;
-        events::write(self.conn, events, None)?;
-        if *noted {
+        events::write(self.conn, &settled.events, None)?;
+        if settled.noted {
             crash_log::forget(self.conn, receipt.number)?;
         }
-        let Totals {
-            accounts,
-            keys,
-            groups,
-        } = &mut self.totals;
-        accounts.insert(&receipt.account, (*balance, *loss));
-        keys.extend(used.map(|used| (&receipt.key, used)));
-        let group = group
-            .iter()
-            .map(|(group, used)| ((&receipt.account, group), *used));
-        groups.extend(group);
+        let totals = &mut self.totals;
+        (totals.accounts).insert(account, (settled.balance, settled.loss));
+        (totals.keys).extend(settled.used.map(|used| (&receipt.key, used)));
+        let group = settled.group.as_ref();
+        (totals.groups).extend(group.map(|(group, used)| ((account, group), *used)));
         Ok(())
     }
 }
 
-fn write_account(
-    conn: &Connection,
-    id: &AccountId,
-    name: &str,
-    suspended: bool,
-) -> rusqlite::Result<()> {
+fn write_account(conn: &Connection, id: &AccountId, name: &str, suspended: bool) -> Result<()> {
     let sql = "INSERT INTO accounts (id, name, suspended, balance, loss) VALUES (?1, ?2, ?3, 0, 0)
                ON CONFLICT (id) DO UPDATE SET name = excluded.name, suspended = excluded.suspended";
-    one(conn
-        .prepare_cached(sql)?
-        .execute(params![&**id, name, suspended])?)
+    let row = params![&**id, name, suspended];
+    one(conn.prepare_cached(sql)?.execute(row)?)
 }
 
 fn write_entry(
@@ -193,25 +161,32 @@ fn write_entry(
     entry: &Entry,
     at_ms: Millis,
     balance: MicroRub,
-) -> rusqlite::Result<()> {
+) -> Result<()> {
+    let reason = entry.reason.as_deref();
+    insert_entry(conn, account, &entry.id, entry.amount, reason, at_ms)?;
+    let sql = "UPDATE accounts SET balance = ?2 WHERE id = ?1";
+    let row = params![&**account, balance.micro()];
+    one(conn.prepare_cached(sql)?.execute(row)?)
+}
+
+/// Writes an entry without changing its account. An entry whose id is stored already is left out.
+pub(super) fn insert_entry(
+    conn: &Connection,
+    account: &AccountId,
+    id: &str,
+    amount: MicroRub,
+    reason: Option<&str>,
+    at_ms: Millis,
+) -> Result<()> {
     let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)
                ON CONFLICT (account, id) DO NOTHING";
-    let row = params![
-        &**account,
-        entry.id,
-        entry.amount.micro(),
-        entry.reason,
-        integer(at_ms)
-    ];
+    let row = params![&**account, id, amount.micro(), reason, integer(at_ms)];
     conn.prepare_cached(sql)?.execute(row)?;
-    let sql = "UPDATE accounts SET balance = ?2 WHERE id = ?1";
-    one(conn
-        .prepare_cached(sql)?
-        .execute(params![&**account, balance.micro()])?)
+    Ok(())
 }
 
 /// Writes a key. Fails if the key's account does not exist, because then no row is written.
-fn write_key(conn: &Connection, record: &KeyRecord, ceilings: Ceilings) -> rusqlite::Result<()> {
+fn write_key(conn: &Connection, record: &KeyRecord, ceilings: Ceilings) -> Result<()> {
     let sql =
         "INSERT INTO keys (id, account, digest, ceiling, ceiling_month, ceiling_day, used, record)
                SELECT ?1, ?2, ?3, ?4, ?5, ?6, 0, ?7 FROM accounts WHERE id = ?2
@@ -231,11 +206,7 @@ fn write_key(conn: &Connection, record: &KeyRecord, ceilings: Ceilings) -> rusql
 }
 
 /// Writes the new values of a group.
-pub(super) fn write_group(
-    conn: &Connection,
-    account: &AccountId,
-    group: &GroupRow,
-) -> rusqlite::Result<()> {
+pub(super) fn write_group(conn: &Connection, account: &AccountId, group: &GroupRow) -> Result<()> {
     let sql = "INSERT INTO groups (account, id, name, removed, ceiling, ceiling_month, ceiling_day, carried, used,
                    month, month_before, day, day_before)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
@@ -263,11 +234,11 @@ pub(super) fn write_group(
     one(conn.prepare_cached(sql)?.execute(row)?)
 }
 
-fn write_tariff(
+pub(super) fn write_tariff(
     conn: &Connection,
     version: TariffVersion,
     fingerprint: &str,
-) -> rusqlite::Result<()> {
+) -> Result<()> {
     let sql = "INSERT INTO tariff (id, effective_from_ms, fingerprint) VALUES (?1, ?2, ?3)";
     let row = params![
         integer(version.id),
@@ -285,14 +256,14 @@ pub(super) struct Receipts<'conn> {
 }
 
 impl<'conn> Receipts<'conn> {
-    pub(super) fn new(conn: &'conn Connection) -> rusqlite::Result<Self> {
+    pub(super) fn new(conn: &'conn Connection) -> Result<Self> {
         Ok(Self {
             insert: conn.prepare_cached(RECEIPT)?,
             prices: Vec::new(),
         })
     }
 
-    pub(super) fn write(&mut self, receipt: &Receipt) -> rusqlite::Result<()> {
+    pub(super) fn write(&mut self, receipt: &Receipt) -> Result<()> {
         let Item {
             model,
             vendor,
@@ -353,10 +324,7 @@ impl<'conn> Receipts<'conn> {
     }
 }
 
-fn price_text<'a>(
-    known: &'a mut Vec<(Arc<Price>, String)>,
-    price: &Arc<Price>,
-) -> rusqlite::Result<&'a str> {
+fn price_text<'a>(known: &'a mut Vec<(Arc<Price>, String)>, price: &Arc<Price>) -> Result<&'a str> {
     let place = match known
         .iter()
         .position(|(known, _)| Arc::ptr_eq(known, price))
@@ -386,7 +354,7 @@ struct Totals<'a> {
 impl Totals<'_> {
     /// Writes the totals. Fails if a charged account does not exist; this check replaces a foreign key check for each
     /// receipt.
-    fn write(&mut self, conn: &Connection) -> rusqlite::Result<()> {
+    fn write(&mut self, conn: &Connection) -> Result<()> {
         if !self.accounts.is_empty() {
             let sql = "UPDATE accounts SET balance = ?2, loss = ?3 WHERE id = ?1";
             let mut update = conn.prepare_cached(sql)?;

@@ -7,11 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, Result, Transaction, params};
 
 use super::{
     SqliteLedger,
-    batch::{Receipts, write_group},
+    batch::{Receipts, insert_entry, write_group, write_tariff},
     events,
     file::{self, LEDGER, OpenError},
     rows::{self, integer, one},
@@ -20,7 +20,7 @@ use crate::{
     BoxError,
     account::AccountId,
     contract::{AccountBooks, BookError, Document, JournalLine, KeyView, TariffVersion},
-    durable::file::{FileLock, SqliteFile, to_json},
+    durable::file::{FileLock, to_json},
     embedded::{GroupRow, Used},
     happening::{Event, Levels, Watched},
     money::MicroRub,
@@ -50,12 +50,9 @@ impl SqliteCopy {
             );
             return Err(text.into());
         }
-        let part = beside(path, ".copy");
-        let SqliteFile {
-            path: part,
-            conn,
-            lock,
-        } = LEDGER.open(&part).map_err(OpenError::from)?;
+        let file = LEDGER.open(&beside(path, ".copy"));
+        let file = file.map_err(OpenError::from)?;
+        let (part, conn, lock) = (file.path, file.conn, file.lock);
         // No gateway opens the file before it is complete, so an incomplete copy need not survive a power cut.
         conn.execute_batch("PRAGMA synchronous = OFF;")?;
         file::add_what_came_later(&conn)?;
@@ -74,10 +71,12 @@ impl SqliteCopy {
 
     fn write(
         &mut self,
-        write: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
+        write: impl FnOnce(&Transaction<'_>) -> Result<()>,
     ) -> Result<(), BookError> {
         let (conn, _) = self.open.as_mut().ok_or_else(filled_already)?;
-        commit(conn, write).map_err(unavailable)
+        let batch = conn.transaction().map_err(unavailable)?;
+        write(&batch).map_err(unavailable)?;
+        batch.commit().map_err(unavailable)
     }
 }
 
@@ -97,7 +96,8 @@ impl Target for SqliteCopy {
     ) -> Result<(), BookError> {
         self.write(|batch| {
             if forgotten {
-                let sql = "INSERT INTO forgotten (account) VALUES (?1) ON CONFLICT (account) DO NOTHING";
+                let sql =
+                    "INSERT INTO forgotten (account) VALUES (?1) ON CONFLICT (account) DO NOTHING";
                 batch.prepare_cached(sql)?.execute([&**account])?;
             }
             let mut receipts = Receipts::new(batch)?;
@@ -112,17 +112,7 @@ impl Target for SqliteCopy {
                 } => {
                     // The journal contains two entries with the same id, which is a breach. The copy reports the breach
                     // when it compares the sums.
-                    let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)
-                               ON CONFLICT (account, id) DO NOTHING";
-                    let row = params![
-                        &**account,
-                        id,
-                        amount_rub.micro(),
-                        reason,
-                        integer(*at_ms)
-                    ];
-                    batch.prepare_cached(sql)?.execute(row)?;
-                    Ok(())
+                    insert_entry(batch, account, id, *amount_rub, reason.as_deref(), *at_ms)
                 }
             })
         })
@@ -162,26 +152,13 @@ impl Target for SqliteCopy {
                 write_group(batch, &view.id, &row)?;
             }
             // The journal has dropped these entries. Their times are unknown, but their ids must not be used again.
-            let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, NULL, 0)
-                       ON CONFLICT (account, id) DO NOTHING";
-            let mut insert = batch.prepare_cached(sql)?;
-            for (id, amount) in entries {
-                insert.execute(params![&*view.id, id, amount.micro()])?;
-            }
-            Ok(())
+            let mut entries = entries.iter();
+            entries.try_for_each(|(id, amount)| insert_entry(batch, &view.id, id, *amount, None, 0))
         })
     }
 
     async fn tariff(&mut self, version: TariffVersion, fingerprint: &str) -> Result<(), BookError> {
-        self.write(|batch| {
-            let sql = "INSERT INTO tariff (id, effective_from_ms, fingerprint) VALUES (?1, ?2, ?3)";
-            let row = params![
-                integer(version.id),
-                integer(version.effective_from_ms),
-                fingerprint
-            ];
-            one(batch.prepare_cached(sql)?.execute(row)?)
-        })
+        self.write(|batch| write_tariff(batch, version, fingerprint))
     }
 
     async fn levels(
@@ -263,11 +240,11 @@ impl Source for SqliteLedger {
     }
 
     async fn tariff(&self) -> Result<Option<(TariffVersion, String)>, BookError> {
-        self.look(|state| state.tariff())
+        self.look(|state| state.tariff.clone())
     }
 }
 
-fn write_key(batch: &Connection, key: &KeyView) -> rusqlite::Result<()> {
+fn write_key(batch: &Connection, key: &KeyView) -> Result<()> {
     let sql = "INSERT INTO keys (id, account, digest, ceiling, used, record,
                    ceiling_month, ceiling_day, month, month_before, day, day_before)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
@@ -288,15 +265,6 @@ fn write_key(batch: &Connection, key: &KeyView) -> rusqlite::Result<()> {
         day.before.micro(),
     ];
     one(batch.prepare_cached(sql)?.execute(row)?)
-}
-
-fn commit(
-    conn: &mut Connection,
-    write: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
-) -> rusqlite::Result<()> {
-    let batch = conn.transaction()?;
-    write(&batch)?;
-    batch.commit()
 }
 
 fn beside(path: &Path, ending: &str) -> PathBuf {

@@ -2,11 +2,11 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, Result, Row, params};
 
 use super::{
     SqliteLedger,
-    rows::{count, integer},
+    rows::{count, integer, optional_parsed},
 };
 use crate::{
     account::AccountId,
@@ -14,17 +14,13 @@ use crate::{
         BookError, Document, Documents, EVENTS_AT_ONCE_MAX, EVENTS_MAX, EventStore, LeaderLease,
         OnceEvent,
     },
-    durable::file::{from_json, parsed, to_json},
+    durable::file::{each_row, from_json, parsed, to_json},
     embedded::{State, admin},
     happening::{Event, Levels, Watched},
 };
 
 /// Adds events to the file, and deletes the oldest events if there are more than the limit.
-pub(super) fn write(
-    conn: &Connection,
-    events: &[Event],
-    once: Option<&String>,
-) -> rusqlite::Result<()> {
+pub(super) fn write(conn: &Connection, events: &[Event], once: Option<&String>) -> Result<()> {
     let Some(last) = events.last() else {
         return Ok(());
     };
@@ -57,7 +53,7 @@ pub(super) fn write_levels(
     account: &AccountId,
     of: &Watched,
     levels: Levels,
-) -> rusqlite::Result<()> {
+) -> Result<()> {
     // Alert levels of groups are in a separate table, which was added later: an earlier version treats every row of
     // `levels` as alert levels of the account or of one of its keys.
     let (sql, id) = match of {
@@ -70,7 +66,7 @@ pub(super) fn write_levels(
     Ok(())
 }
 
-pub(super) fn write_document(conn: &Connection, document: &Document) -> rusqlite::Result<()> {
+pub(super) fn write_document(conn: &Connection, document: &Document) -> Result<()> {
     if document.text.is_empty() {
         let sql = "DELETE FROM notes WHERE name = ?1";
         conn.prepare_cached(sql)?.execute([&document.name])?;
@@ -85,17 +81,15 @@ pub(super) fn write_document(conn: &Connection, document: &Document) -> rusqlite
 
 /// Restores the event numbers, alert levels and documents into memory. Accounts, keys and groups must be restored
 /// first.
-pub(super) fn load(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
+pub(super) fn load(conn: &Connection, state: &mut State) -> Result<()> {
     let last = "SELECT coalesce(max(number), 0) FROM events";
     let last = conn.query_row(last, [], |row| count(row, 0))?;
     let reported = conn
         .prepare("SELECT once, at_ms FROM events WHERE once IS NOT NULL")?
         .query_map([], |row| Ok((row.get(0)?, count(row, 1)?)))?
-        .collect::<rusqlite::Result<HashMap<_, _>>>()?;
+        .collect::<Result<HashMap<_, _>>>()?;
     state.restore_feed(last, reported);
-    let mut select = conn.prepare("SELECT account, key, levels FROM levels")?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
+    each_row(conn, "SELECT account, key, levels FROM levels", |row| {
         let key: String = row.get(1)?;
         let of = match key.as_str() {
             "" => Watched::Balance,
@@ -103,32 +97,33 @@ pub(super) fn load(conn: &Connection, state: &mut State) -> rusqlite::Result<()>
         };
         // Alert levels whose account, key or group does not exist are ignored.
         let _ = state.put_levels(&parsed(row, 0)?, &of, parsed(row, 2)?);
-    }
-    let mut select = conn.prepare("SELECT account, id, levels FROM group_levels")?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        let of = Watched::Group(parsed(row, 1)?);
-        let _ = state.put_levels(&parsed(row, 0)?, &of, parsed(row, 2)?);
-    }
-    let mut select = conn.prepare("SELECT name, version, text FROM notes")?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
+        Ok(())
+    })?;
+    each_row(
+        conn,
+        "SELECT account, id, levels FROM group_levels",
+        |row| {
+            let of = Watched::Group(parsed(row, 1)?);
+            let _ = state.put_levels(&parsed(row, 0)?, &of, parsed(row, 2)?);
+            Ok(())
+        },
+    )?;
+    each_row(conn, "SELECT name, version, text FROM notes", |row| {
         state.restore_document(Document {
             name: row.get(0)?,
             version: count(row, 1)?,
             text: row.get(2)?,
         });
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
-fn read_event(row: &Row<'_>) -> rusqlite::Result<Event> {
-    let (account, key): (Option<String>, Option<String>) = (row.get(2)?, row.get(3)?);
+fn read_event(row: &Row<'_>) -> Result<Event> {
     Ok(Event {
         number: count(row, 0)?,
         at_ms: count(row, 1)?,
-        account: account.map(|_| parsed(row, 2)).transpose()?,
-        key: key.map(|_| parsed(row, 3)).transpose()?,
+        account: optional_parsed(row, 2)?,
+        key: optional_parsed(row, 3)?,
         what: from_json(row, 4)?,
     })
 }

@@ -25,7 +25,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Result, Transaction};
 
 use super::{
     audit::{self, CheckPoint},
@@ -40,9 +40,7 @@ use crate::{
     contract::TariffVersion,
     durable::{
         crash_log,
-        file::{
-            BUSY_TIMEOUT, FileLock, Kind, NotOpened, SqliteFile, from_json, parsed, unreadable,
-        },
+        file::{BUSY_TIMEOUT, FileLock, Kind, NotOpened, each_row, from_json, parsed, unreadable},
     },
     embedded::{State, now_ms},
     money::MicroRub,
@@ -291,11 +289,8 @@ pub(super) struct Opened {
 }
 
 pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
-    let SqliteFile {
-        path,
-        conn: mut writer,
-        lock,
-    } = LEDGER.open(path)?;
+    let file = LEDGER.open(path)?;
+    let (path, mut writer, lock) = (file.path, file.conn, file.lock);
     let failed = |source: rusqlite::Error| OpenError::Sqlite {
         path: path.clone(),
         source: source.into(),
@@ -327,14 +322,14 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
 }
 
 /// Adds the tables, indexes and columns that are missing in a file of an earlier version.
-pub(super) fn add_what_came_later(conn: &Connection) -> rusqlite::Result<()> {
+pub(super) fn add_what_came_later(conn: &Connection) -> Result<()> {
     conn.execute_batch(crash_log::SCHEMA)?;
     conn.execute_batch(ADDITIONS)?;
     add_columns(conn, "receipts", &RECEIPT_COLUMNS)?;
     add_columns(conn, "keys", &KEY_COLUMNS.map(|name| (name, "INTEGER")))
 }
 
-fn add_columns(conn: &Connection, table: &str, added: &[(&str, &str)]) -> rusqlite::Result<()> {
+fn add_columns(conn: &Connection, table: &str, added: &[(&str, &str)]) -> Result<()> {
     let there = columns(conn, table)?;
     for (name, kind) in added {
         if !there.iter().any(|column| column == name) {
@@ -344,7 +339,7 @@ fn add_columns(conn: &Connection, table: &str, added: &[(&str, &str)]) -> rusqli
     Ok(())
 }
 
-fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
+fn columns(conn: &Connection, table: &str) -> Result<Vec<String>> {
     conn.prepare("SELECT name FROM pragma_table_info(?1)")?
         .query_map([table], |row| row.get(0))?
         .collect()
@@ -352,7 +347,7 @@ fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
 
 /// Computes the carried amounts of groups again. A version without groups may have used this file and charged keys that
 /// are in a group; these charges do not count as spending of the group.
-fn count_groups_anew(books: &Transaction<'_>) -> rusqlite::Result<()> {
+fn count_groups_anew(books: &Transaction<'_>) -> Result<()> {
     let sql = "WITH reckoned AS (
                    SELECT account, id, used - (SELECT coalesce(sum(used), 0) FROM keys
                        WHERE keys.account = groups.account AND keys.record ->> 'group' = groups.id) AS carried
@@ -371,7 +366,7 @@ fn count_groups_anew(books: &Transaction<'_>) -> rusqlite::Result<()> {
 }
 
 /// Settles the calls that were in flight when an earlier process died. Each is charged the cost in its last checkpoint.
-fn settle_left(books: &Transaction<'_>, state: &mut State) -> rusqlite::Result<()> {
+fn settle_left(books: &Transaction<'_>, state: &mut State) -> Result<()> {
     let mut records = Vec::new();
     for settlement in &crash_log::left(books)? {
         // Holds ended with the earlier process, so the new book has no hold of this call.
@@ -388,58 +383,49 @@ fn settle_left(books: &Transaction<'_>, state: &mut State) -> rusqlite::Result<(
     crash_log::forget_all(books)
 }
 
-pub(super) fn load(conn: &Connection) -> rusqlite::Result<State> {
+pub(super) fn load(conn: &Connection) -> Result<State> {
     let mut state = State::default();
     load_accounts(conn, &mut state)?;
     load_groups(conn, &mut state)?;
     load_keys(conn, &mut state)?;
-    let mut select = conn.prepare("SELECT account FROM forgotten")?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        state.restore_forgotten(parsed(row, 0)?);
-    }
+    each_row(conn, "SELECT account FROM forgotten", |row| {
+        state.forgotten.insert(parsed(row, 0)?);
+        Ok(())
+    })?;
     let select = "SELECT max((SELECT coalesce(max(at_ms), 0) FROM entries),
                              (SELECT coalesce(max(at_ms), 0) FROM receipts))";
     let newest = conn.query_row(select, [], |row| count(row, 0))?;
     state.restore_newest(newest, now_ms());
-    if let Some((version, fingerprint)) = tariff(conn)? {
-        state.restore_tariff(version, fingerprint);
-    }
+    state.tariff = tariff(conn)?;
     events::load(conn, &mut state)?;
     state.sums_version = rollup::version(conn)?;
     Ok(state)
 }
 
-fn load_accounts(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
+fn load_accounts(conn: &Connection, state: &mut State) -> Result<()> {
     let mut entries: HashMap<String, HashMap<String, MicroRub>> = HashMap::new();
-    let mut select = conn.prepare("SELECT account, id, amount FROM entries")?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        entries
-            .entry(row.get(0)?)
-            .or_default()
-            .insert(row.get(1)?, amount(row, 2)?);
-    }
-    let mut select = conn.prepare("SELECT id, name, suspended, balance, loss FROM accounts")?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
+    each_row(conn, "SELECT account, id, amount FROM entries", |row| {
+        let of_account = entries.entry(row.get(0)?).or_default();
+        of_account.insert(row.get(1)?, amount(row, 2)?);
+        Ok(())
+    })?;
+    let sql = "SELECT id, name, suspended, balance, loss FROM accounts";
+    each_row(conn, sql, |row| {
         let entries = entries
             .remove(&row.get::<_, String>(0)?)
             .unwrap_or_default();
         let account = Account::restored(row.get(2)?, amount(row, 3)?, amount(row, 4)?, entries);
         state.put_account(parsed(row, 0)?, row.get(1)?, account);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Loads groups into the book. Their accounts must be loaded first.
-fn load_groups(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
+fn load_groups(conn: &Connection, state: &mut State) -> Result<()> {
     let select =
         "SELECT account, id, name, removed, ceiling, ceiling_month, ceiling_day, carried, used,
                          month, month_before, day, day_before FROM groups";
-    let mut select = conn.prepare(select)?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
+    each_row(conn, select, |row| {
         let removed: bool = row.get(3)?;
         let money = KeyBook {
             enabled: !removed,
@@ -462,23 +448,19 @@ fn load_groups(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
         if let Some(account) = state.book.account_mut(&parsed(row, 0)?) {
             account.restore_group(parsed(row, 1)?, group);
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Loads keys into the book. Their accounts and groups must be loaded first.
-fn load_keys(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
+fn load_keys(conn: &Connection, state: &mut State) -> Result<()> {
     let select = "SELECT id, account, record, used, ceiling, ceiling_month, ceiling_day,
                          month, month_before, day, day_before FROM keys";
-    let mut select = conn.prepare(select)?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
+    each_row(conn, select, |row| {
         let record: KeyRecord = from_json(row, 2)?;
         if record.id != parsed::<KeyId>(row, 0)? || record.account != parsed::<AccountId>(row, 1)? {
-            return Err(unreadable(
-                2,
-                "the key's record contains the id of another key".into(),
-            ));
+            let text = "the key's record contains the id of another key";
+            return Err(unreadable(2, text.into()));
         }
         let money = KeyBook {
             ceilings: Ceilings {
@@ -492,12 +474,12 @@ fn load_keys(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
             ..KeyBook::default()
         };
         state.restore_key(record, money);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Returns the tariff version in force, and its fingerprint.
-fn tariff(conn: &Connection) -> rusqlite::Result<Option<(TariffVersion, String)>> {
+fn tariff(conn: &Connection) -> Result<Option<(TariffVersion, String)>> {
     let select = "SELECT id, effective_from_ms, fingerprint FROM tariff ORDER BY id DESC LIMIT 1";
     let newest = conn.query_row(select, [], |row| {
         let version = TariffVersion {

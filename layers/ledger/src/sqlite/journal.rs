@@ -6,7 +6,7 @@
 
 use std::{fmt, str::FromStr};
 
-use rusqlite::{Connection, OptionalExtension, Params, params};
+use rusqlite::{Connection, OptionalExtension, Params, Result, params};
 
 use super::rows::{
     COUNTED, COUNTED_COLUMNS, RECEIPT, amount, count, count_receipt, integer, read_receipt,
@@ -25,11 +25,7 @@ const CALLS_FORWARD: &str =
     "account = ?1 AND (at_ms, rowid) > (?2, ?3) AND at_ms < ?4 ORDER BY at_ms, rowid LIMIT ?5";
 const CALLS_BACKWARD: &str = "account = ?1 AND (at_ms, rowid) < (?2, ?3) AND at_ms >= ?4 ORDER BY at_ms DESC, rowid DESC LIMIT ?5";
 
-pub(super) fn entry(
-    conn: &Connection,
-    account: &AccountId,
-    id: String,
-) -> rusqlite::Result<Option<Entry>> {
+pub(super) fn entry(conn: &Connection, account: &AccountId, id: String) -> Result<Option<Entry>> {
     let sql = "SELECT amount, reason FROM entries WHERE account = ?1 AND id = ?2";
     let mut select = conn.prepare_cached(sql)?;
     let found = select.query_row(params![&**account, id], |row| {
@@ -79,7 +75,7 @@ impl JournalRange {
     }
 
     /// Reads one page from a single snapshot of the file.
-    pub(super) fn read(&self, conn: &Connection) -> rusqlite::Result<JournalPage> {
+    pub(super) fn read(&self, conn: &Connection) -> Result<JournalPage> {
         let lines = self.placed(conn)?;
         let next = match lines.last() {
             Some((place, _)) if lines.len() == self.limit => Some(place.to_string()),
@@ -93,7 +89,7 @@ impl JournalRange {
 
     /// Sums the calls of a page, oldest first, and returns the position at the end of the page. Reads only the columns
     /// that the sums need.
-    pub(super) fn unrolled(&self, conn: &Connection) -> rusqlite::Result<UnrolledLines> {
+    pub(super) fn unrolled(&self, conn: &Connection) -> Result<UnrolledLines> {
         let entries = self.entries(conn)?;
         let mut calls = Tally::default();
         let (mut count, mut last) = (0, None);
@@ -128,13 +124,13 @@ impl JournalRange {
     }
 
     /// Reads all entries of this part of the journal, without a limit.
-    pub(super) fn all_entries(mut self, conn: &Connection) -> rusqlite::Result<Vec<JournalLine>> {
+    pub(super) fn all_entries(mut self, conn: &Connection) -> Result<Vec<JournalLine>> {
         self.limit = usize::MAX;
         let entries = self.entries(conn)?.into_iter();
         Ok(entries.map(|(_, line)| line).collect())
     }
 
-    fn placed(&self, conn: &Connection) -> rusqlite::Result<Vec<(JournalCursor, JournalLine)>> {
+    fn placed(&self, conn: &Connection) -> Result<Vec<(JournalCursor, JournalLine)>> {
         let mut lines = self.entries(conn)?;
         lines.extend(self.calls(conn)?);
         lines.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -150,7 +146,7 @@ impl JournalRange {
         Ok(lines)
     }
 
-    fn entries(&self, conn: &Connection) -> rusqlite::Result<Vec<(JournalCursor, JournalLine)>> {
+    fn entries(&self, conn: &Connection) -> Result<Vec<(JournalCursor, JournalLine)>> {
         // In the comparison, an id of NULL means the end of the millisecond, because no id compares as greater or
         // less than NULL.
         let (at_ms, id) = match &self.after {
@@ -196,7 +192,7 @@ impl JournalRange {
             .collect()
     }
 
-    fn calls(&self, conn: &Connection) -> rusqlite::Result<Vec<(JournalCursor, JournalLine)>> {
+    fn calls(&self, conn: &Connection) -> Result<Vec<(JournalCursor, JournalLine)>> {
         let part = if self.newest_first {
             CALLS_BACKWARD
         } else {
@@ -258,10 +254,7 @@ impl JournalRange {
 
 /// Returns the time of the newest call in each range. The query needs only the index. The ranges must be read
 /// backwards.
-pub(super) fn newest_ms(
-    conn: &Connection,
-    stretches: &[JournalRange],
-) -> rusqlite::Result<Vec<Option<u64>>> {
+pub(super) fn newest_ms(conn: &Connection, stretches: &[JournalRange]) -> Result<Vec<Option<u64>>> {
     let sql = "SELECT at_ms FROM receipts WHERE account = ?1 AND at_ms < ?2 AND at_ms >= ?3
                    AND (at_ms > ?3 OR rowid > ?4) ORDER BY at_ms DESC LIMIT 1";
     let mut select = conn.prepare_cached(sql)?;
@@ -335,7 +328,7 @@ impl FromStr for JournalCursor {
 pub(super) fn settled_among(
     conn: &Connection,
     numbers: &[RequestNumber],
-) -> rusqlite::Result<Vec<RequestNumber>> {
+) -> Result<Vec<RequestNumber>> {
     let mut settled = Vec::new();
     for number in numbers {
         let receipt: Option<Receipt> = super::rows::receipt(conn, *number)?;

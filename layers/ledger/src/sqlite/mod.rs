@@ -341,15 +341,12 @@ impl LedgerAdmin for SqliteLedger {
         audit.breaches.extend(breaches);
         // A hold always ends before its receipt is written to the file. So a call with an open hold and a receipt is a
         // breach; it cannot be a call that was settled between the two reads.
+        let mut ended = open.into_iter();
         let both = self.look(|state| {
-            open.into_iter()
-                .filter(|(_, number)| settled.contains(number))
-                .find(|(id, number)| {
-                    state
-                        .book
-                        .account(id)
-                        .is_some_and(|account| account.is_open(*number))
-                })
+            ended.find(|(id, number)| {
+                let account = state.book.account(id);
+                settled.contains(number) && account.is_some_and(|it| it.is_open(*number))
+            })
         })?;
         if let Some((id, number)) = both {
             audit.breaches.push(format!(
@@ -361,15 +358,12 @@ impl LedgerAdmin for SqliteLedger {
 }
 
 fn open_holds(state: &State) -> Vec<(AccountId, RequestNumber)> {
-    state
-        .book
-        .accounts()
-        .flat_map(|(id, account)| {
-            account
-                .holds()
-                .map(move |(number, ..)| (id.clone(), number))
-        })
-        .collect()
+    let accounts = state.book.accounts();
+    let holds = accounts.flat_map(|(id, account)| {
+        let numbers = account.holds().map(|(number, ..)| number);
+        numbers.map(move |number| (id.clone(), number))
+    });
+    holds.collect()
 }
 
 impl KeyStore for SqliteLedger {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, ops::Range};
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Result, Row, params};
 
 use super::{
     SqliteLedger,
@@ -23,13 +23,13 @@ const VERSION: &str = "";
 /// versions neither use nor change this row.
 const MONTHS_END: &str = "=months end";
 
-pub(super) fn version(conn: &Connection) -> rusqlite::Result<u64> {
+pub(super) fn version(conn: &Connection) -> Result<u64> {
     let sql = "SELECT CAST(place AS INTEGER) FROM sums_places WHERE account = ?1";
     let version = conn.query_row(sql, [VERSION], |row| count(row, 0));
     Ok(version.optional()?.unwrap_or_default())
 }
 
-pub(super) fn write(conn: &Connection, change: &Change, version: u64) -> rusqlite::Result<()> {
+pub(super) fn write(conn: &Connection, change: &Change, version: u64) -> Result<()> {
     let sql = "INSERT INTO sums (scope, at_ms, words, sums) VALUES (?1, ?2, ?3, ?4)
                ON CONFLICT (scope, at_ms, words) DO UPDATE SET sums = excluded.sums";
     let mut insert = conn.prepare_cached(sql)?;
@@ -51,29 +51,26 @@ pub(super) fn write(conn: &Connection, change: &Change, version: u64) -> rusqlit
     write_place(conn, VERSION, &version.to_string())
 }
 
-fn months_end_ms(conn: &Connection) -> rusqlite::Result<u64> {
+fn months_end_ms(conn: &Connection) -> Result<u64> {
     let sql = "SELECT at_ms FROM sums WHERE scope = ?1 ORDER BY at_ms DESC LIMIT 1";
     let mut select = conn.prepare_cached(sql)?;
     let end_ms = select.query_row([MONTHS_END], |row| count(row, 0));
     Ok(end_ms.optional()?.unwrap_or_default())
 }
 
-fn write_place(conn: &Connection, account: &str, place: &str) -> rusqlite::Result<()> {
+fn write_place(conn: &Connection, account: &str, place: &str) -> Result<()> {
     let sql = "INSERT INTO sums_places (account, place) VALUES (?1, ?2)
                ON CONFLICT (account) DO UPDATE SET place = excluded.place";
     conn.prepare_cached(sql)?.execute([account, place])?;
     Ok(())
 }
 
-pub(super) fn clear(conn: &Connection, version: u64) -> rusqlite::Result<()> {
+pub(super) fn clear(conn: &Connection, version: u64) -> Result<()> {
     conn.execute_batch("DELETE FROM sums; DELETE FROM sums_places;")?;
     write_place(conn, VERSION, &version.to_string())
 }
 
-fn places(
-    conn: &Connection,
-    of: Option<&AccountId>,
-) -> rusqlite::Result<HashMap<AccountId, String>> {
+fn places(conn: &Connection, of: Option<&AccountId>) -> Result<HashMap<AccountId, String>> {
     let read = |row: &Row<'_>| Ok((parsed(row, 0)?, row.get(1)?));
     match of {
         Some(id) => conn
@@ -87,7 +84,7 @@ fn places(
     }
 }
 
-fn rolled(conn: &Connection, parts: &[(Scope, Range<u64>)]) -> rusqlite::Result<Rolled> {
+fn rolled(conn: &Connection, parts: &[(Scope, Range<u64>)]) -> Result<Rolled> {
     // One transaction, so that everything is read at one moment.
     let moment = conn.unchecked_transaction()?;
     let of = parts.iter().find_map(|(scope, _)| scope.account());
@@ -110,7 +107,7 @@ fn rolled(conn: &Connection, parts: &[(Scope, Range<u64>)]) -> rusqlite::Result<
     Ok(rolled)
 }
 
-fn sums_at(conn: &Connection, ids: &[RowId]) -> rusqlite::Result<Vec<Option<Sums>>> {
+fn sums_at(conn: &Connection, ids: &[RowId]) -> Result<Vec<Option<Sums>>> {
     let sql = "SELECT sums FROM sums WHERE scope = ?1 AND at_ms = ?2 AND words = ?3";
     let mut select = conn.prepare_cached(sql)?;
     ids.iter()

@@ -2,19 +2,19 @@
 
 use std::str::FromStr;
 
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, OptionalExtension, Result, Row};
 use serde::{
     Deserialize,
     de::{DeserializeOwned, value::BorrowedStrDeserializer},
 };
 
 use crate::{
+    BoxError,
     ceiling::Period,
     contract::{Booked, Item, Receipt},
     durable::file::{from_json, parsed, unreadable},
     money::MicroRub,
     number::RequestNumber,
-    price::Counts,
     rollup::{Counted, Tally},
     timeline::Timeline,
     usage::{StoppedBy, Usage},
@@ -33,17 +33,14 @@ pub(super) const COUNTED: &str = "at_ms, key, key_group, model, vendor, endpoint
 /// The number of columns in [`COUNTED`].
 pub(super) const COUNTED_COLUMNS: usize = 19;
 
-pub(super) fn receipt(
-    conn: &Connection,
-    number: RequestNumber,
-) -> rusqlite::Result<Option<Receipt>> {
+pub(super) fn receipt(conn: &Connection, number: RequestNumber) -> Result<Option<Receipt>> {
     let sql = format!("SELECT {RECEIPT} FROM receipts WHERE number = ?1");
     conn.prepare_cached(&sql)?
         .query_row([number.to_string()], read_receipt)
         .optional()
 }
 
-pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
+pub(super) fn read_receipt(row: &Row<'_>) -> Result<Receipt> {
     Ok(Receipt {
         number: parsed(row, 0)?,
         at_ms: count(row, 1)?,
@@ -87,27 +84,19 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
 }
 
 /// Adds a receipt to the sums without copying its fields. A receipt that moved no money is skipped.
-pub(super) fn count_receipt(row: &Row<'_>, tally: &mut Tally) -> rusqlite::Result<()> {
+pub(super) fn count_receipt(row: &Row<'_>, tally: &mut Tally) -> Result<()> {
     let text = |index: usize| row.get_ref(index)?.as_str().map_err(rusqlite::Error::from);
-    let text_or_null = |index: usize| {
-        let text = row.get_ref(index)?.as_str_or_null();
-        text.map_err(rusqlite::Error::from)
-    };
     if from_word::<Booked>(row, 17)? == Booked::Stale {
         return Ok(());
     }
-    let classes = match text_or_null(12)? {
-        Some(_) => from_json(row, 12)?,
-        None => Counts::default(),
-    };
-    let timeline: Option<Timeline> = text_or_null(16)?.and_then(|line| line.parse().ok());
+    let timeline: Option<Timeline> = if_valid(row, 16)?;
     let call = Counted {
         at_ms: count(row, 0)?,
         key: text(1)?,
-        group: text_or_null(2)?,
+        group: row.get_ref(2)?.as_str_or_null()?,
         model: text(3)?,
         vendor: text(4)?,
-        endpoint: text_or_null(5)?.and_then(|word| word.parse().ok()),
+        endpoint: if_valid(row, 5)?,
         end: from_word(row, 6)?,
         estimated: row.get(7)?,
         usage: Usage {
@@ -115,7 +104,7 @@ pub(super) fn count_receipt(row: &Row<'_>, tally: &mut Tally) -> rusqlite::Resul
             cached_input: count(row, 9)?,
             cache_write: count(row, 10)?,
             output: count(row, 11)?,
-            classes,
+            classes: optional_json(row, 12)?.unwrap_or_default(),
         },
         charged_rub: amount(row, 13)?,
         loss_rub: Counted::loss(amount(row, 14)?, optional_amount(row, 18)?),
@@ -127,7 +116,7 @@ pub(super) fn count_receipt(row: &Row<'_>, tally: &mut Tally) -> rusqlite::Resul
         .map_err(|error| unreadable(1, error.into()))
 }
 
-pub(super) fn amount(row: &Row<'_>, index: usize) -> rusqlite::Result<MicroRub> {
+pub(super) fn amount(row: &Row<'_>, index: usize) -> Result<MicroRub> {
     let stored: i64 = row.get(index)?;
     let amount = MicroRub::new(stored);
     if amount.micro() == stored {
@@ -137,13 +126,13 @@ pub(super) fn amount(row: &Row<'_>, index: usize) -> rusqlite::Result<MicroRub> 
     }
 }
 
-pub(super) fn optional_amount(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<MicroRub>> {
+pub(super) fn optional_amount(row: &Row<'_>, index: usize) -> Result<Option<MicroRub>> {
     let stored: Option<i64> = row.get(index)?;
     stored.map(|_| amount(row, index)).transpose()
 }
 
 /// Reads a month or a day from two columns, which are NULL until the first charge.
-pub(super) fn period(row: &Row<'_>, index: usize) -> rusqlite::Result<Period> {
+pub(super) fn period(row: &Row<'_>, index: usize) -> Result<Period> {
     let Some(before) = optional_amount(row, index + 1)? else {
         return Ok(Period::default());
     };
@@ -153,18 +142,27 @@ pub(super) fn period(row: &Row<'_>, index: usize) -> rusqlite::Result<Period> {
     })
 }
 
-fn optional_json<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<T>> {
+pub(super) fn optional_json<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> Result<Option<T>> {
     let text = row.get_ref(index)?.as_str_or_null()?;
     text.map(|_| from_json(row, index)).transpose()
 }
 
+pub(super) fn optional_parsed<T>(row: &Row<'_>, index: usize) -> Result<Option<T>>
+where
+    T: FromStr,
+    T::Err: Into<BoxError>,
+{
+    let text = row.get_ref(index)?.as_str_or_null()?;
+    text.map(|_| parsed(row, index)).transpose()
+}
+
 /// Parses a text, and ignores an invalid one: the charge exists, so its receipt must stay readable.
-fn if_valid<T: FromStr>(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<T>> {
+fn if_valid<T: FromStr>(row: &Row<'_>, index: usize) -> Result<Option<T>> {
     let text = row.get_ref(index)?.as_str_or_null()?;
     Ok(text.and_then(|text| text.parse().ok()))
 }
 
-fn from_word<'a, T: Deserialize<'a>>(row: &'a Row<'_>, index: usize) -> rusqlite::Result<T> {
+pub(super) fn from_word<'a, T: Deserialize<'a>>(row: &'a Row<'_>, index: usize) -> Result<T> {
     let word: BorrowedStrDeserializer<'a, serde::de::value::Error> =
         BorrowedStrDeserializer::new(row.get_ref(index)?.as_str()?);
     T::deserialize(word).map_err(|error| unreadable(index, error.into()))

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, Result, Transaction, TransactionBehavior};
 
 use crate::BoxError;
 
@@ -34,7 +34,7 @@ impl SideFile {
     /// Runs a transaction on one of tokio's blocking threads.
     pub(crate) async fn transact<T: Send + 'static>(
         &self,
-        run: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+        run: impl FnOnce(&Transaction<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T, BoxError> {
         let inner = Arc::clone(&self.0);
         let requested = tokio::task::spawn_blocking(move || -> Result<T, BoxError> {
@@ -59,7 +59,7 @@ impl fmt::Debug for SideFile {
 }
 
 impl Inner {
-    fn open(&self) -> rusqlite::Result<Connection> {
+    fn open(&self) -> Result<Connection> {
         let conn = match &self.path {
             None => Connection::open_in_memory()?,
             Some(path) => {

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::{Reader, Statement, StatementError, must_reach_back};
 use crate::{
     account::AccountId,
-    contract::{JournalLine, JournalPart, LedgerAdmin, Receipt},
+    contract::{JournalLine, JournalPages, LedgerAdmin, Receipt},
     rollup::{DAY_MS, Rolled, Rollup, Scope, Sums, counted, whole_within},
 };
 
@@ -53,15 +53,9 @@ pub(super) async fn read<L: Rollup + ?Sized>(
     for (day_ms, words, of_day) in &rows {
         sums.add(*day_ms, &words.model, of_day)?;
     }
-    let part = JournalPart {
-        end: Some(&books.journal_end),
-        ..JournalPart::whole()
-    };
-    let since_then = JournalPart {
-        after: Some(place),
-        ..part
-    };
-    let lines = each(ledger, account, since_then, |receipt| {
+    let mut since_then = JournalPages::up_to(&books);
+    since_then.after = Some(place.clone());
+    let lines = each(ledger, since_then, |receipt| {
         let call = Sums::from_receipt(receipt);
         sums.add(receipt.at_ms, &receipt.item.model, &call)
     });
@@ -72,9 +66,18 @@ pub(super) async fn read<L: Rollup + ?Sized>(
     }
     // Reads the calls of the days that are only partly in the period.
     for edge in [time.start..within.start, within.end..behind.start] {
-        if !edge.is_empty() {
-            read_edge(ledger, account, part, &edge, &mut reader).await?;
+        if edge.is_empty() {
+            continue;
         }
+        let mut pages = JournalPages::up_to(&books);
+        (pages.part.since_ms, pages.part.until_ms) = (edge.start, edge.end);
+        let lines = each(ledger, pages, |receipt| {
+            match edge.contains(&receipt.at_ms) {
+                true => reader.line(JournalLine::Call(receipt.clone())),
+                false => Ok(()),
+            }
+        });
+        lines.await?;
     }
     Ok(Some(reader.finish()))
 }
@@ -102,49 +105,16 @@ impl DaySums<'_> {
     }
 }
 
-/// Reads the calls of a part of a day one by one.
-async fn read_edge<L: LedgerAdmin + ?Sized>(
-    ledger: &L,
-    account: &AccountId,
-    part: JournalPart<'_>,
-    edge: &Range<u64>,
-    reader: &mut Reader,
-) -> Result<(), StatementError> {
-    let part = JournalPart {
-        since_ms: edge.start,
-        until_ms: edge.end,
-        ..part
-    };
-    let lines = each(ledger, account, part, |receipt| {
-        match edge.contains(&receipt.at_ms) {
-            true => reader.line(JournalLine::Call(receipt.clone())),
-            false => Ok(()),
-        }
-    });
-    lines.await
-}
-
 /// Calls `visit` with each receipt in a part of a journal.
 async fn each<L: LedgerAdmin + ?Sized>(
     ledger: &L,
-    account: &AccountId,
-    part: JournalPart<'_>,
+    mut pages: JournalPages,
     mut visit: impl FnMut(&Receipt) -> Result<(), StatementError>,
 ) -> Result<(), StatementError> {
-    let mut page = ledger.journal(account, &part).await?;
-    loop {
-        for receipt in page.lines.iter().filter_map(counted) {
-            visit(receipt)?;
-        }
-        let Some(next) = page.next else {
-            return Ok(());
-        };
+    while let Some(lines) = pages.next(ledger).await? {
+        (lines.iter().filter_map(counted)).try_for_each(&mut visit)?;
         // A ledger in this process answers without waiting, so this task yields to let other tasks run.
         tokio::task::yield_now().await;
-        let part = JournalPart {
-            after: Some(&next),
-            ..part
-        };
-        page = ledger.journal(account, &part).await?;
     }
+    Ok(())
 }

@@ -4,7 +4,7 @@ use std::vec;
 
 use crate::{
     account::AccountId,
-    contract::{AccountBooks, BookError, LedgerAdmin},
+    contract::{AccountBooks, BookError, LedgerAdmin, if_found},
 };
 
 /// Iterates over accounts. Each account is read at one moment, which differs from account to account.
@@ -44,10 +44,9 @@ impl Export {
         ledger: &L,
     ) -> Result<Option<AccountBooks>, BookError> {
         for account in self.accounts.by_ref() {
-            match ledger.books(&account).await {
-                Ok(books) => return Ok(Some(books)),
-                Err(BookError::NotFound) => {}
-                Err(error) => return Err(error),
+            let books = if_found(ledger.books(&account).await)?;
+            if books.is_some() {
+                return Ok(books);
             }
         }
         Ok(None)

@@ -24,9 +24,10 @@ pub use self::sqlite::SqliteUnbooked;
 use crate::{
     BoxError,
     account::{AccountId, KeyId},
-    embedded::now_ms,
+    contract::if_valid,
+    embedded::{millis, now_ms},
     number::RequestNumber,
-    session::{self, SessionId},
+    session::SessionId,
 };
 
 /// How many stored calls one page reads at most. If few of them match the query, the page is short, and the next page
@@ -57,11 +58,8 @@ pub struct UnbookedCall {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The session that the request names, if it names one.
-    #[serde(
-        default,
-        deserialize_with = "session::stored",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "if_valid")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
     /// The vendor of the last attempt; `None` if no vendor was tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -212,8 +210,7 @@ pub struct UnbookedBounds {
 impl UnbookedBounds {
     /// Returns the lowest number of a call that is still recent enough to be stored.
     fn first_number(&self) -> RequestNumber {
-        let age_ms = u64::try_from(self.age_max.as_millis()).unwrap_or(u64::MAX);
-        RequestNumber::first_at(now_ms().saturating_sub(age_ms))
+        RequestNumber::first_at(now_ms().saturating_sub(millis(self.age_max)))
     }
 }
 

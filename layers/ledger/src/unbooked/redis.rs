@@ -78,9 +78,9 @@ impl UnbookedStore for RedisUnbooked {
                 for call in some {
                     args.extend([call.number.to_string(), serde_json::to_string(call)?]);
                 }
-                let _: i64 = self
-                    .conn
-                    .eval(&self.write, &keys(), &args, OPERATOR_TIMEOUT)
+                let (conn, keys) = (&self.conn, keys());
+                let _: i64 = conn
+                    .eval(&self.write, &keys, &args, OPERATOR_TIMEOUT)
                     .await?;
                 if left.is_empty() {
                     return Ok(());
@@ -107,10 +107,9 @@ impl UnbookedStore for RedisUnbooked {
             limit.to_string(),
         ];
         Box::pin(async move {
-            let found: Vec<String> = self
-                .conn
-                .eval(&self.read, &keys(), &args, OPERATOR_TIMEOUT)
-                .await?;
+            let keys = keys();
+            let found = self.conn.eval(&self.read, &keys, &args, OPERATOR_TIMEOUT);
+            let found: Vec<String> = found.await?;
             let calls = found.iter().map(|json| serde_json::from_str(json));
             Ok(calls.collect::<Result<_, _>>()?)
         })

@@ -4,7 +4,7 @@
 use std::{ops::Range, path::Path};
 
 use futures_util::future::BoxFuture;
-use rusqlite::{Transaction, params, params_from_iter, types::Value};
+use rusqlite::{Result, Transaction, params, params_from_iter, types::Value};
 
 use super::{REMOVED_MAX, UnbookedBounds, UnbookedCall, UnbookedIndex, UnbookedStore};
 use crate::{BoxError, number::RequestNumber, sqlite::side_file::SideFile};
@@ -106,7 +106,7 @@ impl UnbookedStore for SqliteUnbooked {
                     ],
                     |row| row.get(0),
                 )?
-                .collect::<rusqlite::Result<Vec<String>>>()
+                .collect::<Result<Vec<String>>>()
             });
             let rows = rows.await?;
             let calls = rows.iter().map(|json| serde_json::from_str(json));
@@ -127,11 +127,7 @@ fn row_of(call: &UnbookedCall) -> Result<[Value; 5], BoxError> {
 }
 
 /// Removes at most `most` of the calls that are older or more than the limits allow.
-fn remove_beyond(
-    step: &Transaction<'_>,
-    bounds: &UnbookedBounds,
-    most: usize,
-) -> rusqlite::Result<()> {
+fn remove_beyond(step: &Transaction<'_>, bounds: &UnbookedBounds, most: usize) -> Result<()> {
     let old = step
         .prepare_cached(
             "DELETE FROM calls WHERE number IN
@@ -150,7 +146,7 @@ fn remove_beyond(
         let counts = step
             .prepare_cached("SELECT account, calls FROM counts ORDER BY calls DESC LIMIT 2")?
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-            .collect::<rusqlite::Result<Vec<(String, i64)>>>()?;
+            .collect::<Result<Vec<(String, i64)>>>()?;
         let [(largest, calls), others @ ..] = counts.as_slice() else {
             return Ok(());
         };

@@ -57,11 +57,10 @@ impl Queue {
 
     /// Takes the calls whose steps are due at `now`.
     pub(super) fn take_due(&mut self, now: Moment) -> Self {
-        let due = self
-            .calls
-            .extract_if(.., |_, waiting| waiting.due <= now)
-            .collect();
-        Self { calls: due }
+        let due = self.calls.extract_if(.., |_, waiting| waiting.due <= now);
+        Self {
+            calls: due.collect(),
+        }
     }
 
     /// Iterates over the waiting steps, sorted by call number. Call numbers are UUIDv7, so the oldest call is first.
@@ -105,14 +104,7 @@ impl Queue {
                 account,
                 key,
                 at_ms,
-            } => {
-                let release = Ending::Release {
-                    number,
-                    account,
-                    key,
-                };
-                Some(self.end(release, at_ms, now))
-            }
+            } => Some(self.end(Ending::release(number, account, key), at_ms, now)),
             CallStep::Done { number, at_ms } => {
                 let waiting = self.waiting_mut(number, now);
                 if waiting.new {

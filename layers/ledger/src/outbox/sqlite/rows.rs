@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Result, Row, params};
 
 use super::queue::{Queue, Waiting};
 use crate::{
@@ -22,8 +22,8 @@ use crate::{
     durable::{
         crash_log::CallNote,
         file::{
-            Kind, NotOpened, SqliteFile, count, from_json, in_one_commit, integer, parsed, to_json,
-            unreadable,
+            Kind, NotOpened, SqliteFile, count, each_row, from_json, in_one_commit, integer,
+            parsed, to_json, unreadable,
         },
     },
     number::RequestNumber,
@@ -210,21 +210,20 @@ pub(super) fn claim(file: &SqliteFile, books: &str, unfinished: bool) -> Result<
 }
 
 /// Runs SQLite's integrity check. Returns the first damage that it finds.
-fn damage(conn: &Connection) -> rusqlite::Result<Option<String>> {
+fn damage(conn: &Connection) -> Result<Option<String>> {
     let found: String = conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     Ok((found != "ok").then_some(found))
 }
 
-fn read(conn: &Connection) -> rusqlite::Result<Vec<Pending>> {
+fn read(conn: &Connection) -> Result<Vec<Pending>> {
     let sql =
         "SELECT number, account, key, at_ms, kind, settlement, check_sum, done_at_ms FROM calls
                ORDER BY done_at_ms IS NULL, done_at_ms, at_ms, number";
     let mut left = Vec::new();
-    let mut select = conn.prepare(sql)?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
+    each_row(conn, sql, |row| {
         left.extend(read_call(row)?);
-    }
+        Ok(())
+    })?;
     // The table `synced` has one row, which a commit changes if it has nothing else to write: SQLite syncs the file
     // only if something has changed.
     let times = conn.query_row("SELECT times FROM synced", [], |row| row.get::<_, i64>(0));
@@ -235,25 +234,22 @@ fn read(conn: &Connection) -> rusqlite::Result<Vec<Pending>> {
 }
 
 /// Reads a call. Returns `None` for a call whose hold was refused, since nothing of it is left to send.
-fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
+fn read_call(row: &Row<'_>) -> Result<Option<Pending>> {
     let (number, account, key): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
     let (at_ms, kind): (u64, String) = (count(row, 3)?, row.get(4)?);
     let settlement: Option<String> = row.get(5)?;
-    let sum = check_sum(&number, &account, &key, at_ms, &kind, settlement.as_deref());
+    let json = settlement.as_deref().unwrap_or_default();
+    let sum = check_sum([&number, &account, &key, &at_ms.to_string(), &kind, json]);
     if sum != row.get::<_, i64>(6)? {
-        return Err(unreadable(
-            6,
-            format!("the row of call {number} was changed after it was written").into(),
-        ));
+        let text = format!("the row of call {number} was changed after it was written");
+        return Err(unreadable(6, text.into()));
     }
     let done = match row.get::<_, Option<i64>>(7)? {
         None => false,
         // The times 0 and 1 are refused, because a single flipped bit could turn a missing time into one of them.
         Some(0 | 1) => {
-            return Err(unreadable(
-                7,
-                format!("the row of call {number} has no time").into(),
-            ));
+            let text = format!("the row of call {number} has no time");
+            return Err(unreadable(7, text.into()));
         }
         Some(_) => true,
     };
@@ -268,11 +264,7 @@ fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
         }
         Ending::Settle(Arc::new(settlement))
     } else {
-        Ending::Release {
-            number,
-            account: parsed(row, 1)?,
-            key: parsed(row, 2)?,
-        }
+        Ending::release(number, parsed(row, 1)?, parsed(row, 2)?)
     };
     let note = CallNote {
         ending,
@@ -288,7 +280,7 @@ pub(super) fn commit(
     conn: &mut Connection,
     queue: &Queue,
     forget_until_ms: Option<u64>,
-) -> rusqlite::Result<Option<u64>> {
+) -> Result<Option<u64>> {
     in_one_commit(conn, |batch| write_all(batch, queue, forget_until_ms))
 }
 
@@ -298,39 +290,29 @@ pub(super) fn commit_durably(
     conn: &mut Connection,
     queue: &Queue,
     forget_until_ms: Option<u64>,
-) -> rusqlite::Result<Option<u64>> {
+) -> Result<Option<u64>> {
     conn.execute_batch("PRAGMA synchronous = FULL")?;
-    let committed = touch_and_commit(conn, queue, forget_until_ms);
+    let committed = in_one_commit(conn, |batch| {
+        let sql = "UPDATE synced SET times = times + 1";
+        batch.prepare_cached(sql)?.execute([])?;
+        write_all(batch, queue, forget_until_ms)
+    });
     conn.execute_batch("PRAGMA synchronous = NORMAL")?;
     committed
-}
-
-fn touch_and_commit(
-    conn: &mut Connection,
-    queue: &Queue,
-    forget_until_ms: Option<u64>,
-) -> rusqlite::Result<Option<u64>> {
-    in_one_commit(conn, |batch| {
-        // SQLite does not sync the file for a commit without changes, so this row is changed.
-        batch
-            .prepare_cached("UPDATE synced SET times = times + 1")?
-            .execute([])?;
-        write_all(batch, queue, forget_until_ms)
-    })
 }
 
 fn write_all(
     batch: &Connection,
     queue: &Queue,
     forget_until_ms: Option<u64>,
-) -> rusqlite::Result<Option<u64>> {
+) -> Result<Option<u64>> {
     for (number, waiting) in queue.iter() {
         write(batch, number, waiting)?;
     }
     forget(batch, forget_until_ms)
 }
 
-fn write(batch: &Connection, number: RequestNumber, waiting: &Waiting) -> rusqlite::Result<()> {
+fn write(batch: &Connection, number: RequestNumber, waiting: &Waiting) -> Result<()> {
     let (number, done_at_ms) = (number.to_string(), waiting.done_at_ms.map(integer));
     let Some(note) = &waiting.note else {
         let sql = "UPDATE calls SET done_at_ms = ?2 WHERE number = ?1";
@@ -350,14 +332,8 @@ fn write(batch: &Connection, number: RequestNumber, waiting: &Waiting) -> rusqli
         Ending::Release { account, key, .. } => (account, key, None),
     };
     let at_ms = integer(note.at_ms);
-    let sum = check_sum(
-        &number,
-        account,
-        key,
-        at_ms.unsigned_abs(),
-        kind,
-        settlement.as_deref(),
-    );
+    let json = settlement.as_deref().unwrap_or_default();
+    let sum = check_sum([&number, account, key, &at_ms.to_string(), kind, json]);
     let sql = "INSERT INTO calls (number, account, key, at_ms, kind, settlement, check_sum, done_at_ms)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
                ON CONFLICT (number) DO UPDATE SET
@@ -377,7 +353,7 @@ fn write(batch: &Connection, number: RequestNumber, waiting: &Waiting) -> rusqli
     Ok(())
 }
 
-fn forget(batch: &Connection, until_ms: Option<u64>) -> rusqlite::Result<Option<u64>> {
+fn forget(batch: &Connection, until_ms: Option<u64>) -> Result<Option<u64>> {
     let Some(until_ms) = until_ms else {
         return Ok(None);
     };
@@ -390,24 +366,9 @@ fn forget(batch: &Connection, until_ms: Option<u64>) -> rusqlite::Result<Option<
 }
 
 /// Computes a 64-bit FNV-1a check sum of the columns. A change of any single byte changes the check sum.
-fn check_sum(
-    number: &str,
-    account: &str,
-    key: &str,
-    at_ms: u64,
-    kind: &str,
-    settlement: Option<&str>,
-) -> i64 {
-    let at_ms = at_ms.to_string();
+fn check_sum(columns: [&str; 6]) -> i64 {
     let mut sum: u64 = 0xcbf2_9ce4_8422_2325;
-    for column in [
-        number,
-        account,
-        key,
-        &at_ms,
-        kind,
-        settlement.unwrap_or_default(),
-    ] {
+    for column in columns {
         // The byte 0xff separates the columns, because UTF-8 text never contains it.
         for byte in column.bytes().chain([0xff]) {
             sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

@@ -21,6 +21,7 @@ use crate::{
         Booked, GroupRecord, JournalLine, JournalPages, KeyChange, Ledger, LedgerAdmin, Refusal,
         Settlement,
     },
+    leases::RECALL_WAIT,
     money::MicroRub,
     number::RequestNumber,
     redis::test_server::Server,

@@ -9,11 +9,11 @@ use uuid::Uuid;
 use super::{ACCOUNTS_AT_ONCE, LeaseView, RedisLedger};
 use crate::{
     account::AccountId,
-    conn::{Lane, RedisFault},
+    conn::{Lane, Result},
     contract::{Adjusted, Adjustment, BookError, Hold, LedgerError, Reserved},
     leases::{
-        LeaseCounts, LeaseLedger, LeaseSettings, Leases, RECALL_LOOK_EVERY, RECALL_WAIT, Turn,
-        TurnAnswer, until_heard,
+        LeaseCounts, LeaseLedger, LeaseSettings, Leases, RECALL_LOOK_EVERY, Turn, TurnAnswer,
+        until_heard,
     },
 };
 
@@ -150,10 +150,7 @@ impl RedisLedger {
 
     /// Waits until the gateways have reported the settlements of all calls of the account that have ended before now.
     /// Settlements that arrive later belong to calls that end later.
-    pub(super) async fn wait_for_reported_ends(
-        &self,
-        account: &AccountId,
-    ) -> Result<(), RedisFault> {
+    pub(super) async fn wait_for_reported_ends(&self, account: &AccountId) -> Result<()> {
         let (now, leases) = self.leases_at(account).await?;
         let Some(grants_until_ms) = leases.iter().map(|lease| lease.grants_until_ms).max() else {
             return Ok(());
@@ -174,19 +171,13 @@ impl RedisLedger {
         self.leases().map_or("", Leases::owner)
     }
 
-    /// Recalls leased money because a correction did not fit, and waits until gateways give it back. Returns whether
-    /// any lease was recalled.
-    pub(super) async fn recall_for_entry(&self, account: &AccountId) -> Result<bool, RedisFault> {
-        self.recall_until_returned(account, RECALL_WAIT).await
-    }
-
     /// Recalls leased money until no lease may grant holds, but for at most `limit`. Returns whether any lease was
     /// recalled.
-    async fn recall_until_returned(
+    pub(super) async fn recall_until_returned(
         &self,
         account: &AccountId,
         limit: Duration,
-    ) -> Result<bool, RedisFault> {
+    ) -> Result<bool> {
         let until = Instant::now() + limit;
         let mut recalled = false;
         while self.recall_in(account).await? > 0 && Instant::now() < until {
@@ -201,7 +192,7 @@ impl RedisLedger {
 
     /// A lease turn permits its gateway to grant holds for some time. Waits until this time is over for every lease
     /// turn that was answered before now. From then on, an operator's command is in force on all gateways.
-    pub(super) async fn wait_for_leases(&self, account: &AccountId) -> Result<(), RedisFault> {
+    pub(super) async fn wait_for_leases(&self, account: &AccountId) -> Result<()> {
         let (now, leases) = self.leases_at(account).await?;
         let until = leases.iter().map(|lease| lease.grants_until_ms).max();
         sleep(until_heard(now, until.unwrap_or_default())).await;
