@@ -1,6 +1,6 @@
 //! `Debug` for types that cannot derive it, because a field or a type parameter does not implement it.
 
-/// Implements `Debug` for a type. The output is the type's name, the listed fields and `..`, which stands for all other
+/// Implements `Debug` for a type. The output is the type's name, the listed fields, and `..` for all other
 /// fields: `impl[S: Debug, T] Name<S, T> { label: path.of.the.field }`.
 macro_rules! debug_fields {
     (impl[$($generics:tt)*] $name:ident$(<$($parameter:ident),+>)? { $($label:ident: $($path:tt).+),* }) => {

@@ -69,7 +69,7 @@ pub(crate) fn words(value: &Value) -> Result<String, String> {
     Ok(text)
 }
 
-/// Returns a parser of one of two words, each with the value that it stands for.
+/// Returns a parser of one of two words, each with the value that it means.
 pub(crate) fn either<T: Copy>(
     words: [(&'static str, T); 2],
 ) -> impl Fn(&Value) -> Result<T, String> {

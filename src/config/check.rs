@@ -122,7 +122,7 @@ impl Check<'_> {
         names: &[Option<String>],
         seller: Option<SellerConfig>,
     ) -> Option<LiveConfig> {
-        let rate = self.rate(raw.rate);
+        let rate = self.rate(&raw.rate);
         let tariff = self.tariff(&raw.tariff, &raw.model);
         let exchange_rate = rate.as_ref().and_then(RateConfig::fixed);
         let models = self.models(raw.model, vendors);

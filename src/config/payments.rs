@@ -129,8 +129,8 @@ macro_rules! field {
 
 impl Check<'_> {
     pub(super) fn payments(&mut self, raw: RawPayments) -> Option<PaymentsConfig> {
-        let min = self.rubles(raw.min_rub, "payments.min_rub", "100");
-        let max = self.rubles(raw.max_rub, "payments.max_rub", "100000");
+        let min = self.rubles(raw.min_rub.as_deref(), "payments.min_rub", "100");
+        let max = self.rubles(raw.max_rub.as_deref(), "payments.max_rub", "100000");
         if min.zip(max).is_some_and(|(min, max)| min > max) {
             self.errors
                 .add("payments.max_rub", "must be at least payments.min_rub");
@@ -172,7 +172,7 @@ impl Check<'_> {
         let advice = "give the shop's secret key: \"${NAME}\" or \"file:/path\"";
         let secret_key = self.secret(raw.secret_key, "payments.yookassa.secret_key", advice);
         let url = self.provider_url(
-            raw.url,
+            raw.url.as_deref(),
             "payments.yookassa.url",
             "https://api.yookassa.ru/v3",
         );
@@ -208,7 +208,7 @@ impl Check<'_> {
         let advice = "give the site's API Secret: \"${NAME}\" or \"file:/path\"";
         let api_secret = self.secret(raw.api_secret, "payments.cloudpayments.api_secret", advice);
         let usual = "https://api.cloudpayments.ru";
-        let url = self.provider_url(raw.url, "payments.cloudpayments.url", usual);
+        let url = self.provider_url(raw.url.as_deref(), "payments.cloudpayments.url", usual);
         let return_url = self.return_url(raw.return_url, "payments.cloudpayments.return_url");
         Some(CloudPaymentsConfig {
             public_id: public_id?,
@@ -223,7 +223,11 @@ impl Check<'_> {
         let secret_key = self.secret(raw.secret_key, "payments.stripe.secret_key", advice);
         let advice = "give the signing secret of the webhook: \"${NAME}\" or \"file:/path\"";
         let webhook = self.secret(raw.webhook_secret, "payments.stripe.webhook_secret", advice);
-        let url = self.provider_url(raw.url, "payments.stripe.url", "https://api.stripe.com");
+        let url = self.provider_url(
+            raw.url.as_deref(),
+            "payments.stripe.url",
+            "https://api.stripe.com",
+        );
         let return_url = self.return_url(raw.return_url, "payments.stripe.return_url");
         Some(StripeConfig {
             secret_key: ProviderSecret(secret_key?),
@@ -235,8 +239,8 @@ impl Check<'_> {
     }
 
     /// Parses an amount in rubles that must be above 0 and in whole kopecks.
-    fn rubles(&mut self, given: Option<String>, path: &str, default: &str) -> Option<MicroRub> {
-        let amount = given.as_deref().unwrap_or(default).parse::<MicroRub>().ok();
+    fn rubles(&mut self, given: Option<&str>, path: &str, default: &str) -> Option<MicroRub> {
+        let amount = given.unwrap_or(default).parse::<MicroRub>().ok();
         let amount = amount.filter(|amount| *amount > MicroRub::ZERO && is_whole_kopecks(*amount));
         self.keep(
             amount.ok_or("must be an amount above 0 in rubles with whole kopecks, in quotes, like \"100.00\""),
@@ -244,8 +248,8 @@ impl Check<'_> {
         )
     }
 
-    fn provider_url(&mut self, given: Option<String>, path: &str, usual: &str) -> Option<String> {
-        let url = web_address(given.as_deref().unwrap_or(usual)).and_then(without_query);
+    fn provider_url(&mut self, given: Option<&str>, path: &str, usual: &str) -> Option<String> {
+        let url = web_address(given.unwrap_or(usual)).and_then(without_query);
         let url = self.keep(url, path)?;
         Some(url.to_string().trim_end_matches('/').to_owned())
     }

@@ -13,7 +13,7 @@ use super::{
 use crate::text::select_json::Selector;
 
 impl Check<'_> {
-    pub(super) fn rate(&mut self, raw: RawRate) -> Option<RateConfig> {
+    pub(super) fn rate(&mut self, raw: &RawRate) -> Option<RateConfig> {
         let age_max = self.seconds(raw.max_age_seconds, "rate.max_age_seconds", 600, 1);
         // With the default interval, the rate is requested twice within its maximum age. Models therefore keep their
         // prices if one response is lost.

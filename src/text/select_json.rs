@@ -116,7 +116,7 @@ enum Step {
 
 impl Step {
     /// Returns the value to which the step leads; `None` if there is none, or if the step leads to several values.
-    fn of<'v>(&self, value: &'v RawValue) -> Option<&'v RawValue> {
+    fn select<'v>(&self, value: &'v RawValue) -> Option<&'v RawValue> {
         match self {
             Self::Field(name) => field(value, name),
             Self::Index(index) => items(value)?.get(*index).copied(),
@@ -177,7 +177,11 @@ fn walk(value: &RawValue, steps: &[Step], found: &mut Vec<Decimal>) -> Result<()
                 Err(failure)
             }
         }
-        _ => walk(step.of(value).ok_or_else(|| step.nothing())?, rest, found),
+        _ => walk(
+            step.select(value).ok_or_else(|| step.nothing())?,
+            rest,
+            found,
+        ),
     }
 }
 

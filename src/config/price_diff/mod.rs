@@ -124,7 +124,7 @@ struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    fn note(&mut self, model: &str, note: &str) {
+    fn remark(&mut self, model: &str, note: &str) {
         self.diff.notes.push(format!("{model}: {note}"));
     }
 
@@ -140,17 +140,17 @@ impl<'a> Comparison<'a> {
                 let note = format!(
                     "not compared, because no preset contains the prices of vendor {vendor:?}"
                 );
-                self.note(id, &note);
+                self.remark(id, &note);
                 continue;
             };
             let Some(listed) = self.source.listed(preset, name) else {
                 let note = "not compared, because the source has no price for model";
-                self.note(id, &format!("{note} {name:?} of {}", preset.name));
+                self.remark(id, &format!("{note} {name:?} of {}", preset.name));
                 continue;
             };
             for field in &listed.unread {
                 let note = "which the configuration cannot express: compare it by hand";
-                self.note(id, &format!("the source has {field}, {note}"));
+                self.remark(id, &format!("the source has {field}, {note}"));
             }
             let cost = Prices::read(route, "cost_", "cost_rules");
             let known = [("price", sale.as_ref()), ("cost", cost.as_ref())];
@@ -160,7 +160,7 @@ impl<'a> Comparison<'a> {
                     let (one, other) = (other.currency, listed.currency);
                     let note =
                         format!("the {name} is in {one}, but the source's prices are in {other}");
-                    self.note(id, &format!("{note}: compare them by hand"));
+                    self.remark(id, &format!("{note}: compare them by hand"));
                 }
                 prices.filter(|it| it.currency == listed.currency)
             });
@@ -200,7 +200,7 @@ impl<'a> Comparison<'a> {
                 let when = shown(when);
                 let note =
                     format!("the vendor has a price for {when}, but the file has no rule for it");
-                self.note(place.model, &note);
+                self.remark(place.model, &note);
                 continue;
             }
             for (class, new) in rates {
@@ -211,12 +211,12 @@ impl<'a> Comparison<'a> {
         for (when, rates) in known.into_iter().flatten().flat_map(|it| &it.lists) {
             let Some((_, new)) = lists.iter().find(|(known, _)| known == when) else {
                 let note = format!("the source has no price for {}", shown(when));
-                self.note(place.model, &note);
+                self.remark(place.model, &note);
                 continue;
             };
             for class in rates.keys().filter(|class| !new.contains_key(**class)) {
                 let note = format!("the source has no price for {class}{}", under(when));
-                self.note(place.model, &note);
+                self.remark(place.model, &note);
             }
         }
         self.diff.notes.dedup();
@@ -238,7 +238,7 @@ impl<'a> Comparison<'a> {
             let note = format!(
                 "the vendor bills {class} at {new}{when}, but the file has no price for it"
             );
-            self.note(place.model, &note);
+            self.remark(place.model, &note);
             return false;
         }
         // A price that equals the cost follows the vendor's price. A price that differs from the cost is the operator's
@@ -297,7 +297,7 @@ impl<'a> Comparison<'a> {
         let (Some(end), false, false) = (end, is_written, loses) else {
             let note = "the prices are in a preset, and the file can only replace all of them: write usdt_mtok, \
                 price_rules and routes by hand";
-            self.note(id, note);
+            self.remark(id, note);
             return;
         };
         let line = self.diff.text[end..].find('\n');

@@ -178,7 +178,7 @@ impl Events {
     }
 
     /// Adds an event that contains the whole item with this index.
-    fn push_item(&mut self, kind: &str, index: usize, item: Value) {
+    fn push_item(&mut self, kind: &str, index: usize, item: &Value) {
         self.push(kind, json!({ "output_index": index, "item": item }));
     }
 
@@ -193,7 +193,7 @@ impl Events {
         let at = (0, "msg_scripted_0");
         let text = words.concat();
         let item = message("in_progress", &[]);
-        self.push_item("response.output_item.added", 0, item);
+        self.push_item("response.output_item.added", 0, &item);
         let part = json!({ "content_index": 0, "part": text_part("") });
         self.push_of_item("response.content_part.added", at, part);
         for word in words {
@@ -205,7 +205,7 @@ impl Events {
         let part = json!({ "content_index": 0, "part": text_part(&text) });
         self.push_of_item("response.content_part.done", at, part);
         let item = message(status, &[text_part(&text)]);
-        self.push_item("response.output_item.done", 0, item);
+        self.push_item("response.output_item.done", 0, &item);
     }
 
     fn call(&mut self, index: usize, call: &ToolCall) {
@@ -213,7 +213,7 @@ impl Events {
         let [_, _, events, field] = call.words();
         let at = (index, id.as_str());
         let item = call_item(index, call, "", "in_progress");
-        self.push_item("response.output_item.added", index, item);
+        self.push_item("response.output_item.added", index, &item);
         for piece in &call.pieces {
             self.push_of_item(&format!("{events}.delta"), at, json!({ "delta": piece }));
         }
@@ -224,6 +224,6 @@ impl Events {
         }
         self.push_of_item(&format!("{events}.done"), at, done);
         let item = call_item(index, call, &arguments, "completed");
-        self.push_item("response.output_item.done", index, item);
+        self.push_item("response.output_item.done", index, &item);
     }
 }

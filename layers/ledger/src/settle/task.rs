@@ -44,7 +44,7 @@ pub struct SettlerTask<L> {
     pub(super) unfinished: mpsc::Receiver<Unfinished>,
 }
 
-/// What all futures of a [`SettlerTask`] use.
+/// State that all futures of a [`SettlerTask`] use.
 pub(super) struct TaskContext<L> {
     pub(super) ledger: L,
     pub(super) settings: SettlerSettings,
@@ -73,7 +73,7 @@ impl<L: Ledger> SettlerTask<L> {
         let mut tending = FuturesUnordered::new();
         // Checkpoints and extensions have separate loops: a ledger that does not answer delays the extensions, but must
         // not delay the checkpoints.
-        tending.push(join(context.note(), context.extend()));
+        tending.push(join(context.write_checkpoints(), context.extend()));
         let mut together = Vec::new();
         let mut under_way = 0_usize;
         let (mut queue_open, mut unfinished_open) = (true, true);
@@ -129,7 +129,7 @@ impl<L: Ledger> TaskContext<L> {
     }
 
     /// Records checkpoints in each round: what in-flight calls have cost so far. Never returns.
-    async fn note(&self) {
+    async fn write_checkpoints(&self) {
         let mut rounds = self.rounds();
         loop {
             rounds.tick().await;
