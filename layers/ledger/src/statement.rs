@@ -143,8 +143,7 @@ impl Statement {
         let mut reader = Reader::new(books.view.balance_rub, time);
         while let Some(lines) = pages.next(ledger).await? {
             lines.into_iter().try_for_each(|line| reader.line(line))?;
-            // A ledger in this process answers without waiting, so this task yields to let other tasks run.
-            tokio::task::yield_now().await;
+            pages.yield_between().await;
         }
         Ok(reader.finish())
     }

@@ -229,6 +229,14 @@ impl JournalPages {
         (!self.is_done).then_some((&self.account, part))
     }
 
+    /// Lets other tasks run, unless the last page was read. A ledger in this process answers without waiting, so a task
+    /// that reads many pages calls this after each page.
+    pub(crate) async fn yield_between(&self) {
+        if !self.is_done {
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Stores the position after `page`, and returns the lines of `page`.
     pub(crate) fn turned(&mut self, page: JournalPage) -> Vec<JournalLine> {
         self.is_done = page.next.is_none();

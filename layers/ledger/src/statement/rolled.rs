@@ -113,8 +113,7 @@ async fn each<L: LedgerAdmin + ?Sized>(
 ) -> Result<(), StatementError> {
     while let Some(lines) = pages.next(ledger).await? {
         (lines.iter().filter_map(counted)).try_for_each(&mut visit)?;
-        // A ledger in this process answers without waiting, so this task yields to let other tasks run.
-        tokio::task::yield_now().await;
+        pages.yield_between().await;
     }
     Ok(())
 }
