@@ -65,7 +65,7 @@ async fn playground_call_costs_its_estimate_and_its_receipt_names_the_member() {
     let mut dave = office.signed_in(DAVE).await;
     let page = dave.get(world, "/cabinet/playground").await;
     let policy = page.headers["content-security-policy"].to_str().unwrap();
-    has(&policy, "script-src 'self'");
+    has(policy, "script-src 'self'");
     assert!(!policy.contains("unsafe"), "{policy}");
     let html = page.text();
     assert!(html.contains("<option value=\"chat\">"), "{html}");

@@ -320,7 +320,7 @@ async fn request_signed_for_aws_has_the_host_that_it_was_sent_to() {
     let received = &world.vendor.received()[0];
     let authorization = received.headers["authorization"].to_str().unwrap();
     has(
-        &authorization,
+        authorization,
         "/eu-west-1/bedrock/aws4_request, SignedHeaders=content-type;host;x-amz-date, ",
     );
     assert_eq!(received.headers["host"], world.vendor.address().to_string());

@@ -60,11 +60,10 @@ fn of<'a>(keys: &'a [Key; 3], account: &str) -> &'a Key {
 }
 
 async fn own(world: &World, key: &Key, path: &str) -> Answer {
-    let answer = world
+    world
         .get(path, &[("x-api-key", key.secret.as_str())])
         .await
-        .expect(200);
-    answer
+        .expect(200)
 }
 
 /// Returns the receipt of a call. Checks the receipt's sum, hold and price rule.
