@@ -2,7 +2,7 @@
 //! adds them to the metrics.
 //!
 //! [`ObserveLayer`] is the outermost layer. It creates a [`CallRecord`], which travels with the request. Each
-//! function of [`marks`] in the stack records a fact that the layer above it has determined. It records the fact before it
+//! function of `marks` in the stack records a fact that the layer above it has determined. It records the fact before it
 //! passes the request on, because it does not see what the layers below it return. A call that has held money ends
 //! twice, in either order: for its client, and in the ledger. After both ends, the call's log line is written and, if
 //! the call is traced, its spans are sent.
