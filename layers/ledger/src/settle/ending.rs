@@ -31,6 +31,7 @@ pub enum Ending {
 }
 
 impl Ending {
+    #[cfg(any(feature = "outbox", test))]
     pub(crate) const fn release(number: RequestNumber, account: AccountId, key: KeyId) -> Self {
         Self::Release {
             number,
