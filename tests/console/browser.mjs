@@ -48,8 +48,6 @@ export async function sound(visit, title) {
   const { page, complaints, name } = visit;
   // An awaited element may appear before its styles, which come with each page.
   await page.waitForLoadState('load');
-  // A heading appears before the style sheet.
-  await page.waitForLoadState();
   const out = await page.evaluate(() => {
     const wide = document.documentElement.clientWidth;
     const found = [...document.body.querySelectorAll('*')].filter((element) => {
