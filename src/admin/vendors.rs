@@ -16,7 +16,10 @@ use super::{
 };
 use crate::{
     api::fields::either,
-    text::{percent, time::rfc3339},
+    text::{
+        percent,
+        time::{millis, rfc3339},
+    },
 };
 
 pub(super) const ROUTES: &[Route] = routes! {
@@ -170,10 +173,6 @@ fn words(status: Option<StatusCode>) -> String {
         _ => "failed",
     };
     format!("{what} ({})", status.as_u16())
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

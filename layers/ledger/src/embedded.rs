@@ -10,11 +10,11 @@ mod record;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use super::{
-    book::{Account, Book, Hashing, KeyBook, Millis},
+    book::{Account, Book, Hashing, KeyBook, Millis, millis},
     contract::{
         AccountBooks, AccountView, BookError, Booked, Entry, KeyChange, KeyView, OpenHold, Receipt,
         Settled, Settlement, TariffVersion,
@@ -47,11 +47,6 @@ pub(super) struct Torn;
 pub(super) fn now_ms() -> Millis {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     millis(since_epoch.unwrap_or_default())
-}
-
-/// The whole milliseconds of a duration.
-pub(super) fn millis(duration: Duration) -> Millis {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns the result of an earlier settlement whose tombstone has expired, from the receipt of the call.

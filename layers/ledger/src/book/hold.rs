@@ -2,13 +2,12 @@
 
 use std::{mem, time::Duration};
 
-use super::{Account, Book, EXPIRE_ON_RESERVE_MAX, KeyBook, Millis, Open};
+use super::{Account, Book, EXPIRE_ON_RESERVE_MAX, KeyBook, Millis, Open, millis};
 use crate::{
     account::{AccountId, KeyId, KeyRecord},
     calendar::{day_begins_ms, day_of, month_begins_ms, month_of},
     ceiling::{Ceiling, Ceilings, Period},
     contract::{Adjusted, Adjustment, Hold, KeyView, PeriodView, Refusal, Reserved},
-    embedded::millis,
     money::MicroRub,
     number::RequestNumber,
 };

@@ -48,6 +48,11 @@ use crate::{
 /// Unix time in milliseconds.
 pub type Millis = u64;
 
+/// Returns the whole milliseconds of a duration.
+pub(crate) fn millis(duration: Duration) -> Millis {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// How long the result of an ended hold (its tombstone) is kept to answer repeated commands, in milliseconds.
 pub const TOMBSTONE_MS: Millis = 600_000;
 /// How long after its expiry a hold can still be settled, in milliseconds.

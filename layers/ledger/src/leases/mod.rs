@@ -52,9 +52,8 @@ pub use self::{
 use crate::{
     BoxError,
     account::{AccountId, KeyId},
-    book::{Hashing, Millis},
+    book::{Hashing, Millis, millis},
     contract::{Adjusted, Adjustment, Hold, LedgerError, Refusal, Reserved, Settled, Settlement},
-    embedded::millis,
     money::MicroRub,
     number::RequestNumber,
 };

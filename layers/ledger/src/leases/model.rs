@@ -6,10 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{RECALLED_FOR, Step, Turn, TurnAnswer, TurnEnd, Word};
 use crate::{
     account::AccountId,
-    book::{Account, Book, Millis},
+    book::{Account, Book, Millis, millis},
     ceiling::Ceiling,
     contract::{Booked, Refusal, Settled, Settlement},
-    embedded::millis,
     money::MicroRub,
     number::RequestNumber,
     redis::names::begins,

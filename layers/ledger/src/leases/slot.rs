@@ -15,9 +15,8 @@ use super::{
 use crate::{
     BoxError,
     account::{AccountId, KeyId},
-    book::Millis,
+    book::{Millis, millis},
     contract::{Adjustment, Hold, Refusal, Reserved, Settlement},
-    embedded::millis,
     money::MicroRub,
     number::RequestNumber,
 };

@@ -3,10 +3,7 @@
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::{
-    book::Millis,
-    embedded::{millis, now_ms},
-};
+use crate::{book::Millis, book::millis, embedded::now_ms};
 
 /// The current time on two clocks: a monotonic clock, and the wall clock. Unlike the monotonic clock, the wall clock
 /// advances while the machine sleeps.

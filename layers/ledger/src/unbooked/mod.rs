@@ -24,8 +24,9 @@ pub use self::sqlite::SqliteUnbooked;
 use crate::{
     BoxError,
     account::{AccountId, KeyId},
+    book::millis,
     contract::if_valid,
-    embedded::{millis, now_ms},
+    embedded::now_ms,
     number::RequestNumber,
     session::SessionId,
 };
